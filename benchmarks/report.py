@@ -27,8 +27,7 @@ from maggy_like import Float, Integer, SearchSpace, load_run
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, FailureKind, TrialState
 
 STEPS = 27
 RUNGS = (1, 3, 9)

@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from maggy_like.spark.session import spark_session
     from maggy_like.storage.store import Store
     from maggy_like.worker.child.reporter import Reporter
-    from optimizers.samplers.adapters import TPE, OptunaSampler
     from optimizers.samplers.bayesian import BayesianSearch
-    from optimizers.samplers.grid import Grid
-    from optimizers.samplers.random_search import RandomSearch
+    from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol
+    from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
     from optimizers.samplers.skopt_search import SkoptSearch
-    from optimizers.samplers.sobol import Sobol
     from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
     from optimizers.schedulers.population import PBT
     from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
@@ -61,28 +59,28 @@ _HOMES = {
     "Constant": "optimizers.space.domains",
     "FailurePolicy": "maggy_like.driver.failure_policy",
     "Float": "optimizers.space.domains",
-    "Grid": "optimizers.samplers.grid",
+    "Grid": "optimizers.samplers.non_adaptive",
     "Hyperband": "optimizers.schedulers.asha",
     "InlineEngine": "maggy_like.engines.inline",
     "Integer": "optimizers.space.domains",
     "LocalEngine": "maggy_like.engines.local",
     "MOBSTER": "optimizers.schedulers.asha",
     "MedianRule": "optimizers.schedulers.stopping",
-    "OptunaSampler": "optimizers.samplers.adapters",
+    "OptunaSampler": "optimizers.samplers.optuna_sampler",
     "Ordinal": "optimizers.space.domains",
     "PBT": "optimizers.schedulers.population",
     "Patience": "optimizers.schedulers.stopping",
-    "RandomSearch": "optimizers.samplers.random_search",
+    "RandomSearch": "optimizers.samplers.non_adaptive",
     "Reporter": "maggy_like.worker.child.reporter",
     "Result": "maggy_like.results.result",
     "RunHandle": "maggy_like.driver.run_handle",
     "SearchSpace": "optimizers.space.search_space",
     "SkoptSearch": "optimizers.samplers.skopt_search",
-    "Sobol": "optimizers.samplers.sobol",
+    "Sobol": "optimizers.samplers.non_adaptive",
     "SparkEngine": "maggy_like.spark.engine.engine",
     "StandaloneCluster": "maggy_like.spark.servers",
     "Store": "maggy_like.storage.store",
-    "TPE": "optimizers.samplers.adapters",
+    "TPE": "optimizers.samplers.optuna_sampler",
     "Threshold": "optimizers.schedulers.stopping",
     "Training": "maggy_like.results.training",
     "Tuning": "maggy_like.api.ablate",

@@ -10,8 +10,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import as_int, short
+from optimizers.checks import as_int, did_you_mean, short
 
 T = TypeVar("T")
 

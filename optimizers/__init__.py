@@ -1,7 +1,7 @@
-"""Ask/tell search: spaces, optimizers, schedulers and the ledger of a study.
+"""Ask-and-tell search: search spaces, optimizers, schedulers and the study.
 
-Names are loaded at their first use, and numpy with them, but neither scipy nor Optuna nor scikit-optimize: an
-optimizer that needs them imports them at its first ask.
+Names are loaded at their first use, and numpy with them, but not scipy, Optuna or scikit-optimize. An optimizer that
+needs one of those imports it at its first ask.
 """
 
 from __future__ import annotations
@@ -29,16 +29,14 @@ if TYPE_CHECKING:
     from optimizers.core.trial import Trial, TrialState
     from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
     from optimizers.registry import make_optimizer, register
-    from optimizers.samplers.adapters import TPE, OptunaSampler
     from optimizers.samplers.bayesian import BayesianSearch
-    from optimizers.samplers.grid import Grid
-    from optimizers.samplers.random_search import RandomSearch
+    from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol
+    from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
     from optimizers.samplers.skopt_search import SkoptSearch
-    from optimizers.samplers.sobol import Sobol
     from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
     from optimizers.schedulers.population import PBT
     from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
-    from optimizers.space.config import Config
+    from optimizers.space import Config
     from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
     from optimizers.space.search_space import SearchSpace
 
@@ -51,7 +49,7 @@ _HOMES = {
     "BayesianSearch": "optimizers.samplers.bayesian",
     "CheckpointSaved": "optimizers.core.events",
     "Choice": "optimizers.space.domains",
-    "Config": "optimizers.space.config",
+    "Config": "optimizers.space",
     "Constant": "optimizers.space.domains",
     "Decision": "optimizers.core.base",
     "Domain": "optimizers.space.domains",
@@ -59,7 +57,7 @@ _HOMES = {
     "Float": "optimizers.space.domains",
     "FullBudget": "optimizers.core.base",
     "Grant": "optimizers.core.base",
-    "Grid": "optimizers.samplers.grid",
+    "Grid": "optimizers.samplers.non_adaptive",
     "History": "optimizers.core.base",
     "Hyperband": "optimizers.schedulers.asha",
     "Integer": "optimizers.space.domains",
@@ -70,21 +68,21 @@ _HOMES = {
     "Observation": "optimizers.core.base",
     "Optimizer": "optimizers.core.base",
     "OptimizerError": "optimizers.errors",
-    "OptunaSampler": "optimizers.samplers.adapters",
+    "OptunaSampler": "optimizers.samplers.optuna_sampler",
     "Ordinal": "optimizers.space.domains",
     "PBT": "optimizers.schedulers.population",
     "Patience": "optimizers.schedulers.stopping",
     "Pending": "optimizers.core.base",
     "Problem": "optimizers.core.base",
     "Proposal": "optimizers.core.base",
-    "RandomSearch": "optimizers.samplers.random_search",
+    "RandomSearch": "optimizers.samplers.non_adaptive",
     "Scheduler": "optimizers.core.base",
     "SearchSpace": "optimizers.space.search_space",
     "SearchSpaceError": "optimizers.errors",
     "SkoptSearch": "optimizers.samplers.skopt_search",
-    "Sobol": "optimizers.samplers.sobol",
+    "Sobol": "optimizers.samplers.non_adaptive",
     "Study": "optimizers.core.study",
-    "TPE": "optimizers.samplers.adapters",
+    "TPE": "optimizers.samplers.optuna_sampler",
     "Threshold": "optimizers.schedulers.stopping",
     "Trial": "optimizers.core.trial",
     "TrialCreated": "optimizers.core.events",

@@ -1,9 +1,9 @@
-"""The errors of the search library, under the root that all of the project's errors share.
+"""The errors of the search library, and the root of all errors of the project.
 
 ::
 
     MaggyError
-    └── UserError (also a ValueError)   something the caller can correct
+    └── UserError (also a ValueError)   the caller can correct it
         ├── SearchSpaceError            a domain, a configuration or their JSON is wrong
         └── OptimizerError              an optimizer's name, option or proposal is wrong
 """
@@ -17,8 +17,8 @@ class MaggyError(Exception):
     """Root of every error that this project raises on purpose.
 
     Attributes:
-        result: The :class:`maggy_like.Result` so far of the search that ended with this error; None where no search
-            had begun.
+        result: The partial :class:`maggy_like.Result` of the search that ended with this error; None if no search had
+            started.
 
     Example:
         >>> try:
@@ -31,7 +31,7 @@ class MaggyError(Exception):
 
 
 class UserError(MaggyError, ValueError):
-    """Something the caller can correct; the message names the value and the remedy."""
+    """A mistake that the caller can correct; the message has the value and the remedy."""
 
 
 class SearchSpaceError(UserError):

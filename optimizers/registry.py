@@ -8,18 +8,16 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-from optimizers.checks.arguments import meant
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import short
+from optimizers.checks import did_you_mean, meant, short
 from optimizers.core.base import Optimizer
 from optimizers.errors import OptimizerError
 
 Factory = Callable[..., Optimizer]
 
 _BUILT_IN = {
-    "random": "optimizers.samplers.random_search:RandomSearch",
-    "grid": "optimizers.samplers.grid:Grid",
-    "sobol": "optimizers.samplers.sobol:Sobol",
+    "random": "optimizers.samplers.non_adaptive:RandomSearch",
+    "grid": "optimizers.samplers.non_adaptive:Grid",
+    "sobol": "optimizers.samplers.non_adaptive:Sobol",
     "bayesian": "optimizers.samplers.bayesian:BayesianSearch",
     "asha": "optimizers.schedulers.asha:ASHA",
     "mobster": "optimizers.schedulers.asha:MOBSTER",
@@ -27,30 +25,30 @@ _BUILT_IN = {
     "bohb": "optimizers.schedulers.asha:BOHB",
     "pbt": "optimizers.schedulers.population:PBT",
     "skopt": "optimizers.samplers.skopt_search:SkoptSearch",
-    "tpe": "optimizers.samplers.adapters:TPE",
+    "tpe": "optimizers.samplers.optuna_sampler:TPE",
 }
-"""The class of each name, imported when the name is used: ASHA takes a name for its sampler, and has one itself."""
+"""The class of each name. It is imported when the name is used, because ASHA both has a name and takes one."""
 
 _NEAR = 0.74
-"""How near a name must be to be guessed: ``adam`` and ``radam`` are no typos of ``random``."""
+"""How similar a name must be to be suggested: ``adam`` and ``radam`` are not misspellings of ``random``."""
 
 _registered: dict[str, Factory] = {}
 
 
 def names() -> tuple[str, ...]:
-    """The names that :func:`make_optimizer` knows."""
+    """Return the names that :func:`make_optimizer` knows."""
     return (*_BUILT_IN, *_registered)
 
 
 def register(name: str, factory: Factory) -> None:
-    """Make ``name`` stand for what ``factory`` returns; a name of one's own may be given anew.
+    """Register an optimizer under a name. A custom name may be registered again.
 
     Args:
         name: The name, as in ``lagom(..., optimizer=name)``.
         factory: An optimizer class, or a function that takes options and returns an optimizer.
 
     Raises:
-        OptimizerError: The name is no text or a built-in one, or the factory cannot be called.
+        OptimizerError: The name is not a text or is built in, or the factory cannot be called.
 
     Example:
         >>> register("evolution", Evolution)
@@ -60,15 +58,15 @@ def register(name: str, factory: Factory) -> None:
     if name in _BUILT_IN:
         raise OptimizerError(f"{name!r} is built in as {_BUILT_IN[name].partition(':')[2]}; use another name")
     if not callable(factory):
-        raise OptimizerError(f"a factory is called to make an optimizer, got {factory!r}; use a class")
+        raise OptimizerError(f"factory must be a class or a function, got {factory!r}; use an Optimizer class")
     _registered[name] = factory
 
 
 def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer:
-    """The optimizer that ``spec`` stands for.
+    """Return the optimizer that ``spec`` stands for.
 
     Args:
-        spec: A name, an optimizer class (or any factory of one), or an optimizer, which passes as it is.
+        spec: A name, an optimizer class (or another factory), or an optimizer, which is returned unchanged.
         **options: Arguments of the factory; none for an optimizer.
 
     Raises:
@@ -81,7 +79,7 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     if isinstance(spec, Optimizer):
         if options:
             raise OptimizerError(
-                f"options {sorted(options)} come too late for a {type(spec).__name__} that is made; "
+                f"options must be passed when the {type(spec).__name__} is created, got {sorted(options)} later; "
                 f"use {type(spec).__name__}(...) with them"
             )
         return spec
@@ -96,7 +94,8 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     elif type(spec).__module__.partition(".")[0] == "optuna":
         sampler = type(spec).__name__
         raise OptimizerError(
-            f"got a sampler of Optuna, {sampler}; use OptunaSampler(lambda seed: {sampler}(seed=seed))"
+            f"optimizer must be an Optimizer, got Optuna's {sampler}; "
+            f"use OptunaSampler(lambda seed: {sampler}(seed=seed))"
         )
     else:
         raise OptimizerError(
@@ -105,12 +104,12 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     _check_options(label, factory, options)
     optimizer = factory(**options)
     if not isinstance(optimizer, Optimizer):
-        raise OptimizerError(f"{label!r} makes {optimizer!r}, which is no Optimizer; derive it from Optimizer")
+        raise OptimizerError(f"{label!r} must return an Optimizer, got {optimizer!r}; derive its class from Optimizer")
     return optimizer
 
 
 def _class_of(name: str) -> Factory | None:
-    """The class of a built-in name; None where there is none."""
+    """Return the class of a built-in name, or None."""
     if name not in _BUILT_IN:
         return None
     module, _, kind = _BUILT_IN[name].partition(":")
@@ -125,11 +124,11 @@ _PEERS = {
     "pbt": "population",
     "sobol": "qmc",
 }
-"""Our names, and what other libraries call the same."""
+"""Our names, and what other libraries call the same optimizers."""
 
 
 def _peer(spec: str) -> str:
-    """A clause with our name where ``spec`` is that of another library, or nothing."""
+    """Return a clause with our name if ``spec`` is that of another library, or nothing."""
     words = re.findall(r"[a-z]+", spec.lower().replace("sampler", "").replace("search", ""))
     near = [ours for ours, theirs in _PEERS.items() if {*words} & {ours, *theirs.split()}]
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -22,7 +22,7 @@ from maggy_like.ablation.variant import (
     same_value,
 )
 from maggy_like.errors import ConfigError
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 
 def distinct(components: Iterable[Component | WantedModules]) -> None:

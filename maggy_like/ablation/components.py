@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from maggy_like.errors import ConfigError
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 
 def columns_of(table: Any) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from maggy_like.errors import ConfigError
 from optimizers.comparisons.paired_tests import Contrast
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_space
 from optimizers.core.base import Optimizer
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 DesignName = Literal["leave_one_out", "leave_one_group_out", "add_one_in", "pairs", "factorial"]

@@ -18,7 +18,7 @@ from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.names import name_of
 from maggy_like.train_function.parameters import check_function
 from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
-from optimizers.checks.options import as_int
+from optimizers.checks import as_int
 from optimizers.comparisons.repeats import SEED, VARIANT, TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.core.base import Optimizer

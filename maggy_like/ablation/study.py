@@ -19,7 +19,7 @@ from maggy_like.ablation.components import (
 from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design
 from maggy_like.ablation.variant import Component, Custom, Declaration, Variant, taken
 from maggy_like.errors import ConfigError
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.comparisons.paired_tests import power
 
 

@@ -13,7 +13,7 @@ from maggy_like.ablation.components import Features, Modules, Setting, WantedMod
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.train_function.arguments import INJECTED as ALWAYS_INJECTED
 from maggy_like.train_function.names import name_of
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.comparisons.repeats import SEED
 from optimizers.errors import SearchSpaceError
 from optimizers.space.scalars import plain, read_scalar, same

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_ABLATE
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks.arguments import explains_arguments, explains_init
+from optimizers.checks import explains_arguments, explains_init
 
 if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName

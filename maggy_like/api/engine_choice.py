@@ -10,7 +10,7 @@ from maggy_like.driver.run_spec import DriverSide
 from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 ENGINES = ("auto", "local", "spark", "inline")
 

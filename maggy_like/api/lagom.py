@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from maggy_like.api.other_spellings import OTHER_SPELLINGS
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks.arguments import explains_arguments
+from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
     from maggy_like.driver.callbacks import Callback
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maggy_like.storage.store import Store
     from optimizers.core.base import Optimizer
     from optimizers.core.objectives import Directions
-    from optimizers.core.ranking import Worth
+    from optimizers.core.study_state import ValueRule
     from optimizers.space.search_space import SearchSpace
 
 
@@ -43,7 +43,7 @@ def lagom(
     optimizer: str | Optimizer | type[Optimizer] = ...,
     metric: str | Sequence[str] | None = ...,
     direction: Directions = ...,
-    value: Worth = ...,
+    value: ValueRule = ...,
     n_trials: int | None = ...,
     timeout: float | None = ...,
     target: float | None = ...,
@@ -75,7 +75,7 @@ def lagom(
     optimizer: str | Optimizer | type[Optimizer] = "asha",
     metric: str | Sequence[str] | None = None,
     direction: Directions = None,
-    value: Worth = "best",
+    value: ValueRule = "best",
     n_trials: int | None = None,
     timeout: float | None = None,
     target: float | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from maggy_like.argument_checks import one_of
 from maggy_like.errors import ConfigError
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
 

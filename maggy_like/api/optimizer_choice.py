@@ -13,7 +13,7 @@ from maggy_like.train_function.reporter_use import uses_checkpoints
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
 from optimizers.registry import make_optimizer
-from optimizers.samplers.grid import n_configurations
+from optimizers.samplers.non_adaptive import n_configurations
 from optimizers.schedulers.stopping import StoppingRule, Threshold
 from optimizers.space.search_space import SearchSpace
 

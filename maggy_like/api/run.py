@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from maggy_like.api.other_spellings import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
-from optimizers.checks.arguments import explains_arguments
+from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
     from maggy_like.driver.callbacks import Callback
@@ -125,7 +125,7 @@ def run(
     from maggy_like.train_function.pickling import pickle_train_fn, size_hints
     from maggy_like.train_function.reporter_use import uses_budget
     from maggy_like.train_function.sources import sources_of
-    from optimizers.samplers.enumeration import Enumeration
+    from optimizers.samplers.non_adaptive import Enumeration
     from optimizers.space.domains import Constant
     from optimizers.space.search_space import SearchSpace
 

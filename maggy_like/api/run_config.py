@@ -8,7 +8,7 @@ from typing import Any
 
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.texts import shortened
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.scalars import plain, read_value
 
 

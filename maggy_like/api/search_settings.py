@@ -22,10 +22,10 @@ from maggy_like.errors import ConfigError, SearchSpaceError
 from maggy_like.results.result import Result
 from maggy_like.storage.journal import Earlier
 from optimizers.core.base import Problem
-from optimizers.core.initial_points import initial_points
 from optimizers.core.objectives import Directions
-from optimizers.core.ranking import WORTHS, Worth
-from optimizers.space.config import Config
+from optimizers.core.study import initial_points
+from optimizers.core.study_state import VALUE_RULES, ValueRule
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 DEFAULT_BUDGET = 27
@@ -71,7 +71,7 @@ def check_search(
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
-    worth = cast(Worth, one_of("value", value, WORTHS))
+    worth = cast(ValueRule, one_of("value", value, VALUE_RULES))
     if files.resume:
         earlier, known = recorded(files.paths.journal, warm_start, space)
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""

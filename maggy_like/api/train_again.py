@@ -18,8 +18,8 @@ from maggy_like.results.training import Training, failed_training
 from maggy_like.storage.run_paths import check_name
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
-from optimizers.samplers.enumeration import Enumeration
-from optimizers.space.config import Config
+from optimizers.samplers.non_adaptive import Enumeration
+from optimizers.space import Config
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from maggy_like.storage.journal import (
     read_journal,
     reading,
 )
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.core.base import Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.core.direction import Direction
 from optimizers.core.objectives import read_directions
@@ -29,7 +29,7 @@ from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import SearchSpaceError
 from optimizers.schedulers.successive_halving import rung_levels
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Constant
 from optimizers.space.search_space import SearchSpace
 

@@ -16,7 +16,7 @@ from maggy_like.storage.journal import (
     reading,
 )
 from optimizers.core.events import AttemptEnded, Event
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 
 
 class Follower:

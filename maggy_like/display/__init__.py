@@ -13,7 +13,7 @@ from maggy_like.display import text
 from maggy_like.display.base import Display, LogLine, Snapshot, WorkerLine
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.errors import ConfigError
-from optimizers.checks.options import short
+from optimizers.checks import short
 
 __all__ = ["Display", "LogLine", "PlainDisplay", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 
 class WorkerLine(msgspec.Struct, frozen=True, gc=False):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from maggy_like.display.base import FailureLine
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Trial
+from optimizers.core.trial import FailureKind, Trial
 
 
 def failures_by_kind(trials: Iterable[Trial]) -> tuple[FailureLine, ...]:

@@ -11,7 +11,7 @@ from maggy_like.display.base import FailureLine, LogLine, Snapshot, WorkerLine
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.direction import Direction, direction_hint
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 LINE_LIMIT = 400
 """Characters shown of one log line; the trial's log file has the rest."""

@@ -215,7 +215,7 @@ class Callbacks:
             return
         study = self._study()
         best = study.best
-        saved = None if best is None else best.saved(newest=study.worth == "last")
+        saved = None if best is None else best.saved(newest=study.value_rule == "last")
         url = None if saved is None else state_url(self._store, saved.name)
         objective = (best.objective if best is not None else None) or "value"
         for thread in self._threads:

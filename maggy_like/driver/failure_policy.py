@@ -7,9 +7,7 @@ from typing import Any
 
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.near_names import class_name
-from optimizers.checks.options import as_int
+from optimizers.checks import as_int, class_name, explains_init
 
 LEAST_ALIKE = 3
 """Trials that must have failed alike before a search is ended for it, however narrow its gang is."""

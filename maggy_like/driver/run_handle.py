@@ -19,7 +19,7 @@ from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 T = TypeVar("T")
 

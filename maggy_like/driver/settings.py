@@ -9,8 +9,8 @@ from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
-from optimizers.core.ranking import Worth
-from optimizers.space.config import Config
+from optimizers.core.study_state import ValueRule
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 
@@ -23,11 +23,11 @@ class SearchSettings:
         metrics: Names of the objectives; empty if the only one's is not given.
         directions: One for each objective; None where the only one's name is not known yet.
         guessed: Whether nobody has given the directions, so that the objectives' names say them.
-        value: What a trial is worth (see :class:`~optimizers.core.ranking.Ranking`).
+        value: What a trial is worth (see :class:`~optimizers.core.study_state.Ranking`).
         open_ended: Whether nobody has given ``max_budget``.
         n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
         n_configs: How many configurations there are, where the search ends once each was tried.
-        points: All of :func:`~optimizers.core.initial_points.initial_points`.
+        points: All of :func:`~optimizers.core.study.initial_points`.
         is_timed: Whether time alone bounds the search.
         earlier: What earlier runs observed.
         variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
@@ -39,7 +39,7 @@ class SearchSettings:
     metrics: tuple[str, ...] = ()
     directions: tuple[Direction | None, ...] = (None,)
     guessed: bool = False
-    value: Worth = "best"
+    value: ValueRule = "best"
     seed: int = 0
     max_budget: int = 1
     open_ended: bool = False

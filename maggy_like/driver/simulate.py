@@ -25,11 +25,11 @@ from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.core.events import AttemptEnded, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 
 class Objective(Protocol):

@@ -22,7 +22,7 @@ from maggy_like.processes.zygote.process import ForkedProcess, Process
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
-from optimizers.checks.options import short
+from optimizers.checks import short
 
 KILL_PATIENCE = 10.0
 """Seconds that a process which was killed is waited for."""

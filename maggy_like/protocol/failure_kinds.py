@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.trial import FailureKind
 
 __all__ = ["FailureKind"]

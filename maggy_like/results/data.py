@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.pareto_set import ParetoSet
 from maggy_like.storage.folders import name_of_folder
-from optimizers.core.ranking import Worth
+from optimizers.core.study_state import ValueRule
 from optimizers.core.trial import Trial, TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ResultData:
     store: str = ""
     training: Training | None = None
     is_longer: bool = False
-    _worth: Worth = "best"
+    _worth: ValueRule = "best"
 
     @property
     def name(self) -> str:

@@ -12,9 +12,8 @@ from maggy_like.extras import require
 from maggy_like.protocol.attributes import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
-from optimizers.samplers.adapters.optuna_space import quiet
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Constant, Float, Integer
+from optimizers.samplers.optuna_space import quiet
+from optimizers.space.domains import Constant, Domain, Float, Integer
 
 if TYPE_CHECKING:
     import optuna

@@ -17,12 +17,10 @@ from maggy_like.results.attempts import Attempt
 from maggy_like.results.data import ResultData
 from maggy_like.results.record import Record, improvements, value_of
 from maggy_like.results.training import Training
-from optimizers.checks.near_names import did_you_mean
-from optimizers.core.curve import Curve
-from optimizers.core.trial import Trial, TrialState
-from optimizers.space.config import Config
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Constant, Float, Integer
+from optimizers.checks import did_you_mean
+from optimizers.core.trial import Curve, Trial, TrialState
+from optimizers.space import Config
+from optimizers.space.domains import Constant, Domain, Float, Integer
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
-from optimizers.samplers.adapters.optuna_space import distributions, quiet, to_params
+from optimizers.samplers.optuna_space import distributions, quiet, to_params
 
 NEEDED = 20
 """Trials below which shares are mostly chance (tried on functions of known shares)."""

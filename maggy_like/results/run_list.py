@@ -20,7 +20,7 @@ from maggy_like.results.text_table import aligned, as_html
 from maggy_like.storage.folders import check_folder
 from maggy_like.storage.journal import Contents, backend_of
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 if TYPE_CHECKING:
     import pandas

@@ -32,9 +32,9 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer
-from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.core.study_state import ValueRule
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
         optimizer,
         direction=header.directions,
         objectives=header.metrics,
-        value=cast(Worth, header.value),
+        value=cast(ValueRule, header.value),
         max_budget=header.max_budget,
     )
     machine = StateMachine(study)
@@ -162,7 +162,7 @@ def make_result(
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
         training=training_of(machine, paths, name) if trainings else None,
-        _worth=study.worth,
+        _worth=study.value_rule,
         _actions=actions,
     )
 

@@ -27,7 +27,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import Objects, read_space
 from maggy_like.sklearn.tables import cv_results
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.core.trial import TrialState
 
 if TYPE_CHECKING:

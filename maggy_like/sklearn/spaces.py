@@ -12,8 +12,7 @@ import numpy as np
 
 from maggy_like.display.text import number
 from maggy_like.errors import ConfigError
-from optimizers.space.domain import Domain
-from optimizers.space.numeric import Float, Integer
+from optimizers.space.domains import Domain, Float, Integer
 from optimizers.space.search_space import SearchSpace
 
 _OWN = (bool, int, float, str, tuple, list, np.generic)

@@ -18,7 +18,7 @@ from maggy_like.storage.file_systems import open_url
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable, plain
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -16,7 +16,7 @@ from maggy_like.extras import require
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, plain
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter

@@ -11,8 +11,7 @@ from typing import Any
 from maggy_like.errors import TrainFunctionError
 from maggy_like.train_function.arguments import INJECTED
 from maggy_like.train_function.names import name_of
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import short
+from optimizers.checks import did_you_mean, short
 from optimizers.space.search_space import SearchSpace
 
 

@@ -1,4 +1,4 @@
-"""Differences between variants, paired by seed, and what tests say of them together."""
+"""Differences between variants, paired by seed, and the tests of several of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.options import integer
+from optimizers.checks import integer
 from optimizers.errors import OptimizerError
 
 _EXACT = 1e-8  # relative to weights of about 1
 
 
 class LeastSquares:
-    """The fit of what the contrasts of a design ask about.
+    """The least-squares fit of the contrasts of a design.
 
     Args:
-        contrasts: Weights of variants, all that are asked.
+        contrasts: All contrasts, as weights of variants.
 
     Attributes:
-        has_spare: Whether there are more variants than effects, so that a trial can be missed.
+        has_spare: Whether there are more variants than effects, so that a trial may be missing.
 
     Example:
         >>> effect = {"without A": 0.5, "without A and B": 0.5, "base": -0.5, "without B": -0.5}
@@ -41,7 +41,10 @@ class LeastSquares:
         self._inverses: dict[frozenset[str], NDArray[np.float64]] = {}
 
     def weights(self, contrast: Mapping[str, float], present: Iterable[str]) -> dict[str, float] | None:
-        """Weights of the losses of ``present`` variants that give a contrast; None if these do not determine it."""
+        """Return weights of the losses of ``present`` variants that give a contrast, or None.
+
+        None means that these variants do not determine the contrast.
+        """
         names = [name for name in self._places if name in set(present)]
         asked = self._vector(contrast) @ self._basis
         rows = self._basis[[self._places[name] for name in names]]
@@ -64,33 +67,33 @@ Contrast = Mapping[str, float]
 """Weights of variants by name."""
 
 Losses = Mapping[tuple[str, int], float]
-"""Losses by variant and seed; ``inf`` where the trial failed, absent where it did not end."""
+"""Losses by variant and seed: ``inf`` if the trial failed, absent if it did not end."""
 
 _SINGLE, _DOUBLE = (4.0 * float(np.finfo(kind).epsneg) for kind in (np.float32, np.float64))
-"""Differences count as all the same if their deviation is below this share of the losses: it is rounding. Metrics
-often come in single precision, and one that counts (an accuracy) gives the same difference twice now and then."""
+"""Differences count as equal if their deviation is below this share of the losses, because it is rounding. Metrics are
+often in single precision, and counts (such as an accuracy) sometimes give the same difference twice."""
 
 _WHOLE = 2.0**24
 """Whole numbers below this are exact in both precisions."""
 
 _CONSTANT = 1e-4
-"""Differences count as all the same, too, if their deviation is below this share of their mean."""
+"""Differences also count as equal if their deviation is below this share of their mean."""
 
 _LARGEST = 1e150
-"""Losses past this have diverged, and their squares are past all floats."""
+"""Losses above this have diverged, and their squares overflow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Differences:
-    """The values of a contrast, a seed each.
+    """The values of a contrast, one per seed.
 
     Attributes:
         values: Shape (n,), in the order of the seeds.
-        seeds: Their seeds, shape (n,).
-        dropped: Seeds left out, since a trial failed.
-        rounding: Deviations below this are none.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
-        fitted: Seeds of which a trial failed, and whose value is that of a fit to the others.
+        seeds: Seeds of the values, shape (n,).
+        dropped: Number of seeds that were left out because a trial failed.
+        rounding: Deviations below this are rounding.
+        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Otherwise 0.
+        fitted: Number of seeds with a failed trial whose value comes from a fit to the others.
     """
 
     values: NDArray[np.float64]
@@ -112,17 +115,17 @@ class Differences:
 
     @property
     def ended(self) -> int:
-        """Seeds of which all trials ended, or one failed."""
+        """Number of seeds whose trials all ended, or of which one failed."""
         return len(self.values) + self.dropped
 
     @property
     def mean(self) -> float:
-        """Their mean; nan if there is none."""
+        """The mean; nan without values."""
         return float(self.values.mean()) if len(self.values) else math.nan
 
     @property
     def deviation(self) -> float:
-        """Their standard deviation; nan of fewer than two, and 0 if all are the same but for rounding."""
+        """The standard deviation; nan for fewer than two values, and 0 if all are equal except for rounding."""
         if len(self.values) < 2:
             return math.nan
         deviation = float(self.values.std(ddof=1))
@@ -130,11 +133,11 @@ class Differences:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean; nan of fewer than two, and 0 if all are the same.
+        """The standard error of the mean; nan for fewer than two values, and 0 if all are equal.
 
-        Means over splits of the same rows vary less than means over new rows would: their test sets overlap, and their
-        training sets too. The variance is then ``1/n + n_test/n_train`` times that of one difference (Nadeau and
-        Bengio, "Inference for the Generalization Error", Machine Learning 52, 2003).
+        Means over splits of the same rows vary less than means over new rows, because their test sets and training sets
+        overlap. The variance is then ``1/n + n_test/n_train`` times that of one difference (Nadeau and Bengio,
+        "Inference for the Generalization Error", Machine Learning 52, 2003).
         """
         return self.deviation * math.sqrt(1.0 / len(self.values) + self.resampled) if len(self.values) else math.nan
 
@@ -145,7 +148,7 @@ class Differences:
 
 
 def is_usable(loss: float) -> bool:
-    """Whether it is a number to compare: finite, and not so large that the training has diverged."""
+    """Return whether a loss can be compared: it is finite, and not so large that the training has diverged."""
     return math.isfinite(loss) and abs(loss) < _LARGEST
 
 
@@ -157,14 +160,14 @@ def differences(
     resampled: float = 0.0,
     fit: LeastSquares | None = None,
 ) -> Differences:
-    """The values of a contrast at those of ``seeds`` at which all trials of it ended.
+    """Return the values of a contrast at those ``seeds`` whose trials all ended.
 
     Args:
         contrast: Weights of variants.
         losses: The results.
-        seeds: Those to take.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
-        fit: Of the design that the contrast is one of: gives a value where a trial failed, if the others determine it.
+        seeds: Seeds to use.
+        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
+        fit: Fit of the design of the contrast. It gives a value if a trial failed and the others determine it.
 
     Example:
         >>> losses = {("base", 0): 1.0, ("without A", 0): 1.5, ("base", 1): 1.0, ("without A", 1): math.inf}
@@ -180,7 +183,7 @@ def differences(
         usable = {variant: loss for variant, loss in ended.items() if is_usable(loss)}
         failed, fits = len(usable) < len(ended), fit is not None and fit.has_spare
         if len(ended) < len(contrast) and (fits or not failed):
-            continue  # more trials may come that matter
+            continue  # more trials may follow
         weights = contrast
         if failed:
             made = fit.weights(contrast, usable) if fit is not None and fits else None
@@ -196,7 +199,7 @@ def differences(
 
 
 def _rounding(losses: list[float]) -> float:
-    """How far a difference of these may be off, by the precision that they seem to have."""
+    """Return the possible error of a difference of these losses, from their apparent precision."""
     known = np.abs(np.array(losses))
     if np.all((known == np.rint(known)) & (known < _WHOLE)):
         return 0.0
@@ -206,34 +209,34 @@ def _rounding(losses: list[float]) -> float:
 
 
 def _of_precision(losses: NDArray[np.float64], share: float) -> float:
-    """The rounding of losses that have a precision.
+    """Return the rounding of losses of one precision.
 
-    A small loss may have been computed from a larger number, as ``1 - accuracy`` is: then all are multiples of the
-    power of two that is the last place of numbers near 1.
+    A small loss may be the result of a larger number, like ``1 - accuracy``. Then all losses are multiples of the power
+    of two that is the last place of numbers near 1.
     """
     return max(share * float(losses.max(initial=0.0)), min(share, 4.0 * _spacing(losses)))
 
 
 def _spacing(losses: NDArray[np.float64]) -> float:
-    """The largest power of two of which all are multiples; 0 if all are zero."""
+    """Return the largest power of two of which all losses are multiples; 0 if all are zero."""
     mantissas, exponents = np.frexp(losses[losses > 0.0])
     whole = np.ldexp(mantissas, 53).astype(np.int64)
     return float(np.ldexp((whole & -whole).astype(float), exponents - 53).min(initial=math.inf)) if len(whole) else 0.0
 
 
 _DRAWS = 2**13
-_FEWEST = 50  # draws in a tail, below which Bonferroni's bound is the better estimate
+_FEWEST = 50  # draws in a tail; with fewer, Bonferroni's bound is the better estimate
 
 
 class JointTests:
     """The joint distribution of the p-values of several contrasts.
 
     Args:
-        samples: The differences of all of them; those that cannot be tested count as independent.
-        alpha: The probability of any false difference, at most.
+        samples: Differences of all contrasts. Those that cannot be tested count as independent.
+        alpha: Maximum probability of any false difference.
 
     Attributes:
-        level: The largest p-value of a contrast that counts as a difference.
+        level: Largest p-value of a contrast that counts as a difference.
 
     Example:
         >>> joint = JointTests(samples, 0.05)
@@ -248,7 +251,10 @@ class JointTests:
         self.level = level_of(self._highest, alpha, self._number)
 
     def corrected(self, p: float) -> float:
-        """The probability that the smallest p-value of all is at most ``p``; at most alpha if ``p`` is at the level."""
+        """Return the probability that the smallest p-value of all is at most ``p``.
+
+        It is at most alpha if ``p`` is at most the level.
+        """
         from scipy import special
 
         bound = min(1.0, self._number * p)
@@ -256,12 +262,12 @@ class JointTests:
             return bound
         above = _DRAWS - int(np.searchsorted(self._highest, -float(special.ndtri(p / 2.0))))
         exact = min(bound, max(p, above / _DRAWS)) if above >= _FEWEST else bound
-        # Between two draws both are right, and a table must not print 0.05 beside an interval that has zero in it.
+        # Between two draws both are right, but a table must not print 0.05 next to an interval with zero.
         return min(exact, self._alpha) if p <= self.level else max(exact, math.nextafter(self._alpha, 1.0))
 
 
 def expected_level(contrasts: Sequence[Mapping[str, float]], seeds: int, alpha: float) -> float:
-    """The level that a study is likely to test at, if the noise of all variants is alike: known before any trial.
+    """Return the likely level of a study's tests, if all variants have the same noise. It is known before any trial.
 
     Example:
         >>> expected_level([{"A": 1.0, "base": -1.0}, {"B": 1.0, "base": -1.0}], 20, 0.05)
@@ -278,18 +284,18 @@ def expected_level(contrasts: Sequence[Mapping[str, float]], seeds: int, alpha: 
     np.fill_diagonal(made, 0.0)
     squares = float(np.sum(made**2))
     by_chance = float(np.sum((1.0 - made**2) ** 2) - len(contrasts)) / max(1, seeds - 1)
-    made *= (1.0 - 1e-6) * (squares / (squares + by_chance) if squares > 0.0 else 0.0)  # as it is shrunk on average
+    made *= (1.0 - 1e-6) * (squares / (squares + by_chance) if squares > 0.0 else 0.0)  # shrunk as on average
     np.fill_diagonal(made, 1.0)
     return level_of(highest(made), alpha, len(contrasts))
 
 
 def highest(correlated: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest of normal variables with these correlations, by size, in many draws that are sorted."""
+    """Return the largest absolute value of normal variables with these correlations, in many draws, sorted."""
     return np.sort(np.abs(_normals(len(correlated)) @ np.linalg.cholesky(correlated).T).max(axis=1))
 
 
 def level_of(drawn: NDArray[np.float64], alpha: float, number: int) -> float:
-    """The p-value below which the smallest of ``number`` comes by chance with probability ``alpha``."""
+    """Return the p-value below which the smallest of ``number`` falls with probability ``alpha`` by chance."""
     from scipy import special
 
     beyond = int(alpha * _DRAWS)
@@ -299,9 +305,9 @@ def level_of(drawn: NDArray[np.float64], alpha: float, number: int) -> float:
 
 
 def correlations(samples: Sequence[Differences]) -> NDArray[np.float64]:
-    """The correlations of the means, shrunk towards independence; shape (contrasts, contrasts).
+    """Return the correlations of the means, shrunk towards independence, shape (contrasts, contrasts).
 
-    Means over seeds that only some of them share are correlated by the seeds that they share.
+    Means over different sets of seeds are correlated by the seeds that they share.
     """
     seeds = np.unique(np.concatenate([sample.seeds for sample in samples]))
     scores = np.zeros((len(samples), len(seeds)))
@@ -315,14 +321,14 @@ def correlations(samples: Sequence[Differences]) -> NDArray[np.float64]:
     squares = float(np.sum(made**2))
     by_chance = tested * (tested - 1) / max(1, len(seeds) - 1)
     made *= max(0.0, 1.0 - by_chance / squares) if squares > 0.0 else 0.0
-    made *= 1.0 - 1e-6  # so that two that are the same can be told apart
+    made *= 1.0 - 1e-6  # so that the matrix is regular even if two contrasts are equal
     np.fill_diagonal(made, 1.0)
     return made
 
 
 @lru_cache(maxsize=16)
 def _normals(number: int) -> NDArray[np.float64]:
-    """Independent normal variables, evenly spread and the same each time; shape (draws, number)."""
+    """Return independent normal variables, evenly spread and the same each time, shape (draws, number)."""
     from scipy import special
     from scipy.stats import qmc
 
@@ -336,16 +342,16 @@ class Finding:
     """The result of the repeats for one contrast.
 
     Attributes:
-        sample: The differences, a seed each.
-        low: Lower end of the simultaneous confidence interval; ``-inf`` where nothing bounds it.
-        high: Upper end of it; ``inf`` where nothing bounds it.
-        p: The p-value, two-sided; None where there is no test: of fewer than two seeds, of fewer than were planned, or
-            where every seed gave the same difference other than zero, so that nothing is known of the noise.
+        sample: The differences, one per seed.
+        low: Lower end of the simultaneous confidence interval; ``-inf`` if unbounded.
+        high: Upper end of the interval; ``inf`` if unbounded.
+        p: The two-sided p-value. None without a test: for fewer than two seeds, for fewer than planned, or if every
+            seed gave the same difference other than zero, so that the noise is unknown.
         corrected: The p-value, corrected for the number of contrasts.
-        differs: Whether the difference is not zero, at the level that was asked for: the interval leaves zero out.
+        differs: Whether the difference is not zero, at the requested level. The interval then excludes zero.
         decided: Whether no more repeats are due.
-        unbiased: The median-unbiased estimate of the difference, where looks after every seed decided how many there
-            are; None where the mean is unbiased, or no such estimate is known.
+        unbiased: The median-unbiased estimate of the difference, if looks after every seed determined their number.
+            None if the mean is unbiased, or no such estimate is known.
     """
 
     sample: Differences
@@ -359,17 +365,17 @@ class Finding:
 
     @property
     def difference(self) -> float:
-        """The mean of the contrast over the seeds; nan if there is none."""
+        """The mean of the contrast over the seeds; nan without any."""
         return self.sample.mean
 
     @property
     def seeds(self) -> int:
-        """How many seeds it is the mean of."""
+        """Number of seeds in the mean."""
         return len(self.sample.values)
 
     @property
     def dropped(self) -> int:
-        """How many more were left out, since a trial of theirs failed."""
+        """Number of seeds that were left out because a trial failed."""
         return self.sample.dropped
 
 
@@ -381,18 +387,19 @@ def compare(
     planned: int | None = None,
     resampled: float = 0.0,
 ) -> dict[str, Finding]:
-    """Test all contrasts, with paired t-tests and the max-T correction, after a number of repeats fixed beforehand.
+    """Test all contrasts with paired t-tests and the max-T correction, after a fixed number of repeats.
 
     Args:
-        contrasts: All that are asked, by name: their number counts, those that cannot be tested included.
+        contrasts: All contrasts by name. Their number counts, including those that cannot be tested.
         losses: The results.
-        alpha: The probability of any false difference, at most.
-        planned: The number of seeds that was fixed beforehand. A contrast of which fewer have ended is not tested: who
-            may stop when a difference is seen finds one too often. None if all planned seeds are there.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew.
+        alpha: Maximum probability of any false difference. Default 0.05.
+        planned: Number of seeds that was fixed in advance. A contrast with fewer ended seeds is not tested, because
+            stopping at the first difference finds false ones too often. None (the default) if all planned seeds have
+            ended.
+        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
 
     Returns:
-        A finding for each contrast; all intervals together hold with probability ``1 - alpha``.
+        A finding per contrast. All intervals hold together with probability ``1 - alpha``.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -413,7 +420,7 @@ def compare(
 def compare_samples(
     samples: Mapping[str, Differences], *, alpha: float = 0.05, planned: int | None = None
 ) -> dict[str, Finding]:
-    """The same tests of differences that are known."""
+    """Run the tests of :func:`compare` on known differences."""
     joint = JointTests([*samples.values()], alpha)
     found = {}
     for name, sample in samples.items():
@@ -429,7 +436,7 @@ def compare_samples(
 
 
 def p_value(sample: Differences) -> float | None:
-    """The two-sided p-value of the t-test; None where there is none (see :attr:`Finding.p`)."""
+    """Return the two-sided p-value of the t-test; None if there is none (see :attr:`Finding.p`)."""
     from scipy import special
 
     if sample.is_zero:
@@ -440,14 +447,14 @@ def p_value(sample: Differences) -> float | None:
 
 
 def t_height(n: int, level: float) -> float:
-    """The two-sided critical value of a t-test of ``n`` values; ``inf`` of fewer than two."""
+    """Return the two-sided critical value of a t-test of ``n`` values; ``inf`` for fewer than two."""
     from scipy import special
 
     return float(-special.stdtrit(n - 1, level / 2.0)) if n > 1 else math.inf
 
 
 def interval(sample: Differences, height: float) -> tuple[float, float]:
-    """The mean and ``height`` standard errors to both sides."""
+    """Return the interval of ``height`` standard errors on both sides of the mean."""
     if not sample.error > 0.0:
         return -math.inf, math.inf
     return sample.mean - height * sample.error, sample.mean + height * sample.error
@@ -460,12 +467,14 @@ def check_contrasts(contrasts: Mapping[str, Contrast], alpha: float, resampled: 
         OptimizerError: One is not valid.
     """
     if not contrasts or not all(contrasts.values()):
-        raise OptimizerError(f"there is nothing to compare in {dict(contrasts)!r}; give at least one contrast")
+        raise OptimizerError(
+            f"contrasts must have weights of variants, got {dict(contrasts)!r}; use at least one contrast"
+        )
     if not 0.0 < alpha < 1.0:
-        raise OptimizerError(f"alpha must lie between 0 and 1, got {alpha!r}; 0.05 is usual")
+        raise OptimizerError(f"alpha must be between 0 and 1, got {alpha!r}; use 0.05")
     if not 0.0 <= resampled < math.inf:
         raise OptimizerError(
-            f"resampled must be a number of test rows by training rows, such as 0.3 / 0.7, got {resampled!r}"
+            f"resampled must be the number of test rows by training rows, got {resampled!r}; use 0.3 / 0.7, for example"
         )
 
 
@@ -478,18 +487,18 @@ def power(
     alpha: float = 0.05,
     resampled: float = 0.0,
 ) -> float:
-    """The probability that a difference is found with a fixed number of seeds.
+    """Return the probability that a difference is found with a fixed number of seeds.
 
-    It is tested at the level that the joint test of all contrasts has on average, if the noise of all variants is alike
+    The test uses the mean level of the joint test of all contrasts, if all variants have the same noise
     (:func:`optimizers.comparisons.paired_tests.expected_level`).
 
     Args:
-        effect: The size of the difference.
-        deviation: The standard deviation of paired differences, such as a pilot of a few seeds has.
-        seeds: How many.
-        contrasts: All that are tested together.
-        alpha: The probability of any false difference, at most.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew.
+        effect: Size of the difference.
+        deviation: Standard deviation of paired differences, for example from a pilot of a few seeds.
+        seeds: Number of seeds.
+        contrasts: All contrasts that are tested together.
+        alpha: Maximum probability of any false difference. Default 0.05.
+        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -503,8 +512,8 @@ def power(
     seeds = integer("seeds", seeds, least=2)
     if not (math.isfinite(effect) and 0.0 < deviation < math.inf):
         raise OptimizerError(
-            f"effect must be a number and the deviation one above 0, got {effect!r} and {deviation!r}; the deviation "
-            "of paired differences is that of a pilot of a few seeds"
+            f"effect must be a number and deviation a number above 0, got {effect!r} and {deviation!r}; use "
+            "the deviation of paired differences in a pilot of a few seeds"
         )
     critical = t_height(seeds, expected_level(contrasts, seeds, alpha))
     shift = abs(effect) / (deviation * math.sqrt(1.0 / seeds + resampled))
@@ -512,20 +521,20 @@ def power(
     return float(stats.nct.sf(critical, seeds - 1, shift) + stats.nct.sf(critical, seeds - 1, -shift))
 
 
-_FEWEST_SEEDS = 6  # seeds, below which the skewness of a sample says nothing
-_RARE = 0.006  # the share of normal samples on whose skewness a note stands
+_FEWEST_SEEDS = 6  # seeds; with fewer, the skewness of a sample is meaningless
+_RARE = 0.006  # share of normal samples that get a note on their skewness
 _RESAMPLES = 4000
 
 
 def skewed(sample: Differences, *, of: int = 1) -> tuple[float, float] | None:
-    """The skewness and the p-value of :func:`bootstrap_p`, where the skewness is more than chance gives.
+    """Return the skewness and the p-value of :func:`bootstrap_p`, if the skewness is more than chance.
 
     Args:
-        sample: The differences of one contrast.
-        of: How many contrasts are looked at.
+        sample: Differences of one contrast.
+        of: Number of contrasts that are checked.
 
     Example:
-        >>> skewed(differences(contrast, losses, range(20)))  # None of symmetric ones
+        >>> skewed(differences(contrast, losses, range(20)))  # None for symmetric ones
         (2.1, 0.08)
     """
     from scipy import special
@@ -538,10 +547,10 @@ def skewed(sample: Differences, *, of: int = 1) -> tuple[float, float] | None:
 
 
 def skewed_together(samples: Sequence[Differences]) -> float | None:
-    """The mean skewness of several contrasts, where it is more than chance gives.
+    """Return the mean skewness of several contrasts, if it is more than chance.
 
-    A test errs on samples that happen to lack their long tail, and so show no skewness themselves; those of the other
-    contrasts do.
+    A test fails for samples that happen to lack their long tail and show no skewness themselves. The other contrasts
+    do.
     """
     from scipy import special
 
@@ -556,7 +565,7 @@ def skewed_together(samples: Sequence[Differences]) -> float | None:
 
 
 def _skewness(sample: Differences) -> float | None:
-    """The skewness of a sample (G1); None of too few."""
+    """Return the skewness of a sample (G1); None for too few values."""
     n = len(sample.values)
     if n < _FEWEST_SEEDS or not sample.error > 0.0:
         return None
@@ -565,15 +574,15 @@ def _skewness(sample: Differences) -> float | None:
 
 
 def _chance(n: int) -> float:
-    """The standard error of the skewness of ``n`` normal values."""
+    """Return the standard error of the skewness of ``n`` normal values."""
     return math.sqrt(6.0 * n * (n - 1) / ((n - 2) * (n + 1) * (n + 3)))
 
 
 def bootstrap_p(sample: Differences) -> float:
-    """The p-value of a studentised bootstrap, two-sided with equal tails; not corrected for other comparisons.
+    """Return the two-sided p-value of a studentised bootstrap with equal tails, not corrected for other comparisons.
 
-    Hall, "The Bootstrap and Edgeworth Expansion", 1992: t-statistics of samples drawn from the centred differences say
-    how large one gets by chance, on the side of the observed one.
+    Hall, "The Bootstrap and Edgeworth Expansion", 1992: the t-statistics of samples drawn from the centred differences
+    show how large one gets by chance, on the side of the observed one.
     """
     values, n = sample.values - sample.mean, len(sample.values)
     drawn = values[np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))]

@@ -1,4 +1,4 @@
-"""Variants of one thing, each tried with several seeds, perhaps tuned in each: the optimizers of ablation studies."""
+"""The optimizers of ablation studies: variants, each trained with several seeds and possibly tuned for each."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import integer
+from optimizers.checks import did_you_mean, integer
 from optimizers.comparisons.paired_tests import Contrast
 from optimizers.comparisons.sequential_tests import FIRST_LOOK, Looks, SequentialTests
 from optimizers.core.base import WAIT, Answer, History, Observation, Optimizer, Problem, Proposal
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.space.config import Config
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Ordinal
 from optimizers.space.scalars import Scalar, same
 from optimizers.space.search_space import SearchSpace
@@ -25,12 +24,13 @@ SEED = "seed"
 
 
 class Repeats(Optimizer):
-    """Every variant with each of some seeds: all variants of a seed, then the next seed.
+    """Propose every variant with each seed: all variants of one seed, then the next seed.
 
     Args:
-        variants: By name, what each sets beside ``variant`` and ``seed``; what all are compared with comes first.
-        repeats: The number of seeds.
-        first_seed: The first of them; the others follow it.
+        variants: Parameters of each variant by name, in addition to ``variant`` and ``seed``. The reference comes
+            first.
+        repeats: Number of seeds.
+        first_seed: First seed; the others follow it. Default 0.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -58,22 +58,23 @@ class Repeats(Optimizer):
 
 
 class AdaptiveRepeats(Optimizer):
-    """More seeds for the comparisons that are not decided yet, and none for those that are.
+    """Propose more seeds only for the comparisons that are not decided yet.
 
-    After every seed, each comparison is tested, so that the probability of any false difference keeps to ``alpha``
-    however often it was looked at (see :mod:`optimizers.comparisons.sequential_tests`, which has the methods and the
-    papers). A comparison ends when its difference is found, when more seeds would hardly find one, or at the bound. A
-    variant is tried for as long as a comparison that is open needs it, and the search ends when none is open.
+    Each comparison is tested after every seed. The probability of any false difference stays below ``alpha``, however
+    many looks there are (see :mod:`optimizers.comparisons.sequential_tests` for the methods and papers). A comparison
+    ends when its difference is found, when more seeds would hardly find one, or at the bound. A variant is tried as
+    long as an open comparison needs it, and the search ends when none is open.
 
     Args:
-        variants: By name, what each sets beside ``variant`` and ``seed``.
-        contrasts: The comparisons by name: weights of variants.
-        bound: The number of seeds past which no comparison goes on; fixed beforehand, since it shapes the tests.
-        first_seed: The first seed.
-        alpha: The probability of any false difference, at most.
-        ahead: How many seeds past the last look may have begun. More keeps more workers busy, but the trials that
-            run when a comparison is decided are wasted.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
+        variants: Parameters of each variant by name, in addition to ``variant`` and ``seed``.
+        contrasts: Comparisons by name, as weights of variants.
+        bound: Maximum number of seeds of a comparison. It is fixed in advance, because the tests depend on it. Default
+            20.
+        first_seed: First seed. Default 0.
+        alpha: Maximum probability of any false difference. Default 0.05.
+        ahead: Number of seeds past the last look that may have started. More keeps more workers busy, but trials that
+            run when a comparison is decided are wasted. Default 1.
+        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -105,7 +106,7 @@ class AdaptiveRepeats(Optimizer):
             for variant in contrast:
                 if variant not in self.variants:
                     near = did_you_mean(variant, self.variants)
-                    raise OptimizerError(f"contrast {name!r} weighs the variant {variant!r}, which is unknown{near}")
+                    raise OptimizerError(f"contrast {name!r} must weigh known variants, got {variant!r}{near}")
         self._followed = Follower(self.tests, self.seeds)
 
     def ask(self, index: int, history: History) -> Answer:
@@ -125,11 +126,11 @@ class AdaptiveRepeats(Optimizer):
 
 
 class Follower:
-    """Follows the looks of sequential tests through a history, from where the last ask left them if it was the same.
+    """Update the looks of sequential tests from a history, continuing from the last ask if it is the same.
 
     Args:
         tests: The tests.
-        seeds: Those that they take; trials of others are passed over.
+        seeds: Seeds to use; trials with other seeds are skipped.
     """
 
     def __init__(self, tests: SequentialTests, seeds: range) -> None:
@@ -138,10 +139,10 @@ class Follower:
         self._history: History | None = None
         self._known = 0
         self.losses: dict[tuple[str, int], float] = {}
-        """By variant and repeat, the first of which is 0 whatever its seed."""
+        """Losses by variant and repeat. The first repeat is 0 whatever its seed."""
 
     def follow(self, history: History) -> Looks:
-        """How far the looks are by now."""
+        """Return the looks so far."""
         if self._history is not history:
             self._history, self._known, self.losses = history, 0, {}
             self._looks = self._tests.follow({})
@@ -153,30 +154,30 @@ class Follower:
 
 
 def proposal(variants: Mapping[str, Config], variant: str, seed: int) -> Config:
-    """The configuration of a trial."""
+    """Return the configuration of a trial."""
     return {VARIANT: variant, SEED: seed, **variants[variant]}
 
 
 def seeds_of(repeats: int, first_seed: int) -> range:
-    """The seeds of that many repeats.
+    """Return the seeds of a number of repeats.
 
     Raises:
-        OptimizerError: They are no whole numbers from 0 on.
+        OptimizerError: They are not whole numbers of at least 0.
     """
     first = integer("first_seed", first_seed, least=0)
     return range(first, first + integer("repeats", repeats, least=1))
 
 
 def repeats_space(variants: Mapping[str, Config], repeats: int, *, first_seed: int = 0) -> SearchSpace:
-    """The smallest search space that has the configurations of all variants.
+    """Return the smallest search space with the configurations of all variants.
 
     Args:
-        variants: By name, what each sets beside ``variant`` and ``seed``: the same names in each.
-        repeats: The number of seeds.
-        first_seed: The first of them.
+        variants: Parameters of each variant by name, in addition to ``variant`` and ``seed``: the same names in each.
+        repeats: Number of seeds.
+        first_seed: First seed. Default 0.
 
     Raises:
-        SearchSpaceError: A name is not a Python identifier, or a value is no bool, int, float, str or None.
+        SearchSpaceError: A name is not valid, or a value is not a bool, int, float, str or None.
 
     Example:
         >>> repeats_space({"base": {"dropout": 0.2}, "without dropout": {"dropout": 0.0}}, 5)
@@ -193,42 +194,42 @@ def repeats_space(variants: Mapping[str, Config], repeats: int, *, first_seed: i
 
 
 def read_variants(variants: Mapping[str, Config]) -> dict[str, Config]:
-    """The variants as plain dicts.
+    """Return the variants as plain dicts.
 
     Raises:
-        OptimizerError: There are none, or one sets what makes it a variant.
+        OptimizerError: There are none, or one sets ``variant`` or ``seed``.
     """
     if not isinstance(variants, Mapping) or not variants:
         raise OptimizerError(f"variants must be a dict {{name: configuration}} with at least one, got {variants!r}")
     for name, config in variants.items():
         if taken := {VARIANT, SEED} & set(config):
-            raise OptimizerError(f"variant {name!r} sets {sorted(taken)}, which the search sets; leave that out")
+            raise OptimizerError(f"variant {name!r} must not set {sorted(taken)}, which the search sets; remove them")
     return {name: dict(config) for name, config in variants.items()}
 
 
-_REMEDY = "tune with one that only proposes configurations, such as optimizer='random' or 'bayesian'"
+_REMEDY = "use one that only proposes configurations, such as optimizer='random' or 'bayesian'"
 
 
 class TunedRepeats(Optimizer):
-    """In each repeat, searches a space for each variant, then trains the best configuration with the repeat's seed.
+    """In each repeat, search a space for each variant, then train the best configuration with the repeat's seed.
 
-    The trials of the search of repeat ``r`` have the seed ``first_seed + repeats + r``: so a configuration is judged by
-    another seed than the one that it was chosen by. Within a repeat the searches of all variants draw from the same
-    random numbers, so random search tries the same configurations with each; those of two repeats have nothing in
-    common. A search of which every trial failed is followed by a training all the same, which then fails as well and
-    takes the repeat out of the comparisons.
+    The trials of the search of repeat ``r`` have the seed ``first_seed + repeats + r``. So a configuration is judged
+    with another seed than the one that selected it. Within a repeat, the searches of all variants draw the same random
+    numbers, so random search tries the same configurations for each. The searches of two repeats have nothing in
+    common. If every trial of a search failed, a training follows anyway. It then fails too, which excludes the repeat
+    from the comparisons.
 
     Args:
-        variants: By name, what each sets beside ``variant``, ``seed`` and the parameters of ``space``.
-        repeats: The number of seeds of the comparison.
-        space: What is searched for each variant.
-        n_configs: How many configurations of it each variant tries in each repeat.
-        first_seed: The first seed of the comparison.
-        optimizer: Proposes them; random search if not given. It cannot have a schedule of its own (rungs, early
-            stops), nor go on from other trials: each configuration gets a full training.
-        tests: Looks after every repeat, and gives more to what is not decided, as in
-            :class:`~optimizers.comparisons.repeats.AdaptiveRepeats`; its bound is ``repeats``. Without them, all
-            variants have all repeats.
+        variants: Parameters of each variant by name, in addition to ``variant``, ``seed`` and those of ``space``.
+        repeats: Number of seeds of the comparison.
+        space: Search space for each variant.
+        n_configs: Number of configurations that each variant tries in each repeat. Default 8.
+        first_seed: First seed of the comparison. Default 0.
+        optimizer: Proposes the configurations. None (the default) for random search. It must not have a schedule
+            (rungs, early stops) or continue other trials, because each configuration gets a full training.
+        tests: Tests after every repeat, which give more repeats only to open comparisons, as in
+            :class:`~optimizers.comparisons.repeats.AdaptiveRepeats`. Their bound is ``repeats``. None (the default) for
+            all repeats of all variants.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -257,13 +258,13 @@ class TunedRepeats(Optimizer):
         self.optimizer = RandomSearch() if optimizer is None else optimizer
         if type(self.optimizer).scheduler is not Optimizer.scheduler:
             raise OptimizerError(
-                f"{type(self.optimizer).__name__} has a schedule of its own, and what is compared must have had full "
-                f"trainings; {_REMEDY}"
+                f"optimizer must not have a schedule, got {type(self.optimizer).__name__}, because a comparison needs "
+                f"full trainings; {_REMEDY}"
             )
         for name, config in self.variants.items():
             if both := sorted(set(config) & set(space)):
                 raise OptimizerError(
-                    f"variant {name!r} sets {both}, which are searched; leave them out of one of the two"
+                    f"variant {name!r} must not set {both}, which are searched; remove them from one of the two"
                 )
 
     def ask(self, index: int, history: History) -> Answer:
@@ -292,18 +293,18 @@ class TunedRepeats(Optimizer):
         return WAIT if waits else None
 
     def _configuration(self, search: _Search) -> Config | None:
-        """The next configuration of a search; None if it has all, or has to wait.
+        """Return the next configuration of a search; None if it is complete, or has to wait.
 
         Raises:
-            OptimizerError: It goes on from another trial.
+            OptimizerError: The optimizer continues another trial.
         """
         if search.begun >= self.n_configs:
             return None
         answer = self.optimizer.ask(search.begun, search.history)
         if isinstance(answer, Proposal) and answer.parent is not None:
             raise OptimizerError(
-                f"{type(self.optimizer).__name__} goes on from the state of trial {answer.parent}, and what "
-                f"is compared must have had full trainings; {_REMEDY}"
+                f"{type(self.optimizer).__name__} continues trial {answer.parent}, but a comparison "
+                f"needs full trainings; {_REMEDY}"
             )
         search.waits = answer is WAIT
         if isinstance(answer, Proposal):
@@ -314,7 +315,7 @@ class TunedRepeats(Optimizer):
         self.optimizer.validate(replace(problem, space=self.space, n_trials=self.n_configs))
 
     def _sort(self, history: History) -> tuple[dict[tuple[str, int], _Search], set[tuple[str, int]]]:
-        """The search of each variant and repeat, and the repeats that have begun."""
+        """Return the search of each variant and repeat, and the repeats that have started."""
         searches: dict[tuple[str, int], _Search] = {}
         for repeat in range(len(self.seeds)):
             drawn = int(np.random.SeedSequence([history.problem.seed, repeat]).generate_state(1)[0])
@@ -335,7 +336,7 @@ class TunedRepeats(Optimizer):
         return searches, begun
 
     def _key(self, config: Config) -> tuple[str, int]:
-        """The variant and the repeat of a search's trial."""
+        """Return the variant and the repeat of a search's trial."""
         return config[VARIANT], config[SEED] - self.seeds.stop
 
     def _searched(self, config: Config) -> Config:
@@ -347,7 +348,7 @@ class _Search:
     """The search of one variant in one repeat.
 
     Attributes:
-        history: As its optimizer sees it.
+        history: The history as its optimizer sees it.
         waits: Whether its optimizer waits for results before it proposes more.
     """
 
@@ -356,11 +357,11 @@ class _Search:
 
     @property
     def begun(self) -> int:
-        """How many configurations were tried."""
+        """Number of configurations that were tried."""
         return len(self.history.pending.keys() | {seen.trial for seen in self.history.observations})
 
     def best(self) -> Config | None:
-        """The best configuration; None if none was tried."""
+        """Return the best configuration; None if none was tried."""
         best = min(self.history.observations, key=lambda seen: seen.loss, default=None)
         return best.config if best is not None else None
 
@@ -368,10 +369,10 @@ class _Search:
 def tuned_space(
     variants: Mapping[str, Config], repeats: int, space: SearchSpace, *, first_seed: int = 0
 ) -> SearchSpace:
-    """The search space of :class:`TunedRepeats`: that of twice as many repeats, and what is searched.
+    """Return the search space of :class:`TunedRepeats`: that of twice as many repeats, and ``space``.
 
     Raises:
-        SearchSpaceError: The names overlap, or a value is no bool, int, float, str or None.
+        SearchSpaceError: The names overlap, or a value is not a bool, int, float, str or None.
     """
     made = SearchSpace(repeats_space(variants, 2 * repeats, first_seed=first_seed).domains, **space.domains)
     return made.where(space.allows) if space.has_constraint else made

@@ -1,4 +1,4 @@
-"""Paired comparisons that are looked at after every seed, and end as soon as they are decided."""
+"""Paired comparisons that are tested after every seed, and end as soon as they are decided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.options import integer
+from optimizers.checks import integer
 from optimizers.comparisons.paired_tests import (
     Contrast,
     Differences,
@@ -28,12 +28,12 @@ _FURTHEST_DRIFT = 40.0  # drifts
 
 
 def median_unbiased(times: Sequence[float], boundary: Sequence[float], height: float) -> float:
-    """The drift of a Brownian motion that was looked at until it crossed a boundary, or until some last look.
+    """Estimate the drift of a Brownian motion that was observed until it crossed a boundary, or until a last look.
 
     Args:
-        times: Of the looks, the last one observed included, rising.
+        times: Times of the looks in rising order, including the last one.
         boundary: Height at each look, above and below zero.
-        height: Of the motion at the last look.
+        height: Height of the motion at the last look.
 
     Example:
         >>> median_unbiased([0.5], [2.0], 1.0)  # a single look: the plain estimate
@@ -63,7 +63,7 @@ def farther(
     drift: float,
     densities: tuple[NDArray[np.float64], ...] | None = None,
 ) -> float:
-    """The probability of crossing the upper boundary at an earlier look, or of at least ``height`` at the last."""
+    """Return the probability of crossing the upper boundary earlier, or of at least ``height`` at the last look."""
     from scipy import special
 
     densities = _densities(tuple(times), tuple(boundary)) if densities is None else densities
@@ -75,7 +75,7 @@ def farther(
             continue
         before, step = times[look - 1], time - times[look - 1]
         grid, weights = _grid(boundary[look - 1])
-        # A density with drift is that without, times the ratio of their likelihoods.
+        # A density with drift is the one without drift, times the ratio of their likelihoods.
         density = densities[look - 1] * np.exp(drift * grid - drift**2 * before / 2.0)
         total += float(weights @ (density * special.ndtr((grid + drift * step - goal) / math.sqrt(step))))
     return total
@@ -83,7 +83,7 @@ def farther(
 
 @lru_cache(maxsize=64)
 def _densities(times: tuple[float, ...], boundary: tuple[float, ...]) -> tuple[NDArray[np.float64], ...]:
-    """At each look but the last, the density without drift of what has not crossed, on the look's grid."""
+    """Return the density without drift of what has not crossed, on the grid of each look except the last."""
     grid, weights = _grid(boundary[0])
     made = [_normal(grid, times[0])]
     for look in range(1, len(times) - 1):
@@ -95,7 +95,7 @@ def _densities(times: tuple[float, ...], boundary: tuple[float, ...]) -> tuple[N
 
 
 def _grid(height: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Points between the boundaries, and the weights of Simpson's rule."""
+    """Return points between the boundaries, and the weights of Simpson's rule."""
     grid = np.linspace(-height, height, _POINTS)
     weights = np.where(np.arange(_POINTS) % 2 == 1, 4.0, 2.0)
     weights[[0, -1]] = 1.0
@@ -108,23 +108,23 @@ def _normal(x: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
 
 
 FIRST_LOOK = 3
-"""Seeds before the first look: with two, next to nothing is known of the noise."""
+"""Number of seeds before the first look. With two, almost nothing is known about the noise."""
 
-_FUTILE = 0.03  # the predictive probability below which a contrast is given up
+_FUTILE = 0.03  # predictive probability below which a contrast is given up
 _SLOPE = 0.5  # of the boundary; 0 is O'Brien and Fleming's
-_FURTHEST = 30.0  # standard deviations; beyond it the tail of the normal distribution is zero in floats
+_FURTHEST = 30.0  # standard deviations; further out, the tail of the normal distribution underflows
 
 
 @dataclass(slots=True)
 class Look:
-    """What the last look at a contrast had.
+    """The state of a contrast at the last look.
 
     Attributes:
         sample: The differences.
-        highest: How high the contrast got, at any look.
-        corrected: The smallest corrected p-value, at any look.
+        highest: Largest height of the contrast at any look.
+        corrected: Smallest corrected p-value at any look.
         level: The p-value that would have been small enough.
-        found: Whether it was.
+        found: Whether a difference was found.
     """
 
     sample: Differences
@@ -136,12 +136,12 @@ class Look:
 
 @dataclass(slots=True)
 class Looks:
-    """The state of the looks so far.
+    """The state of all looks so far.
 
     Attributes:
-        seeds: The number of seeds that the last look took.
-        open: Contrasts of which more repeats are due, in order.
-        last: The last look at each contrast.
+        seeds: Number of seeds at the last look.
+        open: Contrasts that need more repeats, in order.
+        last: Last look at each contrast.
     """
 
     seeds: int
@@ -153,10 +153,10 @@ class SequentialTests:
     """Tests of several contrasts after every seed.
 
     Args:
-        contrasts: All that are asked, by name.
-        bound: The number of seeds past which no contrast goes on.
-        alpha: The probability of any false difference, at most.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew.
+        contrasts: All contrasts by name.
+        bound: Maximum number of seeds of a contrast.
+        alpha: Maximum probability of any false difference. Default 0.05.
+        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -180,11 +180,11 @@ class SequentialTests:
         self._fit = LeastSquares(self.contrasts.values())
 
     def follow(self, losses: Losses, looks: Looks | None = None) -> Looks:
-        """Look as far as the results go: a look waits for all trials of the contrasts that are still open.
+        """Look as far as the results allow. A look needs all trials of the contrasts that are still open.
 
         Args:
             losses: All results.
-            looks: What an earlier call returned, to go on from there; it is changed.
+            looks: Result of an earlier call to continue from, which is changed.
         """
         if looks is None:
             looks = Looks(0, list(self.contrasts), {name: Look(self._sample(name, {}, 0)) for name in self.contrasts})
@@ -197,7 +197,7 @@ class SequentialTests:
         return looks
 
     def needed(self, looks: Looks) -> list[str]:
-        """The variants of which more repeats are due, those that all contrasts share first."""
+        """Return the variants that need more repeats, those that all contrasts share first."""
         count: dict[str, int] = {}
         for name in looks.open:
             for variant in self.contrasts[name]:
@@ -205,7 +205,7 @@ class SequentialTests:
         return sorted(count, key=lambda variant: -count[variant])
 
     def compare(self, losses: Losses) -> dict[str, Finding]:
-        """The findings as far as the looks go; results past the look that decided a contrast do not count."""
+        """Return the findings of the looks so far. Results after the look that decided a contrast do not count."""
         looks = self.follow(losses)
         findings = {}
         for name, look in looks.last.items():
@@ -220,9 +220,9 @@ class SequentialTests:
         return findings
 
     def _unbiased(self, look: Look) -> float | None:
-        """The mean, less what stopping at a lucky look adds (see :mod:`optimizers.comparisons.sequential_tests`).
+        """Return the mean without the bias of stopping at a lucky look.
 
-        Splits of the same rows make no Brownian motion, so that there is no such estimate.
+        Splits of the same rows are not a Brownian motion, so there is no such estimate for them.
         """
         n, height = len(look.sample.values), self._height(look.sample)
         if self.resampled or n < FIRST_LOOK or height == 0.0:
@@ -236,7 +236,7 @@ class SequentialTests:
         return differences(self.contrasts[name], losses, range(seeds), resampled=self.resampled, fit=self._fit)
 
     def _height(self, sample: Differences) -> float:
-        """The Brownian motion after these differences; 0 while nothing is known of their noise."""
+        """Return the Brownian motion after these differences; 0 while their noise is unknown."""
         from scipy import special
 
         n = len(sample.values)
@@ -246,18 +246,18 @@ class SequentialTests:
         return min(max(-normal, 0.0), _FURTHEST) * math.sqrt(n / self.bound)
 
     def _line(self, n: int) -> float:
-        """The boundary after ``n`` seeds, as a share of that at the bound."""
+        """Return the boundary after ``n`` seeds, as a share of that at the bound."""
         return (1.0 + _SLOPE * n / self.bound) / (1.0 + _SLOPE)
 
     def _width(self, n: int, critical: float) -> float:
-        """Half the width of a repeated confidence interval, in standard errors."""
+        """Return half the width of a repeated confidence interval, in standard errors."""
         from scipy import special
 
         tail = float(special.ndtr(-critical * self._line(n) / math.sqrt(n / self.bound))) if n > 1 else 0.0
         return float(-special.stdtrit(n - 1, tail)) if tail > 0.0 else math.inf
 
     def _test(self, looks: Looks) -> None:
-        """Test the contrasts that are open, and end those that are found, futile, or at the bound."""
+        """Test the open contrasts, and close those that are found, futile, or at the bound."""
         joint = JointTests([look.sample for look in looks.last.values()], self.alpha)
         critical = crossing_height(joint.level)
         still = []
@@ -275,7 +275,7 @@ class SequentialTests:
         looks.open = still
 
     def _is_futile(self, sample: Differences, critical: float) -> bool:
-        """Whether the Brownian motion will hardly end above ``critical``, its drift being all that is not known."""
+        """Return whether the Brownian motion is unlikely to end above ``critical``, with an unknown drift."""
         from scipy import special
 
         n = len(sample.values)
@@ -289,14 +289,14 @@ class SequentialTests:
 
 
 def crossing_probability(height: float) -> float:
-    """The probability that a Brownian motion crosses a line above or below before time 1.
+    """Return the probability that a Brownian motion crosses one of two lines before time 1.
 
-    The line rises with time ``t`` as ``height * (1 + t / 2) / 1.5``, the other one falls so. For a line ``a + b t``:
-    Siegmund, "Sequential Analysis", 1985, equation (3.15). Paths that cross both lines count twice, and also
-    those that are across a line only between two looks: so it is an upper bound.
+    The upper line rises with time ``t`` as ``height * (1 + t / 2) / 1.5``, and the lower one mirrors it. For a line ``a
+    + b t``: Siegmund, "Sequential Analysis", 1985, equation (3.15). It is an upper bound, because paths that cross both
+    lines count twice, and paths that only cross a line between two looks count too.
 
     Args:
-        height: Of the line at time 1, as a multiple of the standard deviation there.
+        height: Height of the line at time 1, in standard deviations at that time.
 
     Example:
         >>> round(crossing_probability(2.3935), 4)
@@ -310,7 +310,7 @@ def crossing_probability(height: float) -> float:
 
 @lru_cache(maxsize=1024)
 def crossing_height(level: float) -> float:
-    """The height that is reached with probability ``level``: the inverse of :func:`crossing_probability`."""
+    """Return the height that is reached with probability ``level``, the inverse of :func:`crossing_probability`."""
     from scipy import optimize
 
     return float(optimize.brentq(lambda height: crossing_probability(height) - level, 0.1, _FURTHEST))

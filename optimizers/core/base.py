@@ -1,14 +1,14 @@
-"""The protocol between a study and the algorithms: an optimizer proposes, a scheduler grants steps.
+"""The protocol between a study and its algorithms: an optimizer proposes, a scheduler grants steps.
 
-An algorithm has two sides, because they live under different clocks:
+An algorithm has two sides, because they have different time limits:
 
-- :class:`Optimizer` proposes configurations. It may be slow (a Gaussian process), so the driver
-  runs it beside the server's loop, ahead of need. It sees a :class:`History`.
-- :class:`Scheduler` decides how many steps a trial gets: rungs, promotions, early stops. It runs
-  inside the server's loop and must answer in microseconds.
+- :class:`Optimizer` proposes configurations. It may be slow (a Gaussian process), so the driver asks it in another
+  process and ahead of need. It sees a :class:`History`.
+- :class:`Scheduler` decides how many steps a trial gets: rungs, promotions, early stops. It runs inside the server's
+  loop and must return within microseconds.
 
-Both speak of *loss*: smaller is better, and what is not finite ranks worst. The study turns the
-user's direction once, at its border, so no algorithm ever sees it.
+Both work with *losses*: smaller is better, and a value that is not finite ranks worst. Only the study knows the user's
+direction and converts values to losses.
 """
 
 from __future__ import annotations
@@ -23,38 +23,37 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from optimizers.checks.options import describe, short
-from optimizers.core.packed import NOTHING
+from optimizers.checks import describe, short
+from optimizers.core.trial import NOTHING
 from optimizers.errors import OptimizerError
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 
 class Decision(enum.StrEnum):
-    """What becomes of a running trial after a report."""
+    """What happens to a running trial after a report."""
 
     CONTINUE = "continue"
     STOP = "stop"
 
 
-CONTINUE: Final = Decision.CONTINUE  # Python 3.11 takes as long to look up a member of an enumeration as for a call
+CONTINUE: Final = Decision.CONTINUE  # in Python 3.11, looking up an enumeration's member costs as much as a call
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What an algorithm is told of the search before it starts.
+    """Describe a search to an algorithm before it starts.
 
     Attributes:
         space: The domains of the parameters.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
         n_trials: Upper bound on the number of configurations, or None.
-        earlier: What earlier searches observed, a tuple for each of them: knowledge to start from.
-            Their losses may be on another scale; their configurations are valid in ``space``. One
-            observation for each trial and step, all of them ended. Whatever the optimizer, the best
-            configuration of each search is tried first.
-        n_objectives: How many objectives there are.
-        is_timed: Whether the search is bounded by time alone, so that it matters how long trials take.
+        earlier: Observations of earlier searches, one tuple per search: prior knowledge. Their losses may be on another
+            scale; their configurations are valid in ``space``. Each tuple has one observation per trial and step, all
+            of them ended. Whatever the optimizer, the best configuration of each search is tried first.
+        n_objectives: Number of objectives.
+        is_timed: Whether only time bounds the search, so that the duration of trials matters.
     """
 
     space: SearchSpace
@@ -76,17 +75,18 @@ class Wait(enum.Enum):
 
 
 WAIT: Final = Wait.WAIT
-"""An optimizer's answer while it has nothing to propose: it is asked again, for the same index, once anything has
-changed. A search in which nothing runs and nothing is due any more ends, since nothing will change."""
+"""Returned by an optimizer that has nothing to propose yet. It is asked again, with the same index, after the next
+change. A search ends when nothing runs and nothing is due, because nothing can change any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A configuration whose training goes on from where another trial's was.
+    """Propose a configuration whose training continues from another trial's state.
 
     Attributes:
-        parent: Number of the trial from whose state at rest the new one starts (see :attr:`Trial.rest`);
-            None to start from nothing, as a plain configuration does.
+        config: The parameter values.
+        parent: Number of the trial whose saved state the new one starts from (see :attr:`Trial.rest`). None to start
+            from scratch, as with a plain configuration.
     """
 
     config: Config
@@ -94,22 +94,23 @@ class Proposal:
 
 
 Answer = Config | Proposal | Wait | None
-"""What an optimizer may answer; None says that there is none left."""
+"""What :meth:`Optimizer.ask` may return; None if no configuration is left."""
 
 
 class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A result: an attempt ended (completed, stopped, paused or failed), or a running one passed a milestone.
+    """Record a result: an attempt ended (completed, stopped, paused or failed), or a running one reached a milestone.
 
     Attributes:
-        trial: The trial's number; a promoted trial is observed once per rung.
-        step: The step of the last measurement.
-        loss: The objective as a loss; ``inf`` for a failed trial or a value that is not finite.
-        ended: Whether the attempt has ended; if not, the trial runs on and stays pending.
-        paused: Whether the trial rests now and may run on later.
-        losses: All objectives as losses, the first of them ``loss``; empty in a search of one.
-        metrics: The newest value of every metric as the attempt ended: as returned, else as last reported.
-        seconds: How long the trial has run, over all attempts, as this one ended. 0 where it runs on, and where an
-            attempt was lost, which may have hung, or been found out late.
+        trial: Number of the trial. A promoted trial is observed once per rung.
+        config: Its parameter values.
+        step: Step of the last measurement.
+        loss: The objective as a loss; ``inf`` if the trial failed or the value is not finite.
+        ended: Whether the attempt has ended. If not, the trial is still running and stays pending.
+        paused: Whether the trial is paused and may be promoted later.
+        losses: All objectives as losses, ``loss`` first. Empty if there is one objective.
+        metrics: Newest value of each metric at the end of the attempt: the returned value, or else the last report.
+        seconds: Running time of the trial over all attempts, when this one ended. 0 while it runs, and after a lost
+            attempt, because that one may have hung.
     """
 
     trial: int
@@ -123,7 +124,7 @@ class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
     seconds: float = 0.0
 
     def __eq__(self, other: object) -> bool:
-        """Whether all but the metrics and the seconds are alike."""
+        """Compare everything except the metrics and the seconds."""
         if not isinstance(other, Observation):
             return NotImplemented
         compared = (name for name in self.__struct_fields__ if name not in ("metrics", "seconds"))
@@ -132,14 +133,13 @@ class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 @dataclass(slots=True)
 class History:
-    """All that an optimizer may know: append-only observations, and what is running now.
+    """Everything that an optimizer may know: all observations so far, and what is running now.
 
     Attributes:
         problem: The search.
-        observations: Results in the order in which they came; only ever appended to, so an
-            optimizer may keep a cursor into it.
-        pending: Configurations by trial number that are waiting or running, proposals for which no worker
-            was free yet among them.
+        observations: Results in order of arrival. The list only grows, so an optimizer may keep a cursor into it.
+        pending: Configurations by trial number that are waiting or running. They include proposals that wait for a free
+            worker.
     """
 
     problem: Problem
@@ -147,11 +147,11 @@ class History:
     pending: dict[int, Config] = field(default_factory=dict)
 
     def rng(self, index: int) -> np.random.Generator:
-        """The random generator of the ``index``-th ask: no state to save, so replay is exact."""
+        """Return the random generator of the ``index``-th ask. There is no state to save, so replay is exact."""
         return np.random.default_rng([self.problem.seed, index])
 
     def apply(self, update: Update) -> None:
-        """Take in one change."""
+        """Apply one change."""
         if isinstance(update, Observation):
             if update.ended:
                 self.pending.pop(update.trial, None)
@@ -161,7 +161,7 @@ class History:
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
-    """A configuration began to wait or run (again)."""
+    """A configuration started to wait or run, possibly again."""
 
     trial: int
     config: Config
@@ -174,9 +174,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     """Steps granted to an attempt.
 
     Attributes:
-        budget: The step up to which the attempt may run; reports past it are not taken.
-        milestones: Steps below the budget at which the scheduler must decide before the trial
-            goes on, in rising order.
+        budget: Step up to which the attempt may run. Reports past it are ignored.
+        milestones: Steps below the budget, in rising order, at which the scheduler decides before the trial continues.
     """
 
     budget: int
@@ -184,69 +183,69 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
 
 def is_grant(answer: object) -> bool:
-    """Whether a scheduler's answer grants a step or more, and has steps for milestones."""
+    """Return whether ``answer`` is a grant of at least one step whose milestones are steps."""
     if not isinstance(answer, Grant) or type(answer.budget) is not int or not isinstance(answer.milestones, tuple):
         return False
     return answer.budget >= 1 and all(type(step) is int for step in answer.milestones)
 
 
 class Scheduler(ABC):
-    """Decides how many steps each trial gets. Called in the order of the ledger's events."""
+    """Decide how many steps each trial gets. Methods are called in the order of the study's events."""
 
     watches_reports: bool = False
-    """Whether reports between milestones may also end a trial (a rule that watches all the time)."""
+    """Whether reports between milestones may also end a trial."""
 
     may_promote: bool = False
-    """Whether a trial that used its budget up may be granted more later."""
+    """Whether a trial that has used up its budget may be promoted later."""
 
     can_retry: bool = False
     """Whether the scheduler can forget that a trial has failed, so that a resumed search tries it again."""
 
     def create(self, trial: int, parent: int | None) -> None:
-        """Take in a new trial, which starts from the state at rest of the trial ``parent`` if there is one."""
+        """Add a trial. It starts from the saved state of the trial ``parent``, if given."""
 
     @abstractmethod
     def grant(self, trial: int) -> Grant:
-        """The steps that the present attempt of ``trial`` has, or that its next one gets. Changes nothing."""
+        """Return the steps of the current attempt of ``trial``, or of its next one. Must not change anything."""
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
-        """Take in a measurement of a running trial and decide."""
+        """Process a measurement of a running trial and decide whether it continues."""
         return Decision.CONTINUE
 
     def fail(self, trial: int) -> None:
-        """Take in that a trial failed for good."""
+        """Record that a trial has finally failed."""
 
     def retry(self, trial: int) -> None:
         """Forget that a trial failed, since it runs again. Called only if :attr:`can_retry`."""
 
     def is_final(self, trial: int) -> bool:
-        """Whether a trial that has used up its present grant is completed (else it is paused)."""
+        """Return whether a trial that has used up its grant is completed. Otherwise it is paused."""
         return True
 
     def pause(self, trial: int) -> None:
-        """Take in that a trial used up its grant, is not final, and has left its worker."""
+        """Record that a trial that is not final has used up its grant and left its worker."""
 
     def next_promotion(self) -> int | None:
-        """The paused trial that should run on now, if one is due. Changes nothing."""
+        """Return the paused trial to promote now, or None. Must not change anything."""
         return None
 
     def closing_promotion(self) -> int | None:
-        """The paused trial that should run on before the search ends, if there is one. Changes nothing.
+        """Return the paused trial to promote before the search ends, or None. Must not change anything.
 
-        Asked where nothing runs, none is due by :meth:`next_promotion`, and no new trial will come: so no better one
-        will either.
+        It is called when nothing runs, :meth:`next_promotion` returns None, and no new trial follows. So no better
+        candidate can appear.
         """
         return None
 
     def promote(self, trial: int) -> None:
-        """Take in that the trial of :meth:`next_promotion` or :meth:`closing_promotion` runs on."""
+        """Record that the trial of :meth:`next_promotion` or :meth:`closing_promotion` is promoted."""
 
     def observe(self, observation: Observation) -> None:
-        """Take in a result as the optimizer will see it, after whatever else is told of it."""
+        """Process a result as the optimizer sees it, after all other calls about it."""
 
 
 class FullBudget(Scheduler):
-    """Every trial runs to the end."""
+    """Run every trial to the end."""
 
     can_retry = True
 
@@ -258,15 +257,17 @@ class FullBudget(Scheduler):
 
 
 class Optimizer(ABC):
-    """Proposes configurations. Holds options alone; what it knows comes with each call.
+    """Propose configurations.
 
-    One of one's own::
+    An optimizer holds only options; everything that it knows about a search is passed to each call.
+
+    A custom optimizer::
 
         class Evolution(Optimizer):
             def ask(self, index, history):
                 space, rng = history.problem.space, history.rng(index)
                 ended = sorted(history.observations, key=lambda seen: seen.loss)
-                for _ in range(100):  # until it is none of those that run now
+                for _ in range(100):  # until the configuration is not running
                     config = space.sample(rng)
                     if len(ended) >= 10 and rng.random() < 0.8:
                         parent = space.to_unit(ended[rng.integers(3)].config)
@@ -278,46 +279,53 @@ class Optimizer(ABC):
 
         lagom(train_fn, space, optimizer=Evolution())
 
-    ``optimizers.testing.check_optimizer(Evolution)`` tells whether it keeps the contract.
+    ``optimizers.testing.check_optimizer(Evolution)`` checks that it keeps the contract.
     """
 
     adaptive: bool = True
-    """Whether proposals depend on results. If not, they are computed far ahead of need; if so, in a process of
-    their own, to which the optimizer travels by pickle."""
+    """Whether proposals depend on results. If not, they are computed far ahead of need. If so, they are computed in a
+    separate process, to which the optimizer is pickled."""
 
     multi_objective: bool = False
-    """Whether several objectives can be served (see :attr:`Observation.losses`)."""
+    """Whether several objectives are supported (see :attr:`Observation.losses`)."""
 
     needs_checkpoints: bool = False
-    """Whether a training function that saves and restores no checkpoints cannot be served."""
+    """Whether the training function must save and restore checkpoints."""
 
     @abstractmethod
     def ask(self, index: int, history: History) -> Answer:
-        """Propose the ``index``-th configuration (from 0), or None when there is none left.
+        """Propose the ``index``-th configuration.
 
-        A :class:`Proposal` names a trial to go on from as well; :data:`WAIT` asks to be asked again. Where proposals
-        depend on results, none repeats a configuration of ``history.pending`` while there are others.
+        If proposals depend on results, do not repeat a configuration of ``history.pending`` while there are others.
 
-        Must depend on nothing but ``index`` and ``history``: the same two give the same answer, in
-        this process or in one that resumes the search. Draw from ``history.rng(index)``.
+        The result must depend only on ``index`` and ``history``: the same arguments give the same result, in this
+        process and in one that resumes the search. Draw random numbers from ``history.rng(index)``.
+
+        Args:
+            index: Number of the proposal, from 0.
+            history: Results so far, and what is running.
+
+        Returns:
+            A configuration, a :class:`Proposal` that also names a parent trial, :data:`WAIT` to be asked again, or None
+            if no configuration is left.
         """
 
     def is_blind(self, history: History) -> bool:
-        """Whether the next answer depends on no result yet, as of the first points of a search with a model.
+        """Return whether the next proposal depends on no result yet, like the first points of a search with a model.
 
-        Then an adaptive optimizer answers in microseconds too, and nobody waits for its process to start. By default
-        no adaptive one is.
+        An adaptive optimizer then returns within microseconds too, so nothing waits for its process to start. By
+        default, no adaptive optimizer is blind.
         """
         return not self.adaptive
 
     def scheduler(self, problem: Problem) -> Scheduler:
-        """A fresh scheduler for one search; by default every trial runs to the end."""
+        """Return a new scheduler for one search. By default, every trial runs to the end."""
         return FullBudget(problem.max_budget)
 
     def suited_to(self, *, checkpoints: bool) -> Optimizer:
-        """This optimizer with whatever it leaves to the training function filled in; by default nothing.
+        """Return this optimizer with the options filled in that depend on the training function.
 
-        :func:`maggy_like.lagom` calls it before anything else, and searches with what it returns.
+        By default, there are none. :func:`maggy_like.lagom` calls this first, and searches with the returned optimizer.
 
         Args:
             checkpoints: Whether the training function both saves and restores states.
@@ -325,48 +333,56 @@ class Optimizer(ABC):
         return self
 
     def describe(self) -> str:
-        """This optimizer and whatever of its options shapes a search, as text.
+        """Return this optimizer and the options that affect a search, as text.
 
-        A search is only resumed by an optimizer of the same description. By default it has the arguments of
-        ``__init__`` that are held in attributes of their names (see :func:`~optimizers.checks.options.describe`).
+        A search can only be resumed by an optimizer of the same description. By default, it has the arguments of
+        ``__init__`` that are held in attributes of the same name (see :func:`~optimizers.checks.describe`).
         """
         return describe(self)
 
     def check(self, problem: Problem) -> None:
-        """Raise :class:`~optimizers.errors.OptimizerError` if a search cannot be served, in whatever way."""
+        """Check that this optimizer can serve a search, including what :meth:`validate` checks.
+
+        Raises:
+            OptimizerError: The optimizer cannot serve the search.
+        """
         if problem.n_objectives > 1 and not self.multi_objective:
             raise OptimizerError(
-                f"{type(self).__name__} serves one objective, and there are {problem.n_objectives}; use "
-                "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise one number that weighs them"
+                f"{type(self).__name__} supports one objective, got {problem.n_objectives}; use "
+                "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise a weighted sum"
             )
         self.validate(problem)
         made: object = self.scheduler(problem)
         if not isinstance(made, Scheduler):
             name = type(self).__name__
-            remedy = "let it return one, such as FullBudget(problem.max_budget)"
-            raise OptimizerError(f"{name}.scheduler(problem) returned {short(made)}, which is no Scheduler; {remedy}")
+            remedy = "use FullBudget(problem.max_budget), for example"
+            raise OptimizerError(f"{name}.scheduler(problem) must return a Scheduler, got {short(made)}; {remedy}")
 
     def size(self, space: SearchSpace) -> int | None:
-        """How many configurations of ``space`` this proposes at most before it ends; None where it does not end.
+        """Return how many configurations of ``space`` this proposes at most; None if it never ends.
 
         A search without ``n_trials`` and ``timeout`` tries them all.
         """
         return None
 
     def full_trainings(self, problem: Problem) -> float:
-        """How many of the trials of a search are meant to be trained to ``max_budget``; ``inf`` for all, or unknown."""
+        """Return how many trials should be trained to ``max_budget``; ``inf`` for all of them or an unknown number."""
         return math.inf
 
     def load_libraries(self) -> None:
-        """Import the libraries that later proposals need, so that no worker waits for that; by default nothing.
+        """Import the libraries that later proposals need, so that no worker waits for them. By default, there are none.
 
-        It is called in the optimizer's own process, before the first question.
+        It is called in the optimizer's own process, before the first ask.
         """
         return
 
     def remarks(self, problem: Problem) -> list[str]:
-        """What a user should know of how this search will go, before it starts; by default nothing."""
+        """Return what a user should know about this search before it starts. By default, nothing."""
         return []
 
     def validate(self, problem: Problem) -> None:
-        """Raise :class:`~optimizers.errors.OptimizerError` if this search cannot be served."""
+        """Check what a subclass requires of a search.
+
+        Raises:
+            OptimizerError: The optimizer cannot serve the search.
+        """

@@ -1,4 +1,4 @@
-"""Whether a metric is to be maximised or minimised, as far as its name says it."""
+"""Infer from a metric's name whether to maximise or minimise it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Literal
 Direction = Literal["max", "min"]
 
 SPELLINGS: dict[str, Direction] = {"max": "max", "maximize": "max", "min": "min", "minimize": "min"}
-"""What may be given as a direction: ours, and Optuna's."""
+"""Accepted spellings of a direction: ours, and Optuna's."""
 
 
 class _Kind(enum.Enum):
-    """What a word of a name is good for."""
+    """The role of a word in a metric's name."""
 
     MEASURE = "names a measure, such as accuracy"
-    LOSS = "makes a loss of what stands before it"
-    GENERAL = "says which way, of whatever it may be"
+    LOSS = "makes a loss of the word before it"
+    GENERAL = "says the direction, whatever the measure"
     WEAK = "yields to any of these, as in brier_score"
-    NEGATION = "turns what follows round, at the front of a name"
-    MINUS = "turns all of it round, at the front of a name"
-    CHANGE = "turns what it stands beside round, or not: a drop, a gap"
-    AFTER = "the same, if it follows: error detection is no detection loss"
-    ONWARDS = "relates what follows to what stands before it: time to accuracy"
-    CONDITION = "what follows is a condition: recall at precision"
+    NEGATION = "reverses the words after it, at the front of a name"
+    MINUS = "reverses the whole name, at its front"
+    CHANGE = "may reverse the word next to it: a drop, a gap"
+    AFTER = "may reverse the word before it: error detection is not a detection loss"
+    ONWARDS = "relates the words on both sides: time to accuracy"
+    CONDITION = "starts a condition: recall at precision"
     QUALIFIER = "says which values are meant"
 
 
@@ -114,12 +114,12 @@ _OF_A_CLASS = """
     accuracy acc auc auroc auprc aucpr aupr ap average_precision precision recall specificity sensitivity f1 fbeta
     f_beta f_score f_measure jaccard iou hit_rate
 """
-"""Measures that a negative class has: negative_recall is seldom a recall with its sign changed."""
+"""Measures of a class: ``negative_recall`` is rarely a recall with its sign changed."""
 
 
 @dataclass(frozen=True)
 class _Word:
-    """One word of a name, or several that mean one thing."""
+    """One word of a name, or several that have one meaning."""
 
     text: str
     kind: _Kind | None = None
@@ -143,11 +143,11 @@ _SIGN = re.compile(r"\s*(1\s*)?[-\u2212]\s*(?=[^\W\d])")
 
 
 def direction_of(metric: str) -> Direction | None:
-    """Whether a metric is to be maximised or minimised, or None if its name does not say it.
+    """Return whether to maximise or minimise a metric, or None if its name does not say.
 
-    Names of measures decide before general words: ``brier_score`` is an error. A name that ends with ``loss`` or
-    ``error`` is one, whatever of: ``val_acc_loss``. Behind ``neg`` or ``negative`` at its front it is the other way
-    round. A name whose words contradict each other says nothing (see :func:`contradiction`).
+    Names of measures take precedence over general words: ``brier_score`` is an error. A name that ends with ``loss`` or
+    ``error`` is minimised: ``val_acc_loss``. The prefix ``neg`` or ``negative`` reverses the direction. A name with
+    contradictory words says nothing (see :func:`contradiction`).
 
     Example:
         >>> [direction_of(name) for name in ("val_loss", "testAUC", "neg_mean_squared_error", "wobble")]
@@ -158,7 +158,7 @@ def direction_of(metric: str) -> Direction | None:
 
 
 def contradiction(metric: str) -> str:
-    """What to say of a metric whose direction must be given, since its words contradict each other; else nothing.
+    """Return an error message if the words of a metric's name contradict each other, or an empty text.
 
     Example:
         >>> contradiction("val_loss"), contradiction("accuracy_drop")[:43]
@@ -175,17 +175,17 @@ def contradiction(metric: str) -> str:
 
 
 def opposite(direction: Direction) -> Direction:
-    """The other one."""
+    """Return the other direction."""
     return "min" if direction == "max" else "max"
 
 
 def direction_hint(metric: str, direction: Direction, *, given: bool) -> str:
-    """A hint about the direction in which a metric is optimised; empty where it is what its name says.
+    """Return a hint about the direction of a metric, or an empty text if it agrees with the name.
 
     Args:
-        metric: Its name; ``value`` where it has none.
-        direction: In which it is optimised.
-        given: Whether the user gave it; else it follows from the name, or is the default.
+        metric: Name of the metric; ``value`` if it has none.
+        direction: Direction in which it is optimised.
+        given: Whether the user passed the direction. Otherwise it follows from the name, or is the default.
     """
     says = direction_of(metric)
     other = opposite(direction)
@@ -205,12 +205,12 @@ def direction_hint(metric: str, direction: Direction, *, given: bool) -> str:
 
 
 def sign_hint(metric: str, direction: Direction, values: Sequence[float]) -> str:
-    """A hint about a loss by name that looks like one with its sign changed; empty elsewhere.
+    """Return a hint about a loss whose values suggest a changed sign, or an empty text.
 
     Args:
-        metric: Its name.
-        direction: In which it is optimised.
-        values: What was measured so far.
+        metric: Name of the metric.
+        direction: Direction in which it is optimised.
+        values: Values measured so far.
     """
     if direction != "min" or direction_of(metric) != "min" or any(_turns(word) for word in _words(metric)):
         return ""
@@ -226,7 +226,7 @@ _VERBS = {"max": "maximise", "min": "minimise"}
 
 
 def _read(metric: str) -> Direction | tuple[str, ...] | None:
-    """The direction that a name says, or the words that contradict each other; None if it says nothing."""
+    """Return the direction that a name says, the words that contradict each other, or None if it says nothing."""
     words = _words(metric)
     words = words[: next((i for i in range(len(words)) if _is_condition(words, i)), len(words))]
     front = next((i for i, word in enumerate(words) if word.kind is not _Kind.QUALIFIER), 0)
@@ -255,7 +255,7 @@ def _read(metric: str) -> Direction | tuple[str, ...] | None:
 
 
 def _doubt(words: list[_Word], front: int, strong: list[_Word]) -> str:
-    """The word because of which the others do not say which way; empty if there is none."""
+    """Return the word that makes the direction unclear, or an empty text."""
     for place, word in enumerate(words):
         if word.kind is _Kind.CHANGE:
             return word.text
@@ -282,13 +282,13 @@ def _says(words: list[_Word], place: int) -> bool:
 
 
 def _next(words: list[_Word], place: int) -> int:
-    """The place of the next word that is no number and no qualifier."""
+    """Return the place of the next word that is neither a number nor a qualifier."""
     following = (i for i in range(place + 1, len(words)) if words[i].text and words[i].kind is not _Kind.QUALIFIER)
     return next(following, len(words))
 
 
 def _is_object(words: list[_Word], place: int) -> bool:
-    """Whether it is what the next word is about, as an error that is detected."""
+    """Return whether the next word acts on this one, as in "error detection"."""
     return place + 1 < len(words) and words[place + 1].kind is _Kind.AFTER
 
 
@@ -297,9 +297,9 @@ def _is_condition(words: list[_Word], place: int) -> bool:
 
 
 def _words(name: str) -> list[_Word]:
-    """The words of a name: parts between other characters, those of camel case, and several that mean one thing.
+    """Split a name at other characters and at camel case, and join the words that have one meaning.
 
-    In ``metrics/neg_rmse`` the part that has the negation in front stands alone.
+    If one section of a name like ``metrics/neg_rmse`` starts with a negation, only that section counts.
     """
     sign = _SIGN.match(name)
     text = re.sub(r"/(?=(s|sec|second)$)", "_per_", name[sign.end() :] if sign else name)

@@ -1,7 +1,7 @@
-"""The events of a study: what the journal holds, and all that changes the ledger.
+"""The events of a study: the records of the journal, and the only way to change the study's state.
 
-Each event is a plain record with a JSON form (one line in the journal). JSON has no NaN or
-infinity, so non-finite values travel as the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
+Each event has a JSON form (one line in the journal). JSON has no NaN or infinity, so values that are not finite are
+stored as the texts ``"nan"``, ``"inf"`` and ``"-inf"``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from optimizers.core.direction import Direction
 from optimizers.core.trial import Failure, TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.scalars import from_json as from_form
 from optimizers.space.scalars import to_json as to_form
 
@@ -26,11 +26,11 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
     """A configuration entered the study.
 
     Attributes:
-        trial: The trial's number.
+        trial: Number of the trial.
         config: Its parameter values.
-        ask: Which call of the optimizer proposed it; None for a point given by the user.
-        parent: The trial from whose state at rest it starts, if any.
-        training: Of a training (see :attr:`Trial.training`): its steps.
+        ask: Number of the optimizer's proposal; None for a point given by the user.
+        parent: Trial whose saved state it starts from, if any.
+        training: Steps, if it is a training (see :attr:`Trial.training`).
     """
 
     trial: int
@@ -42,17 +42,23 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
 
 @final
 class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="started"):
-    """A worker, or several together, were told to run a trial.
+    """One or more workers were assigned a trial.
 
-    It repeats what :class:`TrialCreated` says, so that a journal which lost that line has lost nothing.
+    It repeats the data of :class:`TrialCreated`, so that a journal without that line is still complete.
 
     Attributes:
-        worker: The first of them.
-        budget: The step up to which it shall run.
-        config: As the trial was created; and so ``ask``, ``parent`` and ``training``.
-        world_size: How many workers run it together.
-        cause: Why it runs now, where the other events do not tell.
-        others: The other workers, where several run it together.
+        trial: Number of the trial.
+        attempt: Number of the attempt, from 1.
+        worker: The first worker.
+        budget: Step up to which the attempt may run.
+        time: Start time, in seconds.
+        config: The trial's configuration.
+        ask: As in :class:`TrialCreated`.
+        parent: As in :class:`TrialCreated`.
+        training: As in :class:`TrialCreated`.
+        world_size: Number of workers that run it together.
+        cause: Reason for the attempt, unless other events tell it.
+        others: The other workers, if several run it together.
     """
 
     trial: int
@@ -74,11 +80,14 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
     """Metrics of a running attempt, in columns by name.
 
     Attributes:
-        objective: The metric in ``columns`` that is optimised.
-        returned: Whether the function returned before it had reported its whole budget: the value is then that of the
-            attempt, for the scheduler to compare at the step of the budget. It is not a point of the curve, unless the
+        trial: Number of the trial.
+        attempt: Number of the attempt.
+        objective: Metric in ``columns`` that is optimised.
+        columns: Steps and values of each metric.
+        returned: Whether the function returned before it reported its whole budget. The value is then the result of the
+            attempt, which the scheduler compares at the step of the budget. It is not a point of the curve, unless the
             function reports nothing.
-        direction: Of the objective, where nobody had said it: settled by its first measurement (see
+        direction: Direction of the objective, if this first measurement settles it (see
             :class:`~optimizers.core.objectives.Objectives`).
     """
 
@@ -102,16 +111,19 @@ class CheckpointSaved(msgspec.Struct, frozen=True, gc=False, tag="checkpoint"):
 
 @final
 class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="ended"):
-    """An attempt is over.
+    """An attempt has ended.
 
     Attributes:
-        state: What the trial is now; ``pending`` says that the attempt failed or was lost and another follows.
-        value: The objective's final value, if there is one.
-        metrics: The other metrics that ``train_fn`` returned.
-        failure: Why, for ``failed``, ``pending`` and a ``stopped`` that a rule did not ask for.
-        attributes: What ``train_fn`` returned that is no number, as plain data.
-        cause: What ended it, where neither the state nor the failure tells.
-        config: As the trial was created: callbacks get it. The journal has it in the events before.
+        trial: Number of the trial.
+        attempt: Number of the attempt.
+        state: New state of the trial; ``pending`` if the attempt failed or was lost and is retried.
+        time: End time, in seconds.
+        value: Final value of the objective, if there is one.
+        metrics: Other metrics that ``train_fn`` returned.
+        failure: Reason for ``failed``, ``pending``, or a ``stopped`` that no rule asked for.
+        attributes: Returned values that are not numbers, as plain data.
+        cause: Reason for the end, unless the state or the failure tells it.
+        config: The trial's configuration, for callbacks. The journal has it in earlier events.
     """
 
     trial: int
@@ -127,11 +139,11 @@ class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
 
 
 Event = TrialCreated | AttemptStarted | Measured | CheckpointSaved | AttemptEnded
-"""Whatever may change a study."""
+"""Everything that may change a study."""
 
 
 def to_json(event: Event) -> bytes:
-    """One line of JSON (without the newline) that :func:`from_json` reads back exactly."""
+    """Return an event as one line of JSON, without the newline, that :func:`from_json` reads back exactly."""
     match event:  # the most frequent first
         case Measured(columns=columns):
             if not _are_finite(columns):
@@ -150,10 +162,13 @@ def to_json(event: Event) -> bytes:
 
 
 def from_json(line: bytes) -> Event:
-    """Read an event back.
+    """Read an event.
+
+    Args:
+        line: One line of JSON.
 
     Raises:
-        msgspec.ValidationError: The line is JSON, but no event of this version.
+        msgspec.ValidationError: The line is JSON, but not an event of this version.
         msgspec.DecodeError: The line is not JSON.
     """
     event = _DECODER.decode(line)
@@ -168,29 +183,29 @@ def from_json(line: bytes) -> Event:
 
 
 def form_of(config: Config) -> Config:
-    """A configuration in the form that JSON has, which :func:`config_of` reads back."""
+    """Return a configuration in its JSON form, which :func:`config_of` reads back."""
     return {name: to_form(value) for name, value in config.items()}
 
 
 def config_of(form: Config) -> Config:
-    """The configuration of :func:`form_of`."""
+    """Return the configuration of a JSON form."""
     return {name: from_form(value) for name, value in form.items()}
 
 
 def _are_finite(columns: dict[str, Columns]) -> bool:
-    """Whether all values are finite; False also where their sum overflows."""
+    """Return whether all values are finite. Also False if their sum overflows."""
     return math.isfinite(sum([sum(values) for _, values in columns.values()]))
 
 
 def strict_json(values: list[float]) -> list[Any]:
-    """``values`` with every non-finite number spelled as a string."""
+    """Return ``values`` with each number that is not finite as a text."""
     if all(map(math.isfinite, values)):
         return values
     return [value if math.isfinite(value) else str(value) for value in values]
 
 
 _NESTED = frozenset((dict, list))
-"""Types of the values that have another form in JSON."""
+"""Types of values whose JSON form differs from them."""
 
 # Lax decoding turns the strings of non-finite numbers back into floats.
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event, strict=False)

@@ -1,41 +1,42 @@
-"""What is optimised: names and directions, turned into losses here and nowhere else."""
+"""Objectives: their names and directions, their losses, and the Pareto set of several.
+
+Only this module converts values to losses.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_of
 from optimizers.core.trial import Trial, TrialState
 from optimizers.errors import UserError
 
-__all__ = ["Direction", "Directions", "Objectives", "read_directions"]
-
 Directions = str | None | Sequence[str | None]
-"""A direction, or one for each of several objectives; None where the objective's name shall say it."""
+"""A direction, or one for each objective. None infers it from the objective's name."""
 
 
 class Objectives:
-    """The objectives of a search; the first one is what single-minded parts of it go by.
+    """The objectives of a search. Algorithms for a single objective use the first one.
 
-    The direction of an objective that nobody has said follows from its name (see
-    :func:`~optimizers.core.direction.direction_of`), and is ``max`` where that does not say it. While neither the
-    direction nor the name of a single objective is known, it is open: it must be settled before any decision.
+    A direction that is not given is inferred from the objective's name (see
+    :func:`~optimizers.core.direction.direction_of`), with ``max`` as default. A single objective without a direction
+    and a name is *open*: it must be settled before any decision.
 
     Args:
-        direction: ``max`` or ``min`` (or ``maximize``, ``minimize``), or one for each objective; None where its name
-            shall say it.
-        names: The objectives' names, as they are reported; needed where there are several.
+        direction: ``max`` or ``min`` (or ``maximize``, ``minimize``), or one for each objective. None infers it from
+            the name.
+        names: Names of the reported objectives. Required if there are several.
 
     Attributes:
-        given: The names that were given.
-        said: The directions that were, None for others.
-        settled: What the first measurement of a single objective has settled, whether it was open or not.
+        given: The given names.
+        said: The given directions, with None for those to infer.
+        settled: Direction that the first measurement of a single objective has settled, whether it was open or not.
 
     Raises:
-        UserError: A direction is unknown, the names are no list of names, their numbers differ, or the words of a name
-            whose direction was not given contradict each other.
+        UserError: A direction is unknown, the names are not a list of names, the numbers of both differ, or the words
+            of a name without a direction contradict each other.
     """
 
     def __init__(self, direction: Directions = None, names: Sequence[str] = ()) -> None:
@@ -57,11 +58,11 @@ class Objectives:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """One for each objective; ``max`` while it is open."""
+        """One direction per objective; ``max`` while it is open."""
         return self._directions
 
     def settle(self, direction: Direction) -> None:
-        """Say which way an objective goes that was open; the first word on it stands."""
+        """Set the direction of an open objective. The first call wins."""
         self.settled = self.settled or direction
         if self.is_open:
             self.is_open, self._directions = False, (direction,)
@@ -70,20 +71,20 @@ class Objectives:
         return len(self.said)
 
     def loss(self, value: float | None, number: int = 0) -> float:
-        """A value of the ``number``-th objective as a loss; ``inf`` for no finite value."""
+        """Return a value of the ``number``-th objective as a loss; ``inf`` if it is not finite."""
         if value is None or not math.isfinite(value):
             return math.inf
         return -value if self._directions[number] == "max" else value
 
     def values(self, trial: Trial) -> tuple[float, ...]:
-        """Of several objectives, those of a trial that has ended: as returned, else as last reported."""
+        """Return all objectives of an ended trial if there are several: the returned values or the last reports."""
         if len(self) == 1 or trial.last_value is None:
             return ()
         others = [_final(trial, trial.metrics, name) for name in self.names[1:]]
         return (trial.last_value, *(math.nan if other is None else other for other in others))
 
     def losses(self, trial: Trial) -> tuple[float, ...]:
-        """Of several objectives, the losses of a trial that has ended; all ``inf`` if it failed."""
+        """Return the losses of an ended trial if there are several objectives; all ``inf`` if it failed."""
         if len(self) == 1:
             return ()
         if trial.state is TrialState.FAILED or not trial.values:
@@ -91,7 +92,7 @@ class Objectives:
         return tuple(self.loss(value, number) for number, value in enumerate(trial.values))
 
     def missing(self, trial: Trial, metrics: Mapping[str, float]) -> str:
-        """What to say where ``train_fn`` neither returned nor reported one of several objectives; else nothing."""
+        """Return a message if ``train_fn`` neither returned nor reported one of several objectives, or else nothing."""
         for name in self.names[1:]:
             if _final(trial, metrics, name) is None:
                 given = ", ".join(sorted({*metrics, *trial.curves})) or "one number"
@@ -106,10 +107,10 @@ def _final(trial: Trial, metrics: Mapping[str, float], name: str) -> float | Non
 
 
 def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[Direction | None, ...]:
-    """Directions in our spelling, None where the objective's name shall say it.
+    """Return directions in our spelling, with None for those to infer from a name.
 
     Raises:
-        UserError: One is unknown, or there is none.
+        UserError: A direction is unknown, or the list is empty.
     """
     if direction is None:
         return (None,) * max(1, len(names))
@@ -121,3 +122,47 @@ def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[D
             raise UserError(f"direction must be 'max' or 'min', got {short(given)}")
         read.append(None if given is None else SPELLINGS[given])
     return tuple(read)
+
+
+class ParetoFront:
+    """The entries that no other entry dominates. Equal entries are all kept.
+
+    Example:
+        >>> front = ParetoFront()
+        >>> for number, losses in enumerate([(1.0, 3.0), (2.0, 2.0), (3.0, 3.0)]):
+        ...     front.enter(number, losses)
+        >>> list(front)
+        [0, 1]
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[float, ...]] = {}
+        self._front: dict[int, tuple[float, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._front)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._front))
+
+    def enter(self, number: int, losses: tuple[float, ...]) -> None:
+        """Set the losses of a trial. Losses that are not finite never count."""
+        known = number in self._entries
+        self._entries[number] = losses
+        if known:  # what it dominated before may be back
+            self._front.clear()
+            for each, its in self._entries.items():
+                self._place(each, its)
+        else:
+            self._place(number, losses)
+
+    def _place(self, number: int, losses: tuple[float, ...]) -> None:
+        if not all(map(math.isfinite, losses)) or any(dominates(other, losses) for other in self._front.values()):
+            return
+        self._front = {each: its for each, its in self._front.items() if not dominates(losses, its)}
+        self._front[number] = losses
+
+
+def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    """Return whether the losses ``a`` are nowhere larger than ``b`` and somewhere smaller."""
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))

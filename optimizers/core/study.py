@@ -1,9 +1,9 @@
-"""A search: a ledger of trials that events alone change, and what asks for and tells of trials.
+"""A study: its state, and asking for and telling it of trials.
 
-``apply`` is the only thing that changes a study, so the journal of its events is the
-study: replaying them gives the same trials, rungs and pending promotions.
+``apply`` is the only method that changes a study, so the journal of its events is the study: replaying them gives the
+same trials, rungs and pending promotions.
 
-Alone, without the runtime, a study is a plain ask/tell library::
+Without the runtime, a study is a plain ask/tell library::
 
     study = Study({"x": Float(-5, 5)}, RandomSearch(), direction="min", n_trials=20)
     while (trial := study.ask()) is not None:
@@ -16,63 +16,51 @@ from __future__ import annotations
 import math
 import operator
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from optimizers.checks.options import as_int, short
-from optimizers.core.base import (
-    WAIT,
-    Answer,
-    Decision,
-    Observation,
-    Optimizer,
-    Problem,
-    Proposal,
-    Wait,
-)
-from optimizers.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    Event,
-    Measured,
-    TrialCreated,
-)
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.initial_points import initial_points
-from optimizers.core.ledger import Ledger
+from optimizers.checks import as_int, integer, short
+from optimizers.core.base import WAIT, Answer, Decision, Observation, Optimizer, Problem, Proposal, Wait
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.objectives import Directions, Objectives
-from optimizers.core.ranking import Worth
-from optimizers.core.study_arguments import checked_problem
-from optimizers.core.trial import Failure, Trial, TrialState
-from optimizers.errors import OptimizerError, UserError
-from optimizers.space.config import Config
+from optimizers.core.study_state import StudyState, ValueRule
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
+from optimizers.errors import OptimizerError, SearchSpaceError, UserError
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 
-class Study(Ledger):
-    """A search: its ledger, the events that change it, and ask and tell.
+class Study(StudyState):
+    """Run a search by ask and tell.
 
     Args:
         space: The search space, or any mapping that :class:`SearchSpace` reads.
-        optimizer: Proposes configurations and brings its scheduler.
-        direction: ``max`` or ``min`` of the objective; one for each where there are several. None where its name shall
-            say it, at its first report if it was not given (see :class:`~optimizers.core.objectives.Objectives`).
-        objectives: Names of the objectives, as they are reported; of a single one it may be left out.
-        value: What a trial is worth: the ``best`` of its reports or the ``last`` (see
-            :class:`~optimizers.core.ranking.Ranking`).
+        optimizer: Proposes configurations and provides the scheduler.
+        direction: ``max`` or ``min``, or one per objective. None (the default) infers it from the objective's name, at
+            the latest at the first report (see :class:`~optimizers.core.objectives.Objectives`).
+        objectives: Names of the reported objectives. Optional if there is only one.
+        value: Rule for a trial's value: the ``best`` of its reports (the default), or the ``last`` (see
+            :class:`~optimizers.core.study_state.Ranking`).
         seed: Source of all randomness.
         max_budget: Steps of a full training.
-        n_trials: Upper bound on the number of configurations; None for no bound, 0 for a training without a search.
-        points: Configurations to try before the optimizer's; the attribute has those of
-            :func:`~optimizers.core.initial_points.initial_points` as well.
+        n_trials: Upper bound on the number of configurations. None for no bound, 0 for a training without a search.
+        points: Configurations to try before those of the optimizer. The attribute also has the other ones of
+            :func:`~optimizers.core.study.initial_points`.
         earlier: Observations of earlier searches (see :attr:`Problem.earlier`).
-        is_timed: Whether time alone bounds the search (see :attr:`Problem.is_timed`).
+        is_timed: Whether only time bounds the search (see :attr:`Problem.is_timed`).
 
     Raises:
         OptimizerError: The optimizer cannot serve this problem.
         SearchSpaceError: The space or a point is not valid.
-        UserError: Another argument is of the wrong type, or too small.
+        UserError: Another argument has the wrong type, or is too small.
+
+    Example:
+        >>> study = Study({"x": Float(-5, 5)}, RandomSearch(), direction="min", n_trials=20)
+        >>> while (trial := study.ask()) is not None:
+        ...     study.tell(trial, (trial.config["x"] - 2) ** 2)
+        >>> study.best.config
+        {'x': 2.596867520633693}
     """
 
     def __init__(
@@ -82,7 +70,7 @@ class Study(Ledger):
         *,
         direction: Directions = None,
         objectives: Sequence[str] = (),
-        value: Worth = "best",
+        value: ValueRule = "best",
         seed: int = 0,
         max_budget: int = 1,
         n_trials: int | None = None,
@@ -106,19 +94,24 @@ class Study(Ledger):
 
     @classmethod
     def of_checked(
-        cls, problem: Problem, optimizer: Optimizer, objectives: Objectives, points: tuple[Config, ...], value: Worth
+        cls,
+        problem: Problem,
+        optimizer: Optimizer,
+        objectives: Objectives,
+        points: tuple[Config, ...],
+        value: ValueRule,
     ) -> Study:
-        """A study of what was checked before.
+        """Return a study of arguments that were checked before.
 
         Args:
-            problem: What ``optimizer`` was checked against.
-            optimizer: Proposes configurations and brings its scheduler.
-            objectives: What is optimised.
-            points: All of :func:`~optimizers.core.initial_points.initial_points`.
-            value: What a trial is worth.
+            problem: The search, checked against ``optimizer``.
+            optimizer: Proposes configurations and provides the scheduler.
+            objectives: The objectives.
+            points: All points of :func:`~optimizers.core.study.initial_points`.
+            value: Rule for the value of a trial.
         """
         study = cls.__new__(cls)
-        Ledger.__init__(study, problem, optimizer, objectives, points, value)
+        StudyState.__init__(study, problem, optimizer, objectives, points, value)
         return study
 
     # -- events -------------------------------------------------------------------------------
@@ -131,14 +124,17 @@ class Study(Ledger):
         now: float,
         attributes: Mapping[str, Any] | None = None,
     ) -> list[Event]:
-        """The events that say: the training function returned.
+        """Return the events that record that the training function returned.
 
-        What it returned is the result of the attempt. If the function returned before the end of its budget, the
+        The returned value is the result of the attempt. If the function returned before the end of its budget, the
         scheduler compares that value at the step of the budget.
 
         Args:
-            value: What it returned as the objective, or None to take the last report.
-            attributes: What it returned that is no number.
+            trial: The running trial.
+            value: Returned value of the objective, or None to use the last report.
+            metrics: Other returned metrics.
+            now: Current time, in seconds.
+            attributes: Returned values that are not numbers.
         """
         final = value if value is not None else trial.last_value
         rest: dict[str, Any] = {"metrics": dict(metrics), "attributes": dict(attributes or {})}
@@ -165,7 +161,7 @@ class Study(Ledger):
     def started(
         self, trial: Trial, worker: int, now: float, *, others: tuple[int, ...] = (), cause: str = ""
     ) -> AttemptStarted:
-        """The event that says: the next attempt of ``trial`` begins on ``worker`` and ``others``."""
+        """Return the event that starts the next attempt of ``trial`` on ``worker`` and ``others``."""
         return AttemptStarted(
             trial.id,
             trial.attempt + 1,
@@ -181,13 +177,13 @@ class Study(Ledger):
             others,
         )
 
-    # -- ask and tell, for use without the runtime --------------------------------------------
+    # -- ask and tell, without the runtime ----------------------------------------------------
 
     def ask(self) -> Trial | None:
-        """Start the next attempt: a promotion if one is due, else a new configuration.
+        """Start the next attempt: a promotion if one is due, or else a new configuration.
 
         Returns:
-            The running trial; its ``budget`` says up to which step. None when nothing is due now.
+            The running trial, with the step up to which it may run in ``budget``. None if nothing is due now.
         """
         trial = self.next_promotion() or self._new_trial()
         if trial is None and not self.counts[TrialState.RUNNING]:
@@ -197,10 +193,18 @@ class Study(Ledger):
         return trial
 
     def report(self, trial: Trial, step: int, value: float) -> Decision:
-        """Enter a measurement of a running trial; a ``STOP`` also ends it.
+        """Report a measurement of a running trial. A ``STOP`` also ends it.
+
+        Args:
+            trial: A trial that :meth:`ask` returned.
+            step: Step of the measurement.
+            value: Value of the objective.
+
+        Returns:
+            Whether the trial should continue or stop.
 
         Raises:
-            UserError: The trial does not run, or ``step`` is no whole number, or ``value`` no number.
+            UserError: The trial does not run, ``step`` is not a whole number, or ``value`` is not a number.
         """
         self._check_runs(trial)
         try:
@@ -215,10 +219,14 @@ class Study(Ledger):
         return decision
 
     def tell(self, trial: Trial, value: float | Sequence[float] | None = None) -> None:
-        """End a running trial with its final value (or values, of several objectives), or with its last report.
+        """End a running trial.
+
+        Args:
+            trial: A trial that :meth:`ask` returned.
+            value: Final value, or one value per objective. None (the default) uses the last report.
 
         Raises:
-            UserError: The trial does not run, or these are no numbers, or not one for each objective.
+            UserError: The trial does not run, or the values are not one number per objective.
         """
         self._check_runs(trial)
         metrics: dict[str, float] = {}
@@ -235,6 +243,10 @@ class Study(Ledger):
     def fail(self, trial: Trial, message: str = "failed") -> None:
         """End a running trial without a value.
 
+        Args:
+            trial: A trial that :meth:`ask` returned.
+            message: Reason, for people.
+
         Raises:
             UserError: The trial does not run.
         """
@@ -243,14 +255,14 @@ class Study(Ledger):
         self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, 0.0, failure=failure))
 
     def _check_runs(self, trial: Trial) -> None:
-        """See that an attempt is told of before it has ended, and to the study that asked for it."""
+        """Check that a trial belongs to this study and is running."""
         if not isinstance(trial, Trial):
-            raise UserError(f"trial must be what study.ask() returned, got {short(trial)}; pass that")
+            raise UserError(f"trial must be a trial that study.ask() returned, got {short(trial)}; pass that one")
         known = self.trials[trial.id] if trial.id < len(self.trials) else None
         if known is None or known.config != trial.config:
-            raise UserError(f"trial {trial.id} with {trial.config!r} is of another study; tell that one")
+            raise UserError(f"trial {trial.id} with {trial.config!r} belongs to another study; call that study")
         if known.state is not TrialState.RUNNING:
-            raise UserError(f"trial {trial.id} is {known.state.value}, and a study is told of trials that run")
+            raise UserError(f"trial {trial.id} must be running, got one that is {known.state.value}; use study.ask()")
 
     def _new_trial(self) -> Trial | None:
         if self.problem.n_trials is not None and self.size >= self.problem.n_trials:
@@ -267,10 +279,10 @@ class Study(Ledger):
         return self.trials[-1]
 
     def checked(self, answer: Answer) -> Proposal | Wait | None:
-        """An optimizer's answer, with a proposed configuration as the search space has it.
+        """Return an optimizer's answer, with a proposed configuration normalized by the search space.
 
         Raises:
-            OptimizerError: The optimizer proposed something outside the space, or a parent that is none.
+            OptimizerError: The proposal is outside the space, or its parent does not exist.
         """
         if answer is None or answer is WAIT:
             return answer
@@ -278,12 +290,12 @@ class Study(Ledger):
         name = type(self.optimizer).__name__
         if not isinstance(proposal.config, Mapping):
             raise OptimizerError(
-                f"{name}.ask() answered {short(answer)}, which is no configuration; let it return a dict of the "
-                "parameters, such as space.sample(history.rng(index)), or None when there is none left"
+                f"{name}.ask() must return a configuration, got {short(answer)}; use a dict of the "
+                "parameters, such as space.sample(history.rng(index)), or None if no configuration is left"
             )
         if proposal.parent is not None and proposal.parent not in range(len(self.trials)):
-            known = f"there are {len(self.trials)} trials"
-            raise OptimizerError(f"{name} proposed a trial with the parent {proposal.parent!r}, but {known}")
+            known = f"the number of one of {len(self.trials)} trials"
+            raise OptimizerError(f"parent must be {known}, got {proposal.parent!r} from {name}")
         try:
             return replace(proposal, config=self.problem.space.validate(proposal.config))
         except UserError as error:
@@ -291,7 +303,7 @@ class Study(Ledger):
 
 
 def _listed(value: Any) -> list[Any]:
-    """The values of several objectives, or the one value."""
+    """Return the values of several objectives, or the single value, as a list."""
     if isinstance(value, str | bytes):
         return [value]
     try:
@@ -307,3 +319,91 @@ def _numbers(values: list[Any]) -> list[float]:
     except (TypeError, ValueError, OverflowError):
         pass
     raise UserError(f"value must be a number, one for each objective, got {', '.join(map(short, values))}")
+
+
+def checked_problem(
+    space: SearchSpace | Mapping[str, Any],
+    optimizer: Optimizer,
+    objectives: Objectives,
+    *,
+    seed: int,
+    max_budget: int,
+    n_trials: int | None,
+    points: Sequence[Mapping[str, Any]],
+    earlier: Sequence[Sequence[Observation]],
+    is_timed: bool,
+) -> Problem:
+    """Return the search as ``optimizer`` sees it, after all arguments were checked.
+
+    Raises:
+        OptimizerError: The optimizer cannot serve this problem.
+        UserError: An argument has the wrong type, or is too small; the message names it.
+    """
+    if space is None:
+        raise SearchSpaceError("space must be a dict of names and domains, got None; use {'x': Float(0, 1)}")
+    given: object = optimizer
+    if not isinstance(given, Optimizer):
+        remedy = "ASHA() or make_optimizer('asha')"
+        if isinstance(given, str):
+            remedy = f"make_optimizer({short(given)})"
+        elif isinstance(given, type) and issubclass(given, Optimizer):
+            remedy = f"{given.__name__}()"
+        raise UserError(f"optimizer must be an Optimizer, got {short(given)}; use {remedy}")
+    if not _is_list(points) or not all(isinstance(point, Mapping) for point in points):
+        raise UserError(f"points must be a list of configurations as dicts, got {short(points)}; use [{{'x': 0.5}}]")
+    if not _is_list(earlier) or not all(
+        _is_list(search) and all(isinstance(seen, Observation) for seen in search) for search in earlier
+    ):
+        raise UserError(
+            f"earlier must be a list of lists of Observations, one for each search, got {short(earlier)}; use "
+            "[study.history.observations]"
+        )
+    if n_trials and len(points) > integer("n_trials", n_trials, least=0, error=UserError):
+        raise UserError(
+            f"n_trials must be at least {len(points)} to try all points, got {n_trials}; use n_trials={len(points)}, "
+            "or give fewer points"
+        )
+    if not isinstance(is_timed, bool):
+        raise UserError(f"is_timed must be True or False, got {short(is_timed)}; use False")
+    problem = Problem(
+        space if isinstance(space, SearchSpace) else SearchSpace(space),
+        integer("seed", seed, least=0, most=None, error=UserError),
+        integer("max_budget", max_budget, least=1, error=UserError),
+        None if n_trials is None else integer("n_trials", n_trials, least=0, error=UserError),
+        tuple(map(tuple, earlier)),
+        n_objectives=len(objectives),
+        is_timed=is_timed,
+    )
+    optimizer.check(problem)
+    return problem
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tuple[Config, ...]:
+    """Return the configurations to try first, whatever the optimizer.
+
+    The given points come first. The configuration of all priors and the best configuration of each earlier search
+    follow, unless they are already among them. So a new search is seldom worse than the earlier ones (Feurer,
+    Springenberg and Hutter, "Initializing Bayesian Hyperparameter Optimization via Meta-Learning", AAAI 2015).
+
+    Raises:
+        SearchSpaceError: A given point is not valid.
+    """
+    space = problem.space
+    starts = [space.validate(point) for point in points]
+    seen = {space.key(config) for config in starts}
+    for config in (space.prior_config, *map(_best, problem.earlier)):
+        if config is not None and space.key(config) not in seen:
+            seen.add(space.key(config))
+            starts.append(config)
+    return tuple(starts)
+
+
+def _best(observations: Sequence[Observation]) -> Config | None:
+    """Return the configuration of the trial whose newest result is the best; None if no result is finite."""
+    newest = {seen.trial: seen for seen in observations}
+    best = min(newest.values(), key=lambda seen: seen.loss, default=None)
+    return best.config if best is not None and math.isfinite(best.loss) else None

@@ -11,17 +11,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import integer
+from optimizers.checks import did_you_mean, explains_init, integer
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.errors import OptimizerError
-from optimizers.samplers.clipped_losses import clipped
-from optimizers.samplers.deduplication import untried
-from optimizers.samplers.sobol import Sobol
-from optimizers.space.config import Config
-from optimizers.space.domain import Domain, cell, middle
-from optimizers.space.domains import Choice, Integer
+from optimizers.samplers.model_based import clipped, untried
+from optimizers.samplers.non_adaptive import Sobol
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Domain, Integer, cell, middle
 from optimizers.space.search_space import SearchSpace
 
 Acquisition = Literal["EI", "LCB", "PI"]
@@ -32,25 +28,24 @@ _CANDIDATES = 2000  # random points at which the acquisition is compared before 
 
 @explains_init
 class SkoptSearch(Optimizer):
-    """Models the loss with a Gaussian process and proposes where an improvement is likely.
+    """Model the loss with scikit-optimize's Gaussian process and propose likely improvements.
 
-    Configurations that still run enter the model with a made-up loss, the *constant liar* of
-    Ginsbourger, Le Riche and Carraro, "Kriging is Well-Suited to Parallelize Optimization", 2010,
-    section 4.2. The lie is the mean of the observed losses: it removes the uncertainty where a worker
-    is already looking, so that the next proposal goes elsewhere, and neither praises that region
-    (as the best loss would) nor bans its surroundings (as the worst would).
+    Running configurations enter the model with an assumed loss, the *constant liar* of Ginsbourger, Le Riche and
+    Carraro, "Kriging is Well-Suited to Parallelize Optimization", 2010, section 4.2. This loss is the mean of the
+    observed ones. It removes the uncertainty where a worker is already looking, so the next proposal is elsewhere. The
+    best loss would attract proposals to that region, and the worst would ban its surroundings.
 
-    Of each trial the loss at the highest step counts. A parameter that is not active lies at 0.5 of
-    its axis. Past 150 ended trials, the model takes the best half and the newest half of as many.
+    For each trial, the loss at the highest step counts. An inactive parameter is at 0.5 of its axis. With more than 150
+    ended trials, the model uses 150: the newest half, and the best of the others.
 
-    Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box
-    Functions", 1998 (EI); Snoek, Larochelle and Adams, "Practical Bayesian Optimization of Machine
-    Learning Algorithms", 2012.
+    Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998 (EI);
+    Snoek, Larochelle and Adams, "Practical Bayesian Optimization of Machine Learning Algorithms", 2012.
 
     Args:
-        n_initial: Trials with a finite loss before the model is used; until then, Sobol' points.
-        acquisition: ``EI`` (expected improvement), ``LCB`` (lower confidence bound) or ``PI``
-            (probability of improvement).
+        n_initial: Number of trials with a finite loss before the model is used. Until then, Sobol' points are proposed.
+            Default 10.
+        acquisition: ``EI`` (expected improvement, the default), ``LCB`` (lower confidence bound) or ``PI`` (probability
+            of improvement).
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -68,18 +63,13 @@ class SkoptSearch(Optimizer):
         self._initial = Sobol()
 
     def validate(self, problem: Problem) -> None:
-        """Raise if scikit-optimize is missing.
-
-        Raises:
-            OptimizerError: It is.
-        """
         if importlib.util.find_spec("skopt") is None:
             raise OptimizerError("SkoptSearch needs scikit-optimize; install it with: pip install 'maggy_like[skopt]'")
 
     def ask(self, index: int, history: History) -> Config:
         space, rng = history.problem.space, history.rng(index)
         observed = _newest_by_trial(history.observations)
-        # A promoted trial runs again, and its loss so far is a better guess than the mean.
+        # A promoted trial is pending too, and its loss so far is a better guess than the mean.
         pending = [config for trial, config in history.pending.items() if trial not in observed]
         if sum(math.isfinite(seen.loss) for seen in observed.values()) < self.n_initial:
             proposal = self._initial.ask(index, history)
@@ -95,7 +85,7 @@ class SkoptSearch(Optimizer):
         axes = [i for i, name in enumerate(space.dimensions) if space.domains[name].size != 1]
         if not axes:
             return space.sample(rng)
-        import skopt  # takes seconds that only this optimizer should cost
+        import skopt  # takes seconds, which only this optimizer should cost
         from skopt.utils import cook_estimator
 
         domains = [space.domains[space.dimensions[i]] for i in axes]
@@ -108,7 +98,7 @@ class SkoptSearch(Optimizer):
         points = [[_to_axis(domain, u) for domain, u in zip(domains, unit, strict=True)] for unit in units]
         seed = int(rng.integers(2**31))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a fit that stopped early serves; repeats are replaced by ask()
+            warnings.simplefilter("ignore")  # a fit that stopped early is good enough; ask() replaces repeats
             model = skopt.Optimizer(
                 dimensions,
                 cook_estimator("GP", space=dimensions, random_state=seed, n_restarts_optimizer=1),
@@ -125,7 +115,7 @@ class SkoptSearch(Optimizer):
 
 
 def _newest_by_trial(observations: Iterable[Observation]) -> dict[int, Observation]:
-    """The observation of the highest step of each trial, in order of the trials' first ends."""
+    """Return the observation of the highest step of each trial, in order of the trials' first results."""
     newest: dict[int, Observation] = {}
     for seen in observations:
         if seen.trial not in newest or seen.step >= newest[seen.trial].step:
@@ -145,7 +135,7 @@ def _most_telling(observed: list[Observation]) -> list[Observation]:
 
 
 def _dimension(domain: Domain) -> Any:
-    """The model's axis: categories for a choice, a count for other evenly spaced values, else [0, 1]."""
+    """Return the model's axis: categories for a choice, a count for other evenly spaced values, or else [0, 1]."""
     from skopt.space import Categorical, Integer, Real
 
     if (n := _evenly_spaced(domain)) is None:
@@ -163,5 +153,5 @@ def _from_axis(domain: Domain, value: float) -> float:
 
 
 def _evenly_spaced(domain: Domain) -> int | None:
-    """The number of values, if they are evenly spaced in the unit interval."""
+    """Return the number of values if they are evenly spaced in the unit interval, or None."""
     return None if isinstance(domain, Integer) and domain.log else domain.size

@@ -1,23 +1,23 @@
-"""Population-based training: configurations change while their trainings go on.
+"""Population-based training: configurations change during training.
 
-Source: Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunning, Simonyan,
-Fernando and Kavukcuoglu: "Population Based Training of Neural Networks", 2017, Algorithm 1 with truncation
-selection, asynchronously.
+Source: Jaderberg, Dalibard, Osindero, Czarnecki, Donahue, Razavi, Vinyals, Green, Dunning, Simonyan, Fernando and
+Kavukcuoglu: "Population Based Training of Neural Networks", 2017, Algorithm 1 with truncation selection,
+asynchronously.
 
-A population trains, and each member rests every few steps. One that is among the worst then is given up; a new
-trial takes its place, which starts from the state of one of the best (exploit) with a configuration somewhat off
-that one's (explore). The others go on. The two sides of the algorithm live apart: the scheduler lets members go
-on, the optimizer fills the places of those given up. Both follow the same :class:`Population`, which knows
-nothing but the observations in their order, so they agree without communicating.
+A population trains, and each member pauses every few steps. A member among the worst is then replaced by a new trial.
+The new trial starts from the state of one of the best (exploit), with a configuration close to that one's (explore).
+All other members continue. The algorithm has two parts: the scheduler continues members, and the optimizer fills the
+places of replaced ones. Both follow the same :class:`Population`, which depends only on the observations in their
+order. So they agree without communicating.
 
-Where this differs from what is often done:
+Differences from common implementations:
 
-- A member is compared with what each place of the population had at no later step than its own, whichever
-  trial had it then. So a slow one is not given up because others are ahead.
-- Where there are fewer workers than members, the one with the fewest steps goes on first, of those the best: so
-  the worst are judged last, when the others' results are in.
-- A member goes on with equal results; only strictly better ones can push it out.
-- Once ``n_trials`` trials are made, places stay empty: the population shrinks to its best.
+- A member is compared with the results of each place of the population at no later step than its own, whichever trial
+  had the place then. So a slow member is not replaced because others are ahead.
+- With fewer workers than members, the member with the fewest steps continues first, and among those the best. So the
+  worst are judged last, when the others' results are known.
+- A member with equal results continues. Only strictly better ones can replace it.
+- After ``n_trials`` trials, places stay empty, and the population shrinks to its best.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer, real
+from optimizers.checks import explains_init, integer, real
 from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
 from optimizers.errors import OptimizerError
-from optimizers.samplers.deduplication import untried
-from optimizers.space.config import Config
+from optimizers.samplers.model_based import untried
+from optimizers.space import Config
 from optimizers.space.domains import Choice
 from optimizers.space.search_space import SearchSpace
 
-_MOVES = 20  # from one configuration, until one is allowed
+_MOVES = 20  # moves from one configuration, until one is allowed
 
 
 @dataclass(slots=True)
 class Place:
-    """A place in the population: the trial that has it, and the results at pauses of all trials that had it.
+    """A place in the population: its trial, and the results at pauses of all trials that had it.
 
     Attributes:
         trial: The trial that has it, or had it last.
         config: That trial's configuration.
-        steps: The steps of the results, rising.
+        steps: Steps of the results, rising.
         losses: The results.
-        paused: Whether the trial rests, or runs on from a rest.
-        vacant: Whether the trial was given up.
+        paused: Whether the trial is paused, or was continued after a pause.
+        vacant: Whether the trial was replaced.
     """
 
     trial: int
@@ -61,7 +60,7 @@ class Place:
     vacant: bool = False
 
     def enter(self, observation: Observation) -> None:
-        """Take in a result; one at no later step, of a trial that had the place before, makes room."""
+        """Add a result. It removes results at the same or later steps of the trial that had the place before."""
         self.trial, self.config, self.paused = observation.trial, observation.config, observation.paused
         self.vacant = False
         while self.steps and self.steps[-1] >= observation.step:
@@ -71,25 +70,25 @@ class Place:
         self.losses.append(observation.loss)
 
     def loss_at(self, step: int) -> float | None:
-        """The newest loss up to ``step``, if there is one."""
+        """Return the newest loss up to ``step``, if any."""
         number = bisect_right(self.steps, step)
         return self.losses[number - 1] if number else None
 
 
 class Population:
-    """Which trials are members and which are given up; a function of the observations in their order.
+    """Which trials are members and which are given up, as a function of the observations in their order.
 
-    Trials are numbered as they are created, so the first ``size`` of them begin a place each, and each
-    later one takes the place of the next trial that was given up.
+    Trials are numbered in order of creation. So the first ``size`` trials start one place each, and each later one
+    takes the place of the next trial that was given up.
 
     Args:
-        size: The number of places.
-        quantile: The share of the places that counts as the worst, and as the best.
-        max_budget: Steps of a full training: a trial that ends before, without a pause, was stopped or has failed.
+        size: Number of places.
+        quantile: Share of the places that counts as the worst, and as the best.
+        max_budget: Steps of a full training. A trial that ends before, without a pause, was stopped or has failed.
 
     Attributes:
-        given_up: The trials that were given up, in order.
-        places: By trial, for all that were observed.
+        given_up: Trials that were given up, in order.
+        places: Places by trial, for all observed trials.
     """
 
     def __init__(self, size: int, quantile: float, max_budget: int) -> None:
@@ -101,7 +100,7 @@ class Population:
         self._max_budget = max_budget
 
     def observe(self, observation: Observation) -> None:
-        """Take in a result; a trial that came to rest is judged at once."""
+        """Process a result. A paused trial is judged at once."""
         if not observation.ended:
             return
         trial, step, loss = observation.trial, observation.step, observation.loss
@@ -120,13 +119,13 @@ class Population:
             self.given_up.append(trial)
 
     def best(self) -> list[Place]:
-        """The best of those that may go on, at least one if there is any, by their newest losses."""
+        """Return the best members that can continue by their newest losses, at least one if there is any."""
         ranked = sorted((place for place in self._all if not place.vacant), key=lambda p: (p.losses[-1], p.trial))
         able = [place for place in ranked if place.paused]
         return able[: max(1, self._share(len(self._all)))]
 
     def _is_among_worst(self, step: int, loss: float) -> bool:
-        """Whether so many places are strictly better that it does not matter how ties are broken."""
+        """Return whether enough places are strictly better, however ties are broken."""
         known = [other for place in self._all if (other := place.loss_at(step)) is not None]
         return sum(other < loss for other in known) >= len(known) - self._share(len(known))
 
@@ -135,15 +134,15 @@ class Population:
 
 
 class PopulationScheduler(Scheduler):
-    """Grants one interval after another to all trials that are not given up.
+    """Grant one interval after another to all trials that are not given up.
 
-    No trial goes on while a place is empty: with fewer workers than places, there is always one that could, and
-    the trials that fill the places would never start.
+    No trial continues while a place is empty. Otherwise, with fewer workers than places, there would always be a trial
+    that can continue, and those that fill the places would never start.
 
     Args:
-        population: Not shared with another scheduler.
-        size: Its number of places.
-        interval: Steps between rests.
+        population: A population that no other scheduler uses.
+        size: Number of its places.
+        interval: Steps between pauses.
         problem: The search.
     """
 
@@ -156,28 +155,28 @@ class PopulationScheduler(Scheduler):
         self._max_budget = problem.max_budget
         self._n_trials = math.inf if problem.n_trials is None else problem.n_trials
         self._created = 0
-        self._rests: dict[int, int] = {}  # how often a trial paused, its ancestors' pauses included
-        self._due: dict[int, tuple[int, float, int]] = {}  # its rank among those that rest and are in
+        self._pauses: dict[int, int] = {}  # number of pauses of a trial and its ancestors
+        self._due: dict[int, tuple[int, float, int]] = {}  # its rank among the paused members
 
     def create(self, trial: int, parent: int | None) -> None:
         self._created += 1
         if parent is not None:
-            self._rests[trial] = self._rests.get(parent, 0)
+            self._pauses[trial] = self._pauses.get(parent, 0)
 
     def grant(self, trial: int) -> Grant:
-        return Grant(min((self._rests.get(trial, 0) + 1) * self._interval, self._max_budget))
+        return Grant(min((self._pauses.get(trial, 0) + 1) * self._interval, self._max_budget))
 
     def is_final(self, trial: int) -> bool:
         return self.grant(trial).budget == self._max_budget
 
     def pause(self, trial: int) -> None:
-        self._rests[trial] = self._rests.get(trial, 0) + 1
+        self._pauses[trial] = self._pauses.get(trial, 0) + 1
 
     def observe(self, observation: Observation) -> None:
         self._population.observe(observation)
         trial = observation.trial
         if observation.paused and not self._population.places[trial].vacant:
-            self._due[trial] = (self._rests[trial], observation.loss, trial)
+            self._due[trial] = (self._pauses[trial], observation.loss, trial)
 
     def next_promotion(self) -> int | None:
         wanted = min(self._size + len(self._population.given_up), self._n_trials)
@@ -186,26 +185,29 @@ class PopulationScheduler(Scheduler):
         return min(self._due.values())[2]
 
     def promote(self, trial: int) -> None:
-        self._due.pop(trial, None)  # absent where the line of its pause was lost from a damaged journal
+        self._due.pop(trial, None)  # absent if a damaged journal lost the line of its pause
 
 
 @explains_init
 class PBT(Optimizer):
-    """Population-based training: bad trainings take over the state of good ones, and try another configuration.
+    """Population-based training: bad trainings copy the state of good ones and try another configuration.
 
-    What it finds is a training, whose configuration changed on the way: the best trial's ``config`` is the last
-    one of it, and ``parent`` names the trial that it started from. The training function must save and restore
-    checkpoints, and apply the configuration that it is given to the state that it restores: so parameters that
-    shape the state (numbers of layers or units) cannot be searched in this way.
+    The result is a training whose configuration changed on the way. The best trial's ``config`` is the last
+    configuration, and ``parent`` is the number of the trial that it started from.
+
+    The training function must save and restore checkpoints, and apply the given configuration to the restored state. So
+    parameters that shape the state, such as numbers of layers or units, cannot be searched.
+
+    Source: Jaderberg et al., "Population Based Training of Neural Networks", 2017.
 
     Args:
-        population: How many train at a time; best as many as there are workers, or a few times that.
-        interval: Steps between rests; by default a tenth of ``max_budget``.
-        quantile: At its rest, a member that is in this share of the worst is given up for one in this share of
-            the best.
-        perturbation: How far numbers move then: the standard deviation of a normal draw on the unit interval, so
-            by factors where the domain is logarithmic.
-        resample_probability: How often a choice is drawn anew then.
+        population: Number of members. Use the number of workers, or a small multiple of it. Default 16.
+        interval: Steps between pauses. None (the default) for a tenth of ``max_budget``.
+        quantile: Share of the population, above 0 and at most 0.5. At a pause, a member in the worst share is replaced
+            by one from the best share. Default 0.25.
+        perturbation: Standard deviation of the change of numbers on the unit interval, so by factors on a log scale.
+            Default 0.1.
+        resample_probability: Probability that a choice is drawn again when a member is replaced. Default 0.25.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -227,18 +229,18 @@ class PBT(Optimizer):
     ) -> None:
         population = integer("population", population, least=1)
         quantile = real(
-            "quantile", quantile, "a number above 0 and not above 0.5", lambda share: 0 < share <= 0.5, "0.25 is usual"
+            "quantile", quantile, "a number above 0 and not above 0.5", lambda share: 0 < share <= 0.5, "use 0.25"
         )
         if population * quantile < 1.0:
             raise OptimizerError(
-                f"population={population} and quantile={quantile} never give a trial up; "
+                f"population * quantile must be at least 1, got {population} * {quantile}; "
                 f"use a population of at least {math.ceil(1.0 / quantile)}"
             )
         self.population = population
         self.interval = None if interval is None else integer("interval", interval, least=1)
         self.quantile = quantile
         self.perturbation = real(
-            "perturbation", perturbation, "a positive number", lambda deviation: deviation > 0.0, "0.1 is usual"
+            "perturbation", perturbation, "a positive number", lambda deviation: deviation > 0.0, "use 0.1"
         )
         self.resample_probability = real(
             "resample_probability", resample_probability, "a number from 0 to 1", lambda share: 0.0 <= share <= 1.0
@@ -248,13 +250,13 @@ class PBT(Optimizer):
     def validate(self, problem: Problem) -> None:
         if (interval := self._interval(problem)) >= problem.max_budget:
             raise OptimizerError(
-                f"interval={interval} leaves no rest within max_budget={problem.max_budget}; "
-                "lower the one or raise the other"
+                f"interval must be below max_budget={problem.max_budget}, got {interval}; "
+                "use a smaller one, or a larger max_budget"
             )
         if problem.n_trials is not None and problem.n_trials <= self.population:
             raise OptimizerError(
-                f"population={self.population} leaves none of n_trials={problem.n_trials} to replace a member with; "
-                "lower the one or raise the other"
+                f"population must be below n_trials={problem.n_trials}, got {self.population}; "
+                "use a smaller one, or more trials"
             )
 
     def scheduler(self, problem: Problem) -> PopulationScheduler:
@@ -276,16 +278,16 @@ class PBT(Optimizer):
         return untried(space, space.sample(rng), running, set(), rng)
 
     def _explore(self, space: SearchSpace, config: Config, rng: np.random.Generator) -> Config:
-        """A configuration near ``config``; what that one lacks, and some choices, are drawn anew."""
+        """Return a configuration near ``config``, with its missing parameters and some choices drawn again."""
         point = space.to_unit(config)
         for _ in range(_MOVES):
             moved = np.clip(point + rng.normal(0.0, self.perturbation, len(point)), 0.0, 1.0)
-            anew, chances = rng.random((2, len(point)))
+            redrawn, chances = rng.random((2, len(point)))
             for place, name in enumerate(space.dimensions):
                 if name not in config:
-                    moved[place] = anew[place]
+                    moved[place] = redrawn[place]
                 elif isinstance(space.domains[name], Choice):
-                    moved[place] = anew[place] if chances[place] < self.resample_probability else point[place]
+                    moved[place] = redrawn[place] if chances[place] < self.resample_probability else point[place]
             if space.allows(child := space.from_unit(moved)):
                 break
         return child
@@ -294,7 +296,7 @@ class PBT(Optimizer):
         return self.interval if self.interval is not None else max(1, problem.max_budget // 10)
 
     def _follow(self, history: History) -> Population:
-        """The population as it is by now, from where the last ask left it if that was of the same history."""
+        """Return the current population, continuing from the last ask if the history is the same."""
         if self._followed is None or self._followed[0] is not history:
             population = Population(self.population, self.quantile, history.problem.max_budget)
             self._followed = (history, population, 0)

@@ -1,7 +1,7 @@
-"""Rules that stop poor trials early: each wraps any optimizer and watches every report.
+"""Rules that stop poor trials early. Each rule wraps any optimizer and watches every report.
 
-A rule changes only the scheduler. What the wrapped optimizer decides (its rungs, its promotions, its
-own stops) stands; the rule can but add a stop.
+A rule only changes the scheduler. All decisions of the wrapped optimizer remain (its rungs, promotions and stops), and
+the rule can only add a stop.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer, real
+from optimizers.checks import explains_init, integer, real
 from optimizers.core.base import Answer, Decision, Grant, History, Observation, Optimizer, Problem, Scheduler
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
 from optimizers.space.search_space import SearchSpace
 
 Wrapped = str | Optimizer | Callable[..., Optimizer]
-"""How the optimizer that a rule wraps is given."""
+"""The optimizer that a rule wraps: a name, an optimizer or its class."""
 
 
 class Watcher(Scheduler):
-    """Adds a rule to the scheduler ``inner``."""
+    """Add a rule to the scheduler ``inner``."""
 
     watches_reports = True
 
@@ -38,7 +37,7 @@ class Watcher(Scheduler):
 
     @abstractmethod
     def stops(self, trial: int, step: int, loss: float) -> bool:
-        """Take in a report, with ``inf`` for a loss that is not finite; whether the trial should end."""
+        """Process a report, with ``inf`` for a loss that is not finite. Return whether the trial should stop."""
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
         decision = self._inner.report(trial, step, loss)
@@ -77,7 +76,7 @@ class Watcher(Scheduler):
 
 
 class StoppingRule(Optimizer):
-    """Proposes what ``optimizer`` proposes, and stops its trials early."""
+    """Propose the configurations of ``optimizer``, and stop its trials early."""
 
     def __init__(self, optimizer: Wrapped) -> None:
         self.optimizer = make_optimizer(optimizer)
@@ -86,7 +85,7 @@ class StoppingRule(Optimizer):
 
     @abstractmethod
     def watch(self, inner: Scheduler) -> Watcher:
-        """The rule, over the scheduler of the wrapped optimizer."""
+        """Return the rule over the scheduler of the wrapped optimizer."""
 
     def suited_to(self, *, checkpoints: bool) -> Optimizer:
         suited = copy.copy(self)
@@ -120,23 +119,22 @@ class StoppingRule(Optimizer):
 
 @explains_init
 class MedianRule(StoppingRule):
-    """Stops a trial that does worse than half of the others did at the same step.
+    """Stop a trial that does worse than half of the others did at the same step.
 
-    At a report at step ``s``, the trial's best loss so far is compared with the median of the running
-    averages, up to the same step, of the other trials' losses (those that still run included). If it
-    is worse, the trial stops.
+    At a report at step ``s``, the trial's best loss so far is compared with the running averages of the other trials up
+    to that step. Running trials are included. If the loss is worse than the median, the trial stops.
 
-    Trials need not report at the same steps. A report is compared at the newest step, past the
-    trial's own report before and up to ``s``, at which ``min_trials`` others reported; where there is
-    none, the trial goes on. So the others are never seen further than the trial itself.
+    Trials need not report at the same steps. The comparison uses the newest step up to ``s``, after the trial's
+    previous report, at which ``min_trials`` others have reported. If there is none, the trial continues. So it is never
+    compared with later results than its own.
 
-    Source: Golovin, Solnik, Moitra, Kochanski, Karro and Sculley, "Google Vizier: A Service for
-    Black-Box Optimization", KDD 2017, section 3.2.2.
+    Source: Golovin, Solnik, Moitra, Kochanski, Karro and Sculley, "Google Vizier: A Service for Black-Box
+    Optimization", KDD 2017, section 3.2.2.
 
     Args:
-        optimizer: Proposes the configurations: a name, an optimizer or its class.
-        grace: No trial stops at a step up to this one.
-        min_trials: How many others must have reported at a step before it counts.
+        optimizer: Proposes the configurations: a name, an optimizer or its class. Default ``"random"``.
+        grace: Steps during which no trial stops. Default 1.
+        min_trials: Number of other trials that must have reported at a step before it counts. Default 3.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -156,7 +154,7 @@ class MedianRule(StoppingRule):
 
 @dataclass(slots=True)
 class _Run:
-    """What the median rule records of a trial: its last step, best loss and the sum of its losses."""
+    """The last step of a trial, its best loss and the sum of its losses."""
 
     step: int = -1
     best: float = math.inf
@@ -176,13 +174,13 @@ class _MedianWatcher(Watcher):
     def stops(self, trial: int, step: int, loss: float) -> bool:
         run = self._runs.setdefault(trial, _Run())
         run.best = min(run.best, loss)
-        # Before this report's own average is entered, none of the trial's lies past its last step.
+        # The average of this report is not entered yet, so no average of the trial is past its last step.
         median = self._median(run.step, step)
         self._enter(run, step, loss)
         return step > self._grace and run.best > median
 
     def _median(self, after: int, upto: int) -> float:
-        """The median at the newest step in ``(after, upto]`` that counts; ``inf`` if none does."""
+        """Return the median at the newest step in ``(after, upto]`` that counts; ``inf`` if there is none."""
         place = bisect_right(self._counting, upto)
         if place == 0 or self._counting[place - 1] <= after:
             return math.inf
@@ -192,7 +190,7 @@ class _MedianWatcher(Watcher):
 
     def _enter(self, run: _Run, step: int, loss: float) -> None:
         run.step = step
-        average = math.inf  # a loss that is not finite ranks worst at its step, and spoils no later one
+        average = math.inf  # a loss that is not finite ranks worst at its step, without affecting later ones
         if math.isfinite(loss):
             run.total += loss
             run.count += 1
@@ -205,12 +203,12 @@ class _MedianWatcher(Watcher):
 
 @explains_init
 class Patience(StoppingRule):
-    """Stops a trial whose loss has not improved for a while.
+    """Stop a trial whose loss has not improved for several reports.
 
     Args:
-        optimizer: Proposes the configurations: a name, an optimizer or its class.
-        patience: How many reports in a row may pass without an improvement.
-        min_delta: By how much the best value must be beaten to count as improved.
+        optimizer: Proposes the configurations: a name, an optimizer or its class. Default ``"random"``.
+        patience: Number of consecutive reports without an improvement after which a trial stops. Default 5.
+        min_delta: Smallest improvement over the best value that counts, in units of the metric. Default 0.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -247,16 +245,16 @@ class _PatienceWatcher(Watcher):
 
 @explains_init
 class Threshold(StoppingRule):
-    """Stops a trial that reports a value worse than a bound, from some step on.
+    """Stop a trial that reports a value worse than a bound, from a given step on.
 
     A value that is not finite is worse than any bound.
 
     Args:
-        optimizer: Proposes the configurations: a name, an optimizer or its class.
-        step: Reports before this step are let pass.
-        worse_than: The bound, as the metric is reported.
-        direction: ``max`` or ``min`` of the metric, the same as the search's. Algorithms see losses
-            alone, so the rule cannot know which side of the bound is the worse one.
+        optimizer: Proposes the configurations: a name, an optimizer or its class. Default ``"random"``.
+        step: Step from which reports are compared with the bound.
+        worse_than: The bound, in units of the metric.
+        direction: Direction of the metric, ``max`` or ``min``, as in the search. The rule cannot infer it, because
+            algorithms only see losses.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -275,7 +273,7 @@ class Threshold(StoppingRule):
     ) -> None:
         super().__init__(optimizer)
         if direction not in ("max", "min"):
-            raise OptimizerError(f"direction must be 'max' or 'min', got {direction!r}")
+            raise OptimizerError(f"direction must be 'max' or 'min', got {direction!r}; use direction='max'")
         self.step = integer("step", step, least=0)
         self.worse_than = real("worse_than", worse_than, "a finite number", math.isfinite)
         self.direction = direction

@@ -1,4 +1,7 @@
-"""Asynchronous successive halving in its two forms, with its rungs and brackets."""
+"""Asynchronous successive halving in its two forms, with its rungs and brackets.
+
+Hyperband runs several brackets, which differ in their lowest rung.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from optimizers.core.base import CONTINUE, Decision, Grant, Observation, Schedul
 
 
 def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int, ...]:
-    """The steps of the rungs, rising, the last one ``max_budget`` exactly.
+    """Return the steps of the rungs in rising order. The last one is exactly ``max_budget``.
 
     Example:
         >>> rung_levels(1000, 1, 10)
@@ -26,28 +29,27 @@ def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int
     return tuple(reversed(levels))
 
 
-_RUNS, _RESTS, _PROMOTED = range(3)
-"""Where a trial stands that has a result at a rung."""
+_RUNS, _PAUSED, _PROMOTED = range(3)
+"""States of a trial that has a result at a rung."""
 
 _Key = tuple[float, int, int]
 """A result: its loss, its place in the order of arrival, and its trial. The smallest is the best."""
 
 _NO_KEY: _Key = (-math.inf, -1, -1)
-"""Before all results: no loss is that low."""
+"""Smaller than all results, because no loss is that low."""
 
 
 class Rung:
     """The results at one rung, split into the best ``floor(n / eta)`` and the rest; ``eta`` is above 1.
 
-    Two heaps face each other at the border between the two, so recording a result costs
-    O(log n) however many came before.
+    Two heaps meet at the border between the two parts, so recording a result costs O(log n).
     """
 
     def __init__(self, eta: float) -> None:
         self._eta = eta
         self._results: dict[int, _Key] = {}  # by trial
         self._stages = bytearray()  # by arrival
-        self._top: list[_Key] = []  # with loss and arrival negated: the worst comes first
+        self._top: list[_Key] = []  # loss and arrival are negated: the worst comes first
         self._rest: list[_Key] = []  # the best comes first
         self._border = _NO_KEY  # the worst of the top
         self._candidates: list[_Key] = []  # may hold stale entries, dropped when met
@@ -61,15 +63,15 @@ class Rung:
 
     @property
     def promoted(self) -> int:
-        """How many trials were promoted out of this rung."""
+        """Number of trials that were promoted from this rung."""
         return self._promoted
 
     def record(self, trial: int, loss: float) -> bool:
-        """Enter a result; True if it is among the best ``floor(n / eta)`` now (one that is not finite never is)."""
+        """Add a result. Return whether it is now among the best ``floor(n / eta)``, which requires a finite loss."""
         key = (loss if math.isfinite(loss) else math.inf, len(self._results), trial)
         self._results[trial] = key
         self._stages.append(_RUNS)
-        if key < self._border:  # it takes the place of the worst of the top
+        if key < self._border:  # it replaces the worst of the top
             worst = heapq.heapreplace(self._top, (-key[0], -key[1], trial))
             heapq.heappush(self._rest, self._results[worst[2]])
             self._border = self._results[self._top[0][2]]
@@ -81,37 +83,37 @@ class Rung:
         return key <= self._border
 
     def pause(self, trial: int) -> None:
-        """Take in that a recorded trial has come to rest and could be promoted."""
+        """Record that a trial with a result is paused and may be promoted."""
         key = self._results[trial]
         if self._stages[key[1]] == _RUNS:
-            self._stages[key[1]] = _RESTS
+            self._stages[key[1]] = _PAUSED
             if key <= self._border:
                 self._consider(key)
 
     def candidate(self) -> int | None:
-        """The best of the quota that rests and is not yet promoted, while the quota is not used up."""
+        """Return the best paused trial within the quota, while the quota is not used up."""
         if self._promoted >= len(self) // self._eta:
             return None
         while self._candidates:
             key = self._candidates[0]
-            if self._stages[key[1]] == _RESTS and key <= self._border:
+            if self._stages[key[1]] == _PAUSED and key <= self._border:
                 return key[2]
             heapq.heappop(self._candidates)
         return None
 
-    def best_at_rest(self) -> int | None:
-        """The best that rests and is not yet promoted, whatever the quota; one that is not finite never is."""
-        resting = (key for key in self._results.values() if self._stages[key[1]] == _RESTS)
-        best = min((key for key in resting if math.isfinite(key[0])), default=None)
+    def best_paused(self) -> int | None:
+        """Return the best paused trial with a finite loss, whatever the quota."""
+        paused = (key for key in self._results.values() if self._stages[key[1]] == _PAUSED)
+        best = min((key for key in paused if math.isfinite(key[0])), default=None)
         return None if best is None else best[2]
 
     def promote(self, trial: int) -> None:
-        """Mark ``trial`` as promoted; it still counts in the quota."""
+        """Mark ``trial`` as promoted. It still counts in the quota."""
         self._stages[self._results[trial][1]] = _PROMOTED
         self._promoted += 1
 
     def forget_failure(self, trial: int) -> bool:
-        """Take out the entry of a trial that failed, as if it had never been; whether there was one."""
+        """Remove the result of a failed trial. Return whether there was one."""
         if trial not in self or math.isfinite(self._results[trial][0]):
             return False
         stages = {key[2]: self._stages[key[1]] for key in self._results.values()}
@@ -130,24 +132,24 @@ class Rung:
         key = loss, arrival, trial = heapq.heappop(self._rest)
         heapq.heappush(self._top, (-loss, -arrival, trial))
         self._border = self._results[self._top[0][2]]
-        if self._stages[arrival] == _RESTS:
+        if self._stages[arrival] == _PAUSED:
             self._consider(key)
 
     def _consider(self, key: _Key) -> None:
-        """Take in that a result rests and is among the best."""
+        """Add a paused trial that is among the best to the candidates."""
         if math.isfinite(key[0]):
             heapq.heappush(self._candidates, key)
 
 
 class BestSoFar:
-    """The best loss at a rung, of those trials that neither failed nor diverged since."""
+    """The best loss at a rung, among trials that have neither failed nor diverged since."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[float, int]] = []  # a heap
         self._left_out: set[int] = set()
 
     def enter(self, trial: int, loss: float) -> bool:
-        """Enter a result; True if it is better than all before it."""
+        """Add a result. Return whether it is better than all earlier ones."""
         while self._entries and self._entries[0][1] in self._left_out:
             heapq.heappop(self._entries)
         is_best = not self._entries or loss < self._entries[0][0]
@@ -155,19 +157,19 @@ class BestSoFar:
         return is_best
 
     def leave_out(self, trial: int) -> None:
-        """Compare with this trial's result no more."""
+        """Ignore this trial's results from now on."""
         self._left_out.add(trial)
 
     def take_back(self, trial: int) -> None:
-        """Compare with this trial's results to come again."""
+        """Use this trial's future results again."""
         self._left_out.discard(trial)
 
 
-_STREAM = 3  # of the random numbers of a seed; an ask's own have another form
+_STREAM = 3  # random numbers of a seed; those of an ask have another form
 
 
 def bracket_shares(n_levels: int, eta: int, brackets: int) -> list[float]:
-    """The share of the trials that each bracket gets, the one with all rungs first; they sum to 1.
+    """Return the share of the trials in each bracket, starting with the one that has all rungs. They sum to 1.
 
     Hyperband gives a bracket of ``s + 1`` rungs ``ceil(n_levels / (s + 1) * eta**s)`` configurations.
 
@@ -183,7 +185,7 @@ class RungScheduler(Scheduler):
     """The schedule of one bracket.
 
     Attributes:
-        has_full_training: Whether a trial of it was trained to the top rung, and neither failed nor diverged.
+        has_full_training: Whether one of its trials was trained to the top rung without failing or diverging.
     """
 
     has_full_training: bool = False
@@ -191,11 +193,11 @@ class RungScheduler(Scheduler):
 
 
 class BracketScheduler(Scheduler):
-    """Puts each trial into one of several schedulers, drawn from the seed and the trial's number.
+    """Assign each trial to one of several schedulers, drawn from the seed and the trial's number.
 
     Args:
-        inner: A scheduler for each bracket, all of one form.
-        shares: The share of the trials that each gets.
+        inner: A scheduler per bracket, all of the same form.
+        shares: Share of the trials in each bracket.
         seed: Source of the draws.
     """
 
@@ -209,7 +211,7 @@ class BracketScheduler(Scheduler):
         self._bracket: dict[int, RungScheduler] = {}
 
     def bracket(self, trial: int) -> RungScheduler:
-        """The scheduler that ``trial`` belongs to."""
+        """Return the scheduler of ``trial``."""
         if trial not in self._bracket:
             drawn = np.random.default_rng([self._seed, trial, _STREAM]).random()
             self._bracket[trial] = self._inner[int(np.searchsorted(self._borders, drawn, side="right"))]
@@ -238,7 +240,7 @@ class BracketScheduler(Scheduler):
         return next((trial for trial in due if trial is not None), None)
 
     def closing_promotion(self) -> int | None:
-        """That of the bracket whose trial has come furthest; none once a bracket has a full training."""
+        """Return the candidate of the bracket whose trial got furthest, until a bracket has a full training."""
         if any(scheduler.has_full_training for scheduler in self._inner):
             return None
         last = [trial for scheduler in self._inner if (trial := scheduler.closing_promotion()) is not None]
@@ -252,18 +254,18 @@ class BracketScheduler(Scheduler):
 
 
 class PromotionScheduler(RungScheduler):
-    """Algorithm 2 of the paper: a trial rests at each rung until it is promoted.
+    """Algorithm 2 of the paper: a trial is paused at each rung until it is promoted.
 
-    Where the quotas let no trial climb to the top, as of a search of few trials, the best of the highest rung at
-    which one rests is trained on before the search ends.
+    In a search of few trials, the quotas may let no trial reach the top. Then the best paused trial of the highest rung
+    is promoted before the search ends.
 
-    A pause costs time: the next attempt starts, loads its data and restores its state. Where that takes longer than the
-    training up to a rung, new trials leave the rung out (see :class:`PauseCosts`).
+    A pause costs time, because the next attempt starts, loads its data and restores its state. If that takes longer
+    than the training up to a rung, new trials skip the rung (see :class:`PauseCosts`).
 
     Args:
         levels: Steps of the rungs.
-        etas: One trial in how many is promoted at each.
-        n_skippable: How many of the lowest rungs may be left out.
+        etas: Reduction factor of each rung.
+        n_skippable: Number of the lowest rungs that may be skipped.
     """
 
     may_promote = True
@@ -275,8 +277,8 @@ class PromotionScheduler(RungScheduler):
         self._n_skippable = n_skippable
         self._levels = levels
         self._grants = [Grant(level) for level in levels]
-        self._level: dict[int, int] = {}  # rung up to which the present or next attempt runs
-        self._past: dict[int, float] = {}  # newest loss by trial, of those that reported past their rung's step
+        self._level: dict[int, int] = {}  # rung up to which the current or next attempt runs
+        self._past: dict[int, float] = {}  # newest loss by trial, if it reported past its rung's step
 
     def create(self, trial: int, parent: int | None) -> None:
         if self._lowest:
@@ -308,10 +310,10 @@ class PromotionScheduler(RungScheduler):
     def pause(self, trial: int) -> None:
         level = self._level.get(trial, 0)
         rung = self.rungs[level]
-        if trial not in rung:  # it had reported past this rung's step before it was promoted to it
+        if trial not in rung:  # it had reported past this rung's step before its promotion
             rung.record(trial, self._past.get(trial, math.inf))
         rung.pause(trial)
-        self._level[trial] = level + 1  # what it gets when it is promoted
+        self._level[trial] = level + 1  # its level after a promotion
 
     def next_promotion(self) -> int | None:
         for rung in reversed(self.rungs[:-1]):
@@ -322,14 +324,14 @@ class PromotionScheduler(RungScheduler):
     def closing_promotion(self) -> int | None:
         if self.has_full_training:
             return None
-        best = (rung.best_at_rest() for rung in reversed(self.rungs[:-1]))
+        best = (rung.best_paused() for rung in reversed(self.rungs[:-1]))
         return next((trial for trial in best if trial is not None), None)
 
     def promote(self, trial: int) -> None:
         self.rungs[self._level[trial] - 1].promote(trial)
 
     def observe(self, observation: Observation) -> None:
-        # A trial that a rule stops on its way to the top was given its chance: the rule has the last word.
+        # A trial that a rule stops on its way to the top counts as well: the rule decides.
         is_through = observation.ended and not observation.paused and self.is_final(observation.trial)
         self.has_full_training |= is_through and math.isfinite(observation.loss)
         if self._lowest < self._n_skippable and observation.ended:
@@ -339,10 +341,10 @@ class PromotionScheduler(RungScheduler):
 
 
 class PauseCosts:
-    """Estimates what a pause at a rung costs beside the training, from the seconds of the attempts.
+    """Estimate the cost of a pause at a rung from the duration of attempts.
 
     An attempt that continues a trial takes ``c + s * n`` seconds for ``n`` steps. Two such attempts of one trial, with
-    different ``n``, tell both its ``c`` and its ``s``.
+    different ``n``, determine ``c`` and ``s``.
 
     Args:
         levels: Steps of the rungs.
@@ -357,10 +359,10 @@ class PauseCosts:
     """
 
     ENOUGH = 3
-    """Trials that must have been continued twice before a rung is left out."""
+    """Number of trials that must have been continued twice before a rung is skipped."""
 
     KEPT = 1000
-    """Trials that are remembered at most, the newest ones."""
+    """Maximum number of trials to remember, the newest ones."""
 
     def __init__(self, levels: tuple[int, ...]) -> None:
         self._levels = levels
@@ -368,7 +370,7 @@ class PauseCosts:
         self._excess: dict[int, deque[float]] = {}  # by rung: a pause's seconds beyond those of the training up to it
 
     def enter(self, trial: int, level: int, seconds: float) -> None:
-        """Enter how long a trial has run up to a rung, over all attempts; 0 if that is not known."""
+        """Add the running time of a trial up to a rung over all attempts, in seconds; 0 if it is unknown."""
         known = (*self._seconds.pop(trial, ()), seconds)[-3:]
         if len(self._seconds) >= self.KEPT:
             del self._seconds[next(iter(self._seconds))]
@@ -389,9 +391,9 @@ class PauseCosts:
 
 
 class StoppingScheduler(RungScheduler):
-    """The stopping form: a trial goes on past a rung if it is in the quota as it arrives, or the best so far.
+    """The stopping form: a trial continues past a rung if it is within the quota on arrival, or the best so far.
 
-    Trials that have failed or diverged since are no longer compared with: else no trial might be trained to the end.
+    Trials that have failed or diverged since are ignored. Otherwise no trial might be trained to the end.
     """
 
     def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:

@@ -1,29 +1,401 @@
-"""All domains of parameters, and their JSON form.
+"""Domains of parameters: ranges of numbers, listed values, and their JSON form.
 
-The numeric ones, :class:`~optimizers.space.numeric.Float` and :class:`~optimizers.space.numeric.Integer`, are
-re-exported here; those whose values are listed follow.
+Every algorithm works on the unit interval. A domain of ``n`` values divides it into ``n`` cells of equal width (on a
+log scale if it has one), so a uniform draw from the interval is a uniform draw from the domain.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from typing import Any, cast
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import as_int, did_you_mean, explains_init, short
 from optimizers.errors import SearchSpaceError
-from optimizers.space.domain import Dimension, Domain, cell, middle, required
-from optimizers.space.numeric import Float, Integer
-from optimizers.space.priors import NO_PRIOR, WEIGHTS, Confidence, Favourite, NoPrior, Prior
-from optimizers.space.scalars import Value, When, fresh, from_json, plain, read_value, read_values, read_when, same
+from optimizers.space.priors import (
+    NO_PRIOR,
+    WEIGHTS,
+    WIDTHS,
+    Bell,
+    Confidence,
+    Favourite,
+    NoPrior,
+    Prior,
+    read_confidence,
+)
+from optimizers.space.scalars import (
+    Value,
+    When,
+    fresh,
+    from_json,
+    plain,
+    read_number,
+    read_value,
+    read_values,
+    read_when,
+    same,
+    to_json,
+)
 
-__all__ = ["Choice", "Constant", "Domain", "Float", "Integer", "Ordinal", "domain_from_json"]
+_LARGEST_INTEGER = 2**40  # above it, a cell of a log scale is narrower than the resolution of floats
+_ON_GRID = 1e-6  # largest distance of a number from its grid point, as a share of a step
+
+
+class Domain(ABC):
+    """The values that one parameter may take.
+
+    ``when`` makes the parameter conditional: it is active only if each parent is active and has one of the given
+    values.
+    """
+
+    __slots__ = ()
+
+    when: When | None
+
+    @property
+    @abstractmethod
+    def size(self) -> int | None:
+        """Number of values; None if the domain is continuous."""
+
+    @abstractmethod
+    def normalize(self, value: object) -> Value:
+        """Return ``value`` as a plain Python value of the domain's own type.
+
+        Raises:
+            SearchSpaceError: ``value`` is not in the domain.
+        """
+
+    @abstractmethod
+    def _at(self, index: int) -> Value:
+        """Return the ``index``-th value of a discrete domain."""
+
+    @abstractmethod
+    def _at_unit(self, u: float) -> Value:
+        """Return the value at ``u`` in [0, 1]."""
+
+    @abstractmethod
+    def _unit_of(self, value: Any) -> float:
+        """Return the position of a normalized value in [0, 1]."""
+
+    @property
+    def conditions(self) -> Mapping[str, tuple[Value, ...]]:
+        """``when``, with a tuple of values for each parent; empty if the parameter is always active."""
+        return cast("Mapping[str, tuple[Value, ...]]", self.when or {})
+
+    def equal(self, a: Value, b: Value) -> bool:
+        """Return whether two values of this domain are equal, however they are spelled."""
+        return same(a, b)
+
+    def from_unit(self, u: float) -> Value:
+        """Return the value at ``u`` in [0, 1].
+
+        Raises:
+            SearchSpaceError: ``u`` is outside [0, 1].
+        """
+        if not 0.0 <= u <= 1.0:
+            raise SearchSpaceError(f"u must be from 0 to 1, got {u!r}; use min(max(u, 0), 1)")
+        return self._at_unit(float(u))
+
+    def to_unit(self, value: object) -> float:
+        """Return the position of ``value`` in [0, 1]. In a discrete domain, it is the middle of the value's cell.
+
+        Raises:
+            SearchSpaceError: ``value`` is not in the domain.
+        """
+        return self._unit_of(self.normalize(value))
+
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is in the domain."""
+        try:
+            self.normalize(value)
+        except SearchSpaceError:
+            return False
+        return True
+
+    def grid(self, n: int) -> list[Value]:
+        """Return at most ``n`` values, evenly spaced on the unit interval, with both ends if ``n > 1``."""
+        if self.size is not None and self.size <= n:
+            return [self._at(index) for index in range(self.size)]
+        if n == 1:
+            return [self._at_unit(0.5)]
+        spaced = [self._at_unit(index / (n - 1)) for index in range(n)]  # in order, so that repeats are neighbours
+        return [value for place, value in enumerate(spaced) if not place or not same(value, spaced[place - 1])]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dict that :func:`domain_from_json` reads back."""
+        return {"type": type(self).__name__.lower(), **{name: _form(v) for name, v in self._settings().items()}}
+
+    def __repr__(self) -> str:
+        positional = required(type(self))
+        parts = [repr(v) if name in positional else f"{name}={v!r}" for name, v in self._settings().items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the arguments that differ from their defaults, with values in lists."""
+        pairs = [(item.name, getattr(self, item.name), item.default) for item in fields(cast(Any, self))]
+        # An unpickled text is equal to the default, but not the same object.
+        given = {name: v for name, v, default in pairs if v is not default and not (type(v) is str and v == default)}
+        if "values" in given:
+            given["values"] = list(given["values"])
+        if "when" in given:
+            given["when"] = {parent: list(values) for parent, values in self.conditions.items()}
+        return given
+
+
+class Dimension(Domain):
+    """A domain that is searched: any except a constant.
+
+    ``prior`` is the value that the user expects to be best, and ``confidence`` the strength of that belief. Draws near
+    it are more frequent (see :meth:`~optimizers.space.search_space.SearchSpace.sample`), and some models weigh it.
+    """
+
+    __slots__ = ()
+
+    prior: Value | NoPrior
+    confidence: Confidence
+
+    @property
+    def density(self) -> Prior | None:
+        """The prior as a density on the unit interval; None without a prior."""
+        return None if self.prior is NO_PRIOR else self._density_at(self.to_unit(self.prior))
+
+    def _density_at(self, position: float) -> Prior:
+        """Return the density around a prior at ``position``. Values near it are more likely than others."""
+        return Bell(position, WIDTHS[self.confidence])
+
+    def _read_prior(self) -> None:
+        """Check and normalize ``prior`` and ``confidence``.
+
+        Raises:
+            SearchSpaceError: The prior is not in the domain, or the confidence is unknown.
+        """
+        object.__setattr__(self, "confidence", read_confidence(self.confidence, self.prior))
+        if self.prior is not NO_PRIOR:
+            try:
+                object.__setattr__(self, "prior", self.normalize(self.prior))
+            except SearchSpaceError as error:
+                raise SearchSpaceError(f"prior must be a value of the domain: {error}") from None
+
+
+def required(kind: type[Domain]) -> list[str]:
+    """Return the names of the arguments without a default."""
+    return [item.name for item in fields(cast(Any, kind)) if item.default is MISSING]
+
+
+def _form(setting: Any) -> Any:
+    if isinstance(setting, dict):
+        return {key: to_json(inner) for key, inner in setting.items()}
+    return to_json(setting)
+
+
+def cell(u: float, n: int) -> int:
+    """Return which of ``n`` cells of [0, 1] contains ``u``."""
+    return min(int(u * n), n - 1)
+
+
+def middle(index: int, n: int) -> float:
+    """Return the middle of the ``index``-th of ``n`` cells."""
+    return (index + 0.5) / n
+
+
+@explains_init
+@dataclass(frozen=True, slots=True, repr=False)
+class Float(Dimension):
+    """Real numbers from ``low`` to ``high``, both included.
+
+    Args:
+        low: Smallest value.
+        high: Largest value.
+        log: If True, spread values evenly over orders of magnitude, as for learning rates. Default False.
+        step: Distance between values: only ``low, low + step, ...`` up to ``high``. None (the default) for all values.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
+
+    Raises:
+        SearchSpaceError: The arguments do not make a domain.
+
+    Example:
+        >>> Float(1e-4, 1e-1, log=True, prior=1e-3, confidence="high").from_unit(0.0)
+        0.0001
+    """
+
+    low: float
+    high: float
+    _: KW_ONLY
+    log: bool = False
+    step: float | None = None
+    when: When | None = field(default=None, hash=False)
+    prior: float | NoPrior = NO_PRIOR
+    confidence: Confidence = "medium"
+
+    def __post_init__(self) -> None:
+        for name in _bounds(self):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if not math.isfinite(self.high - self.low):
+            raise SearchSpaceError(f"high - low must be a finite float, got {self!r}; use narrower bounds")
+        object.__setattr__(self, "when", read_when(self.when))
+        self._read_prior()
+
+    @property
+    def size(self) -> int | None:
+        return None if self.step is None else self._size(self.step)
+
+    def normalize(self, value: object) -> float:
+        number, slack = read_number(value), _ON_GRID * (self.step or 0.0)
+        if number is None or not self.low - slack <= number <= self.high + slack:
+            raise SearchSpaceError(f"{value!r} is not in {self!r}")
+        if self.step is None:
+            return float(number)
+        nearest = self._at(min(round((number - self.low) / self.step), self._size(self.step) - 1))
+        if abs(nearest - number) > _ON_GRID * self.step:
+            raise SearchSpaceError(f"{value!r} is not on the grid of {self!r}; the nearest is {nearest!r}")
+        return nearest
+
+    def equal(self, a: Value, b: Value) -> bool:
+        if self.step is None or not isinstance(a, int | float) or not isinstance(b, int | float):
+            return same(a, b)
+        return abs(a - b) <= _ON_GRID * self.step  # 0.3, and 0.1 + 2 * 0.1
+
+    def _size(self, step: float) -> int:
+        return math.floor((self.high - self.low) / step + _ON_GRID) + 1
+
+    def _at(self, index: int) -> float:
+        # One product and one sum, so the error does not grow along the grid.
+        return min(self.low + index * cast(float, self.step), self.high)
+
+    def _at_unit(self, u: float) -> float:
+        if self.step is not None:
+            return self._at(cell(u, self._size(self.step)))
+        if u in (0.0, 1.0):  # exactly: exp and log would round
+            return self.high if u else self.low
+        if self.log:
+            value = math.exp(math.log(self.low) * (1.0 - u) + math.log(self.high) * u)
+        else:
+            value = self.low + (self.high - self.low) * u
+        return min(max(value, self.low), self.high)
+
+    def _unit_of(self, value: float) -> float:
+        if self.step is not None:
+            return middle(round((value - self.low) / self.step), self._size(self.step))
+        if self.log:
+            low, high = math.log(self.low), math.log(self.high)
+            return min(max((math.log(value) - low) / (high - low), 0.0), 1.0)
+        return (value - self.low) / (self.high - self.low)
+
+
+@explains_init
+@dataclass(frozen=True, slots=True, repr=False)
+class Integer(Dimension):
+    """Whole numbers from ``low`` to ``high``, both included.
+
+    With ``log``, the cell of a value ``v`` spans ``v - 0.5`` to ``v + 0.5`` on a log scale. So small values occupy more
+    of the unit interval. Without it, all cells have the same width.
+
+    Args:
+        low: Smallest value.
+        high: Largest value, at most 2**40.
+        log: If True, spread values evenly over orders of magnitude, as for numbers of units. Default False.
+        step: Distance between values: only ``low, low + step, ...`` up to ``high``. None (the default) for all values.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
+
+    Raises:
+        SearchSpaceError: The arguments do not make a domain.
+
+    Example:
+        >>> Integer(16, 256, step=16).grid(3)
+        [16, 144, 256]
+    """
+
+    low: int
+    high: int
+    _: KW_ONLY
+    log: bool = False
+    step: int | None = None
+    when: When | None = field(default=None, hash=False)
+    prior: int | NoPrior = NO_PRIOR
+    confidence: Confidence = "medium"
+
+    def __post_init__(self) -> None:
+        for name in _bounds(self):
+            value = plain(getattr(self, name))
+            if not isinstance(value, int):
+                remedy = as_int(value, -math.inf) or "use Float"
+                raise SearchSpaceError(f"{name} of an Integer must be an int, got {value!r}; {remedy}")
+            object.__setattr__(self, name, value)
+        if max(abs(self.low), abs(self.high)) > _LARGEST_INTEGER:
+            raise SearchSpaceError(f"bounds must be at most 2**40, got {self!r}; use Float and round in train_fn")
+        object.__setattr__(self, "when", read_when(self.when))
+        self._read_prior()
+
+    @property
+    def size(self) -> int:
+        return (self.high - self.low) // (self.step or 1) + 1
+
+    def normalize(self, value: object) -> int:
+        number = read_number(value)
+        if number is None or number != round(number) or not self.low <= number <= self.high:
+            raise SearchSpaceError(f"{value!r} is not in {self!r}")
+        if (round(number) - self.low) % (self.step or 1):
+            raise SearchSpaceError(f"{value!r} is not on the grid of {self!r}")
+        return round(number)
+
+    def _at(self, index: int) -> int:
+        return self.low + index * (self.step or 1)
+
+    def _at_unit(self, u: float) -> int:
+        if not self.log:
+            return self._at(cell(u, self.size))
+        low, high = self._log_edges
+        return min(max(round(math.exp(low + (high - low) * u)), self.low), self.high)
+
+    def _unit_of(self, value: int) -> float:
+        if not self.log:
+            return middle((value - self.low) // (self.step or 1), self.size)
+        low, high = self._log_edges
+        return (math.log(value) - low) / (high - low)
+
+    @property
+    def _log_edges(self) -> tuple[float, float]:
+        return math.log(self.low - 0.5), math.log(self.high + 0.5)
+
+
+def _bounds(domain: Float | Integer) -> list[str]:
+    """Check ``low``, ``high``, ``log`` and ``step``, and return the names of the numbers among them.
+
+    Raises:
+        SearchSpaceError: They do not make a range.
+    """
+    kind = type(domain).__name__
+    low, high, step = domain.low, domain.high, domain.step
+    names = ["low", "high"] if step is None else ["low", "high", "step"]
+    for name in names:
+        value = getattr(domain, name)
+        if read_number(value) is None:
+            raise SearchSpaceError(f"{name} of {kind} must be a finite number, got {value!r}")
+    if low >= high:
+        remedy = f"Constant({low!r})" if low == high else f"{kind}({high!r}, {low!r})"
+        raise SearchSpaceError(f"low must be below high, got low={low!r} and high={high!r}; use {remedy}")
+    if not isinstance(domain.log, bool):
+        raise SearchSpaceError(f"log of {kind} must be True or False, got {short(domain.log)}; use log=True")
+    if domain.log and low <= 0:
+        raise SearchSpaceError(f"low must be above 0 with log=True, got low={low!r}; use a larger one, or no log")
+    if domain.log and step is not None:
+        raise SearchSpaceError(
+            f"log=True and step={step!r} exclude each other; use log for a log scale, or step for an even grid"
+        )
+    if step is not None and not 0 < step <= high - low + _ON_GRID * step:
+        raise SearchSpaceError(
+            f"step must be above 0 and at most high - low = {high - low!r}, got {step!r}; use a step in that range"
+        )
+    return names
 
 
 class _Listed(Dimension):
-    """A domain whose values are listed one by one."""
-
     __slots__ = ()
 
     values: Sequence[Value]
@@ -58,16 +430,20 @@ class _Listed(Dimension):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Choice(_Listed):
-    """One of several values that have no order among them.
+    """One of several values without an order.
 
     Args:
         values: The values: bool, int, float, str or None, or tuples or lists of them.
-        when: Condition under which the parameter is active.
-        prior: The value that is expected to be best, if any.
-        confidence: How firmly: ``low``, ``medium`` or ``high``.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is of another type.
+        SearchSpaceError: There are no values, two are equal, or one has another type.
+
+    Example:
+        >>> Choice(["relu", "gelu"]).from_unit(0.9)
+        'gelu'
     """
 
     values: Sequence[Value] = field(hash=False)  # lists have no hash
@@ -77,7 +453,7 @@ class Choice(_Listed):
     confidence: Confidence = "medium"
 
     def grid(self, n: int) -> list[Value]:
-        """All values, whatever ``n`` is: they have no order in which some could be skipped."""
+        """Return all values, whatever ``n`` is, because an unordered value cannot be skipped."""
         return list(map(fresh, self.values))
 
     def _density_at(self, position: float) -> Prior:
@@ -87,16 +463,16 @@ class Choice(_Listed):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Ordinal(_Listed):
-    """One of several values in an order that means something, such as ``[32, 128, 512]``.
+    """One of several values in a meaningful order, such as ``[32, 128, 512]``.
 
     Args:
-        values: The values in their order: bool, int, float, str or None, or tuples or lists of them.
-        when: Condition under which the parameter is active.
-        prior: The value that is expected to be best, if any.
-        confidence: How firmly: ``low``, ``medium`` or ``high``.
+        values: The values in order: bool, int, float, str or None, or tuples or lists of them.
+        when: Condition under which the parameter is active. None (the default) for always.
+        prior: Value that you expect to be best, if any.
+        confidence: Strength of the prior: ``low``, ``medium`` (the default) or ``high``.
 
     Raises:
-        SearchSpaceError: There are no values, two are the same, or one is of another type.
+        SearchSpaceError: There are no values, two are equal, or one has another type.
 
     Example:
         >>> Ordinal(["low", "middle", "high"]).to_unit("middle")
@@ -113,14 +489,18 @@ class Ordinal(_Listed):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Domain):
-    """One value, the same in every configuration; it is no dimension of the search.
+    """One value, the same in every configuration. It is not a dimension of the search.
 
     Args:
         value: The value: bool, int, float, str or None, or a tuple or list of them.
-        when: Condition under which the parameter is active.
+        when: Condition under which the parameter is active. None (the default) for always.
 
     Raises:
-        SearchSpaceError: The value is of another type.
+        SearchSpaceError: The value has another type.
+
+    Example:
+        >>> Constant(7).size
+        1
     """
 
     value: Value = field(hash=False)
@@ -151,8 +531,8 @@ class Constant(Domain):
 
 
 def _read(name: str, setting: Any) -> Any:
-    """An argument in the form of :meth:`Domain.to_json`."""
-    if name == "when" and isinstance(setting, dict):  # by parameters, whose names may be any: "tuple" too
+    """Read an argument from the form of :meth:`Domain.to_json`."""
+    if name == "when" and isinstance(setting, dict):  # its keys are names of parameters, which may be "tuple" too
         return {parent: from_json(values) for parent, values in setting.items()}
     return from_json(setting)
 
@@ -163,8 +543,11 @@ _KINDS: dict[str, type[Domain]] = {kind.__name__.lower(): kind for kind in (Floa
 def domain_from_json(data: Mapping[str, Any]) -> Domain:
     """Read a domain from the form of :meth:`Domain.to_json`.
 
+    Args:
+        data: A dict with the domain's ``type`` and its arguments.
+
     Raises:
-        SearchSpaceError: The form names no known type, or its arguments do not fit the type.
+        SearchSpaceError: The type is unknown, or the arguments do not fit it.
 
     Example:
         >>> domain_from_json({"type": "float", "low": 0, "high": 1})

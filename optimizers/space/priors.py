@@ -1,4 +1,4 @@
-"""Priors: where the user expects the best value of a parameter, as densities on the unit interval."""
+"""Priors: densities on the unit interval around the value that the user expects to be best."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.errors import SearchSpaceError
 
 Array = NDArray[np.float64]
@@ -21,7 +21,7 @@ Confidence = Literal["low", "medium", "high"]
 
 
 class NoPrior(enum.Enum):
-    """The type of :data:`NO_PRIOR`; None would not do, since it may be a value of a choice."""
+    """The type of :data:`NO_PRIOR`. None would not do, because it may be a value of a choice."""
 
     NO_PRIOR = "no prior"
 
@@ -32,13 +32,13 @@ class NoPrior(enum.Enum):
 NO_PRIOR: Final = NoPrior.NO_PRIOR
 
 WIDTHS: Mapping[Confidence, float] = {"low": 0.5, "medium": 0.25, "high": 0.125}
-"""Standard deviation around a number given as prior, as a share of the axis."""
+"""Standard deviation around a numeric prior, as a share of the axis."""
 
 WEIGHTS: Mapping[Confidence, float] = {"low": 2.0, "medium": 4.0, "high": 8.0}
-"""How many times as likely the choice given as prior is as each of the others."""
+"""How many times as likely the expected choice is as each other choice."""
 
 UNIFORM_SHARE = 0.25
-"""Share of draws that ignore all priors: where all of them are wrong, one draw in four is as good as without."""
+"""Share of draws that ignore all priors. If all priors are wrong, one draw in four is as good as without them."""
 
 
 class Prior(ABC):
@@ -46,16 +46,22 @@ class Prior(ABC):
 
     @abstractmethod
     def quantile(self, p: float) -> float:
-        """The position below which the share ``p`` in [0, 1) of the density lies; maps uniform draws to its own."""
+        """Return the position below which the share ``p`` in [0, 1) of the density lies.
+
+        It maps uniform draws to draws from this density.
+        """
 
     @abstractmethod
     def log_density(self, units: Array) -> Array:
-        """Natural logarithm of the density at ``units``, shape (n,) to (n,); 0 where it is that of no prior."""
+        """Return the natural logarithm of the density at ``units``, shape (n,) to (n,).
+
+        It is 0 where the density equals the uniform one.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Bell(Prior):
-    """A normal density around ``centre``, cut to [0, 1]."""
+    """A normal density around ``centre``, truncated to [0, 1]."""
 
     centre: float
     width: float
@@ -70,7 +76,7 @@ class Bell(Prior):
         return -0.5 * z * z - math.log(self.width * math.sqrt(2.0 * math.pi) * self._mass()[1])
 
     def _mass(self) -> tuple[float, float]:
-        """The shares of the whole normal distribution that lie below 0 and within [0, 1]."""
+        """Return the shares of the normal distribution that lie below 0 and within [0, 1]."""
         normal = NormalDist(self.centre, self.width)
         below = normal.cdf(0.0)
         return below, normal.cdf(1.0) - below
@@ -78,7 +84,7 @@ class Bell(Prior):
 
 @dataclass(frozen=True, slots=True)
 class Favourite(Prior):
-    """The ``place``-th of ``n`` cells is ``weight`` times as likely as each of the others."""
+    """A density in which the ``place``-th of ``n`` cells is ``weight`` times as likely as each other cell."""
 
     place: int
     n: int
@@ -99,15 +105,15 @@ class Favourite(Prior):
 
 
 def read_confidence(confidence: object, prior: object) -> Confidence:
-    """A confidence as it is spelled here.
+    """Return a confidence in its canonical spelling.
 
     Raises:
-        SearchSpaceError: It is none, or there is no prior to be confident of.
+        SearchSpaceError: The confidence is unknown, or there is no prior.
     """
     known = get_args(Confidence)
     if confidence not in known:
         near = did_you_mean(confidence, known) if isinstance(confidence, str) else ""
         raise SearchSpaceError(f"confidence must be one of {', '.join(map(repr, known))}, got {confidence!r}{near}")
     if prior is NO_PRIOR and confidence != "medium":
-        raise SearchSpaceError(f"confidence={confidence!r} is that in a prior; give prior=... as well")
-    return cast(Confidence, known[known.index(confidence)])  # the object itself: defaults are compared by identity
+        raise SearchSpaceError(f"confidence={confidence!r} needs a prior; use prior=... as well")
+    return cast(Confidence, known[known.index(confidence)])  # the same object: defaults are compared by identity

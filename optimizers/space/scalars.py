@@ -1,4 +1,4 @@
-"""The values that parameters take (JSON's scalars, tuples and lists of them), and how they are read."""
+"""Values of parameters: JSON's scalars, tuples and lists of them, and how to read them."""
 
 from __future__ import annotations
 
@@ -9,62 +9,65 @@ from typing import Any
 
 import numpy as np
 
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.errors import SearchSpaceError
 
 Scalar = bool | int | float | str | None
-"""What most parameters' values are: JSON's scalars."""
+"""The value of most parameters: a scalar of JSON."""
 
 Value = Scalar | tuple[Any, ...] | list[Any]
-"""What a parameter's value may be: a scalar, or a tuple or list of values, where the values are listed."""
+"""A parameter's value: a scalar, or a tuple or list of values if the values are listed."""
 
 When = Mapping[str, Scalar | Sequence[Value]]
-"""A condition: for each parent the value, or the list of values, with which a parameter is active."""
+"""A condition: for each parent the value, or the list of values, for which a parameter is active."""
 
 
 def plain(value: object) -> object:
-    """A numpy scalar as the Python one it stands for; anything else as it is."""
+    """Return a numpy scalar as a Python one, and anything else unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two values are the same: ``1`` and ``1.0`` are, ``(1, 2)`` and ``[1, 2]`` too, ``1`` and ``True`` not."""
+    """Return whether two values are equal.
+
+    ``1`` equals ``1.0``, and ``(1, 2)`` equals ``[1, 2]``, but ``1`` does not equal ``True``.
+    """
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         return len(a) == len(b) and all(map(same, a, b))
     return isinstance(a, bool) == isinstance(b, bool) and a == b
 
 
 def read_scalar(value: object) -> Scalar:
-    """``value`` as a plain Python scalar.
+    """Return ``value`` as a plain Python scalar.
 
     Raises:
-        SearchSpaceError: It is not one that JSON has.
+        SearchSpaceError: JSON has no such scalar.
     """
     value = plain(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise SearchSpaceError(f"{value!r} has no JSON form; use a finite number, or None")
+        raise SearchSpaceError(f"a number must be finite, got {value!r}; use a finite number, or None")
     if type(value) is int and not -(2**63) <= value < 2**63:
-        raise SearchSpaceError(f"{short(value)} does not fit into 64 bits; use a smaller number, a float or a str")
+        raise SearchSpaceError(f"an integer must fit into 64 bits, got {short(value)}; use a float or a str")
     if isinstance(value, str) and _is_broken(value):
-        raise SearchSpaceError(f"{value!r} has half a character, which no UTF-8 has; use another text")
+        raise SearchSpaceError(f"a text must be valid UTF-8, got {value!r}; use another text")
     if value is None or type(value) in (bool, int, float, str):
         return value  # type: ignore[return-value]  # the exact types were just compared
     raise SearchSpaceError(
         f"a value must be a bool, int, float, str or None, got {value!r}; "
-        "give it a name and look it up in train_fn: TABLE[name]"
+        "use a name and look it up in train_fn: TABLE[name]"
     )
 
 
 def _is_broken(text: str) -> bool:
-    """Whether a text has half of a surrogate pair, as from a file name that could not be decoded."""
+    """Return whether a text has half of a surrogate pair, for example from a file name that could not be decoded."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def read_value(value: object) -> Value:
-    """``value`` as plain scalars, in tuples and lists as given.
+    """Return ``value`` as plain scalars, in tuples and lists as given.
 
     Raises:
-        SearchSpaceError: There is something else in it.
+        SearchSpaceError: It contains something else.
     """
     if type(value) is tuple:
         return tuple(map(read_value, value))
@@ -72,12 +75,12 @@ def read_value(value: object) -> Value:
 
 
 def fresh(value: Value) -> Value:
-    """A copy of ``value`` that shares no list with it."""
+    """Return a copy of ``value`` that shares no list with it."""
     return type(value)(map(fresh, value)) if isinstance(value, tuple | list) else value
 
 
 def to_json(value: Any) -> Any:
-    """The form of a value in JSON, which has lists and no tuples: :func:`from_json` reads it back exactly.
+    """Return the JSON form of a value. JSON has no tuples; :func:`from_json` reads them back exactly.
 
     Example:
         >>> to_json([(64, 64), "relu"])
@@ -89,41 +92,41 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(form: Any) -> Any:
-    """The value of :func:`to_json`."""
+    """Return the value of a JSON form."""
     if isinstance(form, dict):
         return tuple(map(from_json, form["tuple"])) if form.keys() == {"tuple"} else form
     return [from_json(inner) for inner in form] if isinstance(form, list) else form
 
 
 def read_values(values: object, kind: str) -> tuple[Value, ...]:
-    """The values of a ``kind`` of domain: at least one, no two the same.
+    """Return the values of a domain of type ``kind``: at least one, all different.
 
     Raises:
         SearchSpaceError: They are not.
     """
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__iter__"):
-        raise SearchSpaceError(f"{kind} takes its values in a list, got {values!r}; use {kind}([...])")
+        raise SearchSpaceError(f"values of {kind} must be a list, got {values!r}; use {kind}([...])")
     read = tuple(map(read_value, values))
     if not read:
-        raise SearchSpaceError(f"{kind} has no values; give at least one")
+        raise SearchSpaceError(f"values of {kind} must not be empty; use at least one value")
     seen: set[object] = set()
     for value in read:
         key = _key(value)
         if key in seen:
-            raise SearchSpaceError(f"{kind} has the value {value!r} twice; leave one out")
+            raise SearchSpaceError(f"values of {kind} must differ, got {value!r} twice; remove one")
         seen.add(key)
     return read
 
 
 def _key(value: Value) -> object:
-    """A hashable key: equal for values that are the same."""
+    """Return a hashable key that is equal for equal values."""
     if isinstance(value, tuple | list):
         return tuple(map(_key, value))
     return isinstance(value, bool), value
 
 
 def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
-    """A condition with a tuple of values for each parent; None if there is none.
+    """Return a condition with a tuple of values for each parent, or None.
 
     Raises:
         SearchSpaceError: It is not a condition.
@@ -131,7 +134,7 @@ def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(isinstance(parent, str) for parent in when):
-        raise SearchSpaceError(f"when must be a dict {{name: value}}, got {when!r}")
+        raise SearchSpaceError(f"when must be a dict {{name: value}}, got {when!r}; use when={{'optimizer': 'sgd'}}")
     conditions = {}
     for parent, values in when.items():
         many = isinstance(values, Sequence) and not isinstance(values, str)
@@ -140,7 +143,7 @@ def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
 
 
 def read_number(value: object) -> float | None:
-    """``value`` as a finite plain number, an int where it is one; None if it is no such number."""
+    """Return ``value`` as a finite Python number, or None."""
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

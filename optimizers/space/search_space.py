@@ -1,11 +1,11 @@
-"""The search space: named domains, and the maps between configurations and the unit cube."""
+"""The search space: named domains with conditions, constraints and priors, and the maps to and from the unit cube."""
 
 from __future__ import annotations
 
 import copy
 import keyword
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from types import MappingProxyType
@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.near_names import did_you_mean
-from optimizers.checks.options import short
+from optimizers.checks import did_you_mean, short
 from optimizers.errors import SearchSpaceError
-from optimizers.space.config import Config
-from optimizers.space.constraints import Constraint, holds, name_of
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Constant, domain_from_json
-from optimizers.space.joint_prior import JointPrior
+from optimizers.space import Config
+from optimizers.space.domains import Constant, Dimension, Domain, domain_from_json
+from optimizers.space.priors import UNIFORM_SHARE, Array
 from optimizers.space.scalars import Value
 from optimizers.space.spellings import MAGGY_METHODS, read_domain
 
-_MAX_DRAWS = 10_000  # without one that the constraints allow
-_MOST_LOOKED_AT = 1_000  # values of a parent, for one with which a parameter is not active
+Constraint = Callable[[Config], bool]
+"""A function that returns whether a configuration, with only its active parameters, is allowed."""
+
+_MAX_DRAWS = 10_000  # without an allowed one
+_MOST_LOOKED_AT = 1_000  # values of a parent, to find one that deactivates a parameter
 
 
 class SearchSpace:
-    """Parameters by name, in order; some may be active only under conditions, and :meth:`where` relates them.
+    """Named parameters with their domains. Conditions may deactivate some, and :meth:`where` adds constraints.
 
-    A configuration is a point of the unit cube of ``d`` dimensions, one for each parameter that is
-    not a :class:`~optimizers.space.domains.Constant`, in the order of the space.
+    A configuration is a point of the unit cube of ``d`` dimensions: one for each parameter that is not a
+    :class:`~optimizers.space.domains.Constant`, in the order of the space.
 
     Args:
-        params: Domains by name, or any spelling that :func:`~optimizers.space.spellings.read_domain` knows.
+        params: Domains by name, or any spelling that :func:`~optimizers.space.spellings.read_domain` accepts.
         **named: More of them.
 
     Raises:
@@ -62,10 +62,10 @@ class SearchSpace:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
             raise SearchSpaceError(
-                f"a search space maps names to domains, got {params!r}; use a dict such as {{'lr': Float(1e-4, 1e-1)}}"
+                f"a search space must be a dict of names and domains, got {params!r}; use {{'lr': Float(1e-4, 1e-1)}}"
             )
         if twice := sorted(set(params) & set(named)):
-            raise SearchSpaceError(f"parameters {twice} are given twice; leave one of each out")
+            raise SearchSpaceError(f"parameters {twice} are given twice; remove one of each")
         spellings = {**params, **named}
         self._domains = {_checked(name): read_domain(name, spelling) for name, spelling in spellings.items()}
         self._check_conditions()
@@ -74,25 +74,25 @@ class SearchSpace:
             self._parents_first = tuple(TopologicalSorter(parents).static_order())
         except CycleError as error:
             cycle = " <- ".join(error.args[1])
-            raise SearchSpaceError(f"conditions go in a circle: {cycle}; drop the when of one") from None
+            raise SearchSpaceError(f"conditions must not form a cycle, got {cycle}; remove one of them") from None
         self._dimensions = tuple(n for n, domain in self._domains.items() if not isinstance(domain, Constant))
         self._joint_prior = JointPrior(self._domains, self._dimensions)
         self._constraints: tuple[Constraint, ...] = ()
 
     def where(self, constraint: Constraint) -> SearchSpace:
-        """A copy of this space without the configurations that ``constraint`` does not allow.
+        """Return a copy of this space without the configurations that ``constraint`` rejects.
 
-        Optimizers propose what is allowed alone. Several constraints hold together. Functions have no JSON
-        form, so :meth:`to_json` is that of the space without them.
+        Optimizers propose only allowed configurations. Several constraints must all hold. Functions have no JSON form,
+        so :meth:`to_json` leaves constraints out.
 
         Args:
-            constraint: A function of a configuration (a dict of the active parameters) that returns True
-                if it is allowed. It must depend on nothing else. An optimizer with a model asks it some hundreds
-                of times for a proposal.
+            constraint: A function of a configuration (a dict of the active parameters) that returns True if it is
+                allowed. It must depend on nothing else. An optimizer with a model calls it several hundred times per
+                proposal.
 
         Raises:
-            SearchSpaceError: It is no function, raises, answers with something else than True or False,
-                or allows none of 10,000 random configurations.
+            SearchSpaceError: The constraint is not a function, raises, returns something other than True or False, or
+                allows none of 10,000 random configurations.
 
         Example:
             >>> space = SearchSpace(low=Float(0, 1), high=Float(0, 1))
@@ -101,11 +101,13 @@ class SearchSpace:
             False
         """
         if not callable(constraint):
-            raise SearchSpaceError(f"a constraint is a function of a configuration, got {constraint!r}; use a lambda")
+            raise SearchSpaceError(
+                f"constraint must be a function of a configuration, got {constraint!r}; use a lambda"
+            )
         space = copy.copy(self)
         space._constraints = (*self._constraints, constraint)
-        space.sample(np.random.default_rng(0))  # raises here if no configuration is allowed
-        for config in space._activities():  # or if it needs what is not always there
+        space.sample(np.random.default_rng(0))  # raises if no configuration is allowed
+        for config in space._activities():  # or if it needs a parameter that may be inactive
             space.allows(config)
         return space
 
@@ -116,12 +118,12 @@ class SearchSpace:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Names of the unit cube's ``d`` axes: all parameters but the constants, in order."""
+        """Names of the unit cube's ``d`` axes: all parameters except constants, in order."""
         return self._dimensions
 
     @property
     def parents_first(self) -> tuple[str, ...]:
-        """Names of all parameters, each after those that its condition names."""
+        """Names of all parameters, each after the parents in its condition."""
         return self._parents_first
 
     @property
@@ -133,7 +135,7 @@ class SearchSpace:
     def size(self) -> int | None:
         """Upper bound on the number of configurations; None if infinite.
 
-        It is reached without conditions and constraints.
+        It is exact without conditions and constraints.
         """
         sizes = [domain.size for domain in self._domains.values()]
         known = [size for size in sizes if size is not None]
@@ -151,9 +153,9 @@ class SearchSpace:
 
     @property
     def prior_config(self) -> Config | None:
-        """The configuration of all priors, with other parameters at the middle of their axes.
+        """The configuration of all priors, with the other parameters at the middle of their axes.
 
-        None if there is no prior, or if the constraints do not allow it.
+        None if there is no prior, or if the constraints reject the configuration.
         """
         if not self.has_prior:
             return None
@@ -161,18 +163,18 @@ class SearchSpace:
         return config if self.allows(config) else None
 
     def allows(self, config: Mapping[str, Any]) -> bool:
-        """Whether the constraints of :meth:`where` all hold for ``config``, which is otherwise valid.
+        """Return whether all constraints of :meth:`where` hold for ``config``, which is valid otherwise.
 
         Raises:
-            SearchSpaceError: A constraint raises, or answers with something else than True or False.
+            SearchSpaceError: A constraint raises, or returns something other than True or False.
         """
         return all(holds(constraint, config) for constraint in self._constraints)
 
     def is_active(self, name: str, config: Mapping[str, Any]) -> bool:
-        """Whether the parameter ``name`` is active, as the parents' values in ``config`` have it.
+        """Return whether the parameter ``name`` is active, given its parents' values in ``config``.
 
         Raises:
-            SearchSpaceError: There is no such parameter.
+            SearchSpaceError: The parameter does not exist.
         """
         return all(
             parent in config
@@ -182,10 +184,13 @@ class SearchSpace:
         )
 
     def sample(self, rng: np.random.Generator) -> Config:
-        """A configuration drawn from the unit cube, and drawn again until the constraints allow it.
+        """Draw a configuration from the unit cube, and repeat until the constraints allow it.
 
-        Draws are uniform where there is no prior. Else three in four come from the priors, each parameter
-        on its own, and the fourth is uniform all the same.
+        Draws are uniform without a prior. With priors, three draws in four come from them, independently for each
+        parameter, and the fourth is uniform.
+
+        Args:
+            rng: Source of randomness.
 
         Raises:
             SearchSpaceError: None of 10,000 draws is allowed.
@@ -201,29 +206,28 @@ class SearchSpace:
         )
 
     def log_prior(self, units: Any) -> NDArray[np.float64]:
-        """The logarithm of how much likelier points are under the priors than without any.
+        """Return how much more likely points are under the priors than without any, as a logarithm.
 
-        The density from which :meth:`sample` draws (constraints left aside). It lies nowhere below
-        ``log(0.25)``, since a quarter of the draws is uniform. For acquisition functions that weigh their
-        values with it: Hvarfner et al., "piBO: Augmenting Acquisition Functions with User Beliefs for
-        Bayesian Optimization", ICLR 2022.
+        This is the density that :meth:`sample` draws from, without constraints. It is never below ``log(0.25)``,
+        because a quarter of the draws is uniform. Acquisition functions can weigh their values with it (Hvarfner et
+        al., "piBO: Augmenting Acquisition Functions with User Beliefs for Bayesian Optimization", ICLR 2022).
 
         Args:
             units: Points of the unit cube, of shape (n, d).
 
         Returns:
-            Natural logarithms, of shape (n,): all 0 without priors.
+            Natural logarithms, of shape (n,). All are 0 without priors.
 
         Raises:
             SearchSpaceError: The shape does not fit.
         """
         points = np.asarray(units, dtype=float)
         if points.ndim != 2 or points.shape[1] != len(self._dimensions):
-            raise SearchSpaceError(f"points need the shape (n, {len(self._dimensions)}), got {points.shape}")
+            raise SearchSpaceError(f"units must have the shape (n, {len(self._dimensions)}), got {points.shape}")
         return self._joint_prior.log_density(points)
 
     def from_unit(self, u: Any) -> Config:
-        """The configuration at a point of the unit cube; parameters that are not active are left out.
+        """Return the configuration at a point of the unit cube, without inactive parameters.
 
         Args:
             u: Coordinates, of shape (d,), each in [0, 1].
@@ -233,7 +237,7 @@ class SearchSpace:
         """
         point = np.asarray(u, dtype=float)
         if point.shape != (len(self._dimensions),):
-            raise SearchSpaceError(f"a point needs the shape ({len(self._dimensions)},), got {point.shape}")
+            raise SearchSpaceError(f"u must have the shape ({len(self._dimensions)},), got {point.shape}")
         coordinates = dict(zip(self._dimensions, point.tolist(), strict=True))
         config: Config = {}
         for name in self._parents_first:
@@ -242,9 +246,9 @@ class SearchSpace:
         return {name: config[name] for name in self._domains if name in config}
 
     def to_unit(self, config: Mapping[str, Any]) -> NDArray[np.float64]:
-        """The point of a configuration: shape (d,), with 0.5 for parameters that ``config`` lacks.
+        """Return the point of a configuration: shape (d,), with 0.5 for parameters that ``config`` lacks.
 
-        Discrete values lie in the middle of their cells, so a configuration has one point.
+        Discrete values are at the middle of their cells, so each configuration has one point.
 
         Raises:
             SearchSpaceError: A value is not in its domain.
@@ -253,18 +257,18 @@ class SearchSpace:
         return np.array([domains[n].to_unit(config[n]) if n in config else 0.5 for n in self._dimensions])
 
     def key(self, config: Mapping[str, Any]) -> bytes:
-        """The point of ``config`` as bytes: equal for equal configurations alone, and hashable."""
+        """Return the point of ``config`` as bytes: a hashable key that is equal only for equal configurations."""
         return self.to_unit(config).tobytes()
 
     def validate(self, config: Mapping[str, Any]) -> Config:
-        """``config`` in the order of the space and with plain values of the domains' own types.
+        """Return ``config`` in the order of the space, with plain Python values of the domains' types.
 
         Raises:
-            SearchSpaceError: A name is unknown, an active parameter is missing or an inactive one
-                given, a value is not in its domain, or a constraint does not hold.
+            SearchSpaceError: A name is unknown, an active parameter is missing, an inactive one is given, a value is
+                not in its domain, or a constraint does not hold.
         """
         if not isinstance(config, Mapping):
-            raise SearchSpaceError(f"a configuration is a dict of parameters, got {short(config)}; use {{name: value}}")
+            raise SearchSpaceError(f"a configuration must be a dict, got {short(config)}; use {{name: value}}")
         for name in config:
             self._domain(name)
         checked: Config = {}
@@ -272,9 +276,9 @@ class SearchSpace:
             if not self.is_active(name, checked):
                 if name in config:
                     when = self._domains[name].conditions
-                    raise SearchSpaceError(f"{name!r} is active only when {when}; leave it out of {config!r}")
+                    raise SearchSpaceError(f"{name!r} is only active when {when}; remove it from {config!r}")
             elif name not in config:
-                raise SearchSpaceError(f"{name!r} is missing in {config!r}; give it a value")
+                raise SearchSpaceError(f"{name!r} is missing in {config!r}; add a value")
             else:
                 try:
                     checked[name] = self._domains[name].normalize(config[name])
@@ -287,7 +291,7 @@ class SearchSpace:
         return checked
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :meth:`from_json` reads back, without constraints."""
+        """Return a plain dict that :meth:`from_json` reads back, without constraints."""
         return {name: domain.to_json() for name, domain in self._domains.items()}
 
     @classmethod
@@ -295,10 +299,10 @@ class SearchSpace:
         """Read a space from the form of :meth:`to_json`.
 
         Raises:
-            SearchSpaceError: It is no such form.
+            SearchSpaceError: The data do not have this form.
         """
         if not isinstance(data, Mapping) or not all(isinstance(domain, Mapping) for domain in data.values()):
-            raise SearchSpaceError(f"data must be a dict that space.to_json() made, got {short(data)}")
+            raise SearchSpaceError(f"data must be a dict that space.to_json() returned, got {short(data)}")
         return cls({name: domain_from_json(domain) for name, domain in data.items()})
 
     def __len__(self) -> int:
@@ -326,7 +330,7 @@ class SearchSpace:
         return f"SearchSpace({params})" + "".join(f".where({name_of(constraint)})" for constraint in self._constraints)
 
     def _activities(self) -> Iterator[Config]:
-        """Configurations in which each conditional parameter is active for each reason, and is not."""
+        """Yield configurations in which each conditional parameter is active for each reason, or inactive."""
         rng = np.random.default_rng(0)
         for name in self._parents_first:
             for parent, values in self._domains[name].conditions.items():
@@ -343,7 +347,7 @@ class SearchSpace:
                     yield self.from_unit(u)
 
     def _place(self, u: NDArray[np.float64], name: str, value: Value) -> None:
-        """Move a point to where a parameter has a value, and where it is active."""
+        """Move a point to where a parameter has a value and is active."""
         if name in self._dimensions:
             u[self._dimensions.index(name)] = self._domains[name].to_unit(value)
         for parent, values in self._domains[name].conditions.items():
@@ -361,7 +365,7 @@ class SearchSpace:
                 try:
                     parent_domain = self._domain(parent)
                     if parent_domain.size is None:
-                        raise SearchSpaceError("it is continuous and hits no value exactly; give it a step")
+                        raise SearchSpaceError("it is continuous, so no value is hit exactly; use a step")
                     for value in values:
                         parent_domain.normalize(value)
                 except SearchSpaceError as error:
@@ -371,7 +375,95 @@ class SearchSpace:
 def _checked(name: object) -> str:
     if not isinstance(name, str) or not name.strip() or name != name.strip() or not name.isprintable():
         raise SearchSpaceError(
-            f"a parameter's name is a text of printable characters, without spaces around it, got {name!r}; use one "
+            f"a name must be a text of printable characters without spaces around it, got {name!r}; use one "
             "such as 'lr' or 'model.lr'"
         )
     return name
+
+
+class JointPrior:
+    """A density on the unit cube of a search space.
+
+    Each parameter has a separate prior, or none. The prior of an inactive parameter has no effect. The product of the
+    priors is mixed with a share of the uniform density, so that a wrong prior excludes no region.
+
+    Args:
+        domains: Domains of all parameters, by name.
+        dimensions: Names of the axes, in order.
+    """
+
+    def __init__(self, domains: Mapping[str, Domain], dimensions: Sequence[str]) -> None:
+        self._domains = domains
+        self._axes = {name: axis for axis, name in enumerate(dimensions)}
+        densities = {name: domain.density for name, domain in domains.items() if isinstance(domain, Dimension)}
+        self._priors = {name: prior for name, prior in densities.items() if prior is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._priors)
+
+    @property
+    def centre(self) -> Array:
+        """The position of all priors, shape (d,), with 0.5 for parameters without one."""
+        centre = np.full(len(self._axes), 0.5)
+        for name in self._priors:
+            domain = self._domains[name]
+            assert isinstance(domain, Dimension)
+            centre[self._axes[name]] = domain.to_unit(domain.prior)
+        return centre
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Draw a point from the density, shape (d,)."""
+        point = rng.random(len(self._axes))
+        if self._priors and rng.random() >= UNIFORM_SHARE:
+            for name, prior in self._priors.items():
+                axis = self._axes[name]
+                point[axis] = prior.quantile(point[axis])
+        return point
+
+    def log_density(self, points: Array) -> Array:
+        """Return the natural logarithm of the density at ``points``, shape (n, d) to (n,)."""
+        total = np.zeros(len(points))
+        if not self._priors:
+            return total
+        for name, prior in self._priors.items():
+            density = prior.log_density(points[:, self._axes[name]])
+            total += np.where(self._is_active(name, points), density, 0.0)
+        mixed: Array = np.logaddexp(math.log(1.0 - UNIFORM_SHARE) + total, math.log(UNIFORM_SHARE))
+        return mixed
+
+    def _is_active(self, name: str, points: Array) -> NDArray[np.bool_]:
+        active = np.ones(len(points), dtype=bool)
+        for parent, values in self._domains[name].conditions.items():
+            domain = self._domains[parent]
+            column = points[:, self._axes[parent]] if parent in self._axes else np.full(len(points), 0.5)
+            positions, places = np.unique(column, return_inverse=True)  # few, since a parent is discrete
+            known = [domain.from_unit(position) for position in positions.tolist()]
+            hits = [any(domain.equal(of_parent, value) for value in values) for of_parent in known]
+            active &= np.array(hits, dtype=bool)[places] & self._is_active(parent, points)
+        return active
+
+
+def name_of(constraint: Constraint) -> str:
+    """Return a constraint's name for messages."""
+    return str(getattr(constraint, "__name__", None) or repr(constraint))
+
+
+def holds(constraint: Constraint, config: Mapping[str, Any]) -> bool:
+    """Return whether ``constraint`` allows ``config``.
+
+    Raises:
+        SearchSpaceError: The function raises, or returns something other than True or False.
+    """
+    try:
+        answer: object = constraint(dict(config))
+    except Exception as error:
+        remedy = "; use config.get(name), because inactive parameters are left out"
+        raise SearchSpaceError(
+            f"the constraint {name_of(constraint)} raised {error!r} for {dict(config)!r}"
+            f"{remedy if isinstance(error, KeyError) else ''}"
+        ) from error
+    if not isinstance(answer, bool | np.bool_):
+        raise SearchSpaceError(
+            f"the constraint {name_of(constraint)} must return True or False, got {answer!r} for {dict(config)!r}"
+        )
+    return bool(answer)

@@ -1,4 +1,4 @@
-"""The short ways to write a domain: lists, scalars, JSON and the tuples of Maggy's ``Searchspace``."""
+"""Short ways to write a domain: lists, scalars, JSON and the tuples of Maggy's ``Searchspace``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 from optimizers.errors import SearchSpaceError
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, domain_from_json
 from optimizers.space.scalars import read_number, read_scalar
 
 _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
@@ -23,30 +22,30 @@ MAGGY_METHODS = {
     "add": "; unlike in the first Maggy, pass all parameters at once: SearchSpace(lr=Float(1e-4, 1e-1))",
     "get": "; unlike in the first Maggy, use space.domains[name]",
 }
-"""Methods of the first Maggy's ``Searchspace``, and what does the same here."""
+"""Methods of the first Maggy's ``Searchspace``, with their replacements."""
 
 _OF_A_DOMAIN = frozenset({"values", "choices", "categories", "options", "sequence", "bounds", "range", "when"})
-"""Keys whose values may be lists and dicts where a dict is one domain, ours or of another library."""
+"""Keys whose values may be lists and dicts in a dict that is a single domain, ours or of another library."""
 
 
 def read_domain(name: str, spelling: Any) -> Domain:
-    """The domain that ``spelling`` stands for.
+    """Return the domain that ``spelling`` stands for.
 
     ==============================  ==========================================================
     ``Float(0, 1)`` and the like    itself
     ``["relu", "gelu"]``, a range   :class:`Choice`
     ``0.1``, ``"adam"``, ``None``   :class:`Constant`
-    ``("DOUBLE", [0, 1])``          :class:`Float`; so ``INTEGER``, ``DISCRETE`` (:class:`Ordinal`)
+    ``("DOUBLE", [0, 1])``          :class:`Float`; also ``INTEGER``, ``DISCRETE`` (:class:`Ordinal`)
                                     and ``CATEGORICAL`` (:class:`Choice`), in any case
     ``{"type": "float", ...}``      the form of :meth:`Domain.to_json`
     ==============================  ==========================================================
 
     Args:
-        name: The parameter's name, for the message of an error.
+        name: Name of the parameter, for the error message.
         spelling: What the user wrote.
 
     Raises:
-        SearchSpaceError: It stands for no domain, or for more than one.
+        SearchSpaceError: The spelling is not a domain, or is ambiguous.
 
     Example:
         >>> read_domain("units", ("INTEGER", [16, 256]))
@@ -64,7 +63,7 @@ def read_domain(name: str, spelling: Any) -> Domain:
 
 
 def _nested(spelling: Mapping[Any, Any]) -> list[Any]:
-    """The keys of a dict that is a search space within another one; none for a domain that is written as a dict."""
+    """Return the keys of a dict that is a nested search space, and none for a domain written as a dict."""
     domains = (Domain, Mapping, list, range)
     if not any(isinstance(value, domains) and key not in _OF_A_DOMAIN for key, value in spelling.items()):
         return []
@@ -82,21 +81,26 @@ def _read(spelling: Any) -> Domain:
         case Mapping():
             return domain_from_json(spelling)
         case type() if issubclass(spelling, Domain):
-            raise SearchSpaceError(f"got the class {spelling.__name__}; give it its arguments")
+            raise SearchSpaceError(
+                f"a domain must have arguments, got the class {spelling.__name__}; use {spelling.__name__}(...)"
+            )
         case str():
             _check_no_list(spelling)
             return Constant(spelling)
         case set() | frozenset():
-            raise SearchSpaceError(f"a set has no order, got {spelling!r}; use a list: {sorted(spelling, key=repr)!r}")
+            raise SearchSpaceError(f"values must be a list, got {spelling!r}; use {sorted(spelling, key=repr)!r}")
         case type():
             raise SearchSpaceError(
-                f"got the class {spelling.__name__}; use Float(low, high), Integer(low, high) or a list"
+                f"a domain must not be a class, got {spelling.__name__}; use Float(low, high), Integer(low, high) "
+                "or a list"
             )
         case _ if callable(spelling):
-            raise SearchSpaceError(f"got the function {spelling!r}; use Float(low, high), Integer(low, high) or a list")
+            raise SearchSpaceError(
+                f"a domain must not be a function, got {spelling!r}; use Float(low, high), Integer(low, high) or a list"
+            )
         case _ if getattr(spelling, "shape", ()):
             raise SearchSpaceError(
-                f"got a {type(spelling).__name__}, {spelling!r}; use a list of its values: .tolist()"
+                f"values must be a list, got a {type(spelling).__name__}, {spelling!r}; use .tolist()"
             )
         case _ if any(hasattr(spelling, name) for name in ("rvs", "sample", "low")):
             raise SearchSpaceError(_instead_of(spelling))
@@ -105,7 +109,7 @@ def _read(spelling: Any) -> Domain:
 
 
 def _instead_of(distribution: Any) -> str:
-    """What to write for a distribution of scipy, or for one of another library, such as Optuna's."""
+    """Return an error message for a distribution of scipy or of another library, such as Optuna."""
     known = getattr(getattr(distribution, "dist", None), "name", type(distribution).__name__)
     kind = "Integer" if "int" in known.lower() else "Float"
     is_log = "log" in known.lower() or known == "reciprocal" or getattr(distribution, "log", None) is True
@@ -116,7 +120,7 @@ def _instead_of(distribution: Any) -> str:
         bounds = [read_number(getattr(distribution, name, None)) for name in ("low", "high")]
     finite = [f"{bound:g}" for bound in bounds if bound is not None]
     low, high = finite if len(finite) == 2 else ("low", "high")
-    return f"got the distribution {known}, which is no domain; use {kind}({low}, {high}{log})"
+    return f"a domain must not be a distribution, got {known}; use {kind}({low}, {high}{log})"
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -127,14 +131,14 @@ _CALL = re.compile(
 
 
 def _check_no_list(text: str) -> None:
-    """Raise where a text looks like several numbers or a domain: read as it is, it would be a constant."""
+    """Raise if a text looks like several numbers or a domain, because it would be read as a constant."""
     if not (_NUMBERS.fullmatch(text) or _CALL.fullmatch(text)):
         return
     numbers = re.findall(_NUMBER, text)
     values = f"[{', '.join(numbers)}]"
     span = f" or Float({numbers[0]}, {numbers[1]})" if len(numbers) == 2 else ""
     raise SearchSpaceError(
-        f"the text {text!r} would be one constant; leave the quotes out: {values}{span}, or use Constant({text!r}) if "
+        f"the text {text!r} would be a constant; use {values}{span} without quotes, or Constant({text!r}) if "
         "the text itself is the value"
     )
 
@@ -144,7 +148,7 @@ def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
         case (a, b) if read_number(a) is not None and read_number(b) is not None:
             whole = f", Integer({a!r}, {b!r})" if isinstance(a, int) and isinstance(b, int) else ""
             raise SearchSpaceError(
-                f"({a!r}, {b!r}) may mean a range or two values; use Float({a!r}, {b!r}){whole} or [{a!r}, {b!r}]"
+                f"({a!r}, {b!r}) may be a range or two values; use Float({a!r}, {b!r}){whole} or [{a!r}, {b!r}]"
             )
         case (str(kind), list() | tuple() as values):
             make = _MAGGY.get(kind.upper())
@@ -155,7 +159,7 @@ def _read_tuple(spelling: tuple[Any, ...]) -> Domain:
                     "Integer(low, high) or a list of values"
                 )
             if make not in (Ordinal, Choice) and len(values) != 2:
-                raise SearchSpaceError(f"{kind!r} takes [low, high], got {values!r}")
+                raise SearchSpaceError(f"{kind!r} must have [low, high], got {values!r}")
             return make(values)
         case _:
             raise SearchSpaceError(

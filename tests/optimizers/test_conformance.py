@@ -12,11 +12,11 @@ from hypothesis_profiles import IS_THOROUGH
 
 from optimizers.core.base import Grant, History, Optimizer, Problem, Scheduler
 from optimizers.registry import make_optimizer, names
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer
@@ -192,7 +192,7 @@ class Rude(RandomSearch):
         (Single, r"ask\(\d+\) raises nothing .*two objectives"),
         (Rude, "an optimizer that does not serve a problem raises OptimizerError .*KeyError"),
         (Forgetful, "the same ask gives the same answer"),
-        (Counting, "an answer depends on the seed, the index and the history alone"),
+        (Counting, "a proposal depends only on the seed, the index and the history"),
         (Seedless, "another seed gives other proposals"),
         (NumpyScalars, "values are plain Python scalars, .*float64"),
         (Stray, "validating a proposal raises nothing .*no 'extra'"),

@@ -61,7 +61,7 @@ def test_a_study_takes_no_nonsense(name: str, taken: list[Any]) -> None:
 
 @pytest.mark.parametrize("space", [None, 3, "yes", [1]])
 def test_a_space_is_a_dict(space: Any) -> None:
-    with pytest.raises(SearchSpaceError, match="space maps names to domains, got"):
+    with pytest.raises(SearchSpaceError, match="space must be a dict of names and domains, got"):
         Study(space, RandomSearch())
 
 
@@ -86,7 +86,7 @@ def test_a_study_of_a_training_alone_asks_for_nothing() -> None:
 def test_a_study_is_told_of_its_trials(trial: Any) -> None:
     study = Study(SPACE, RandomSearch())
     for tell in (lambda: study.tell(trial), lambda: study.report(trial, 1, 0.5), lambda: study.fail(trial)):
-        with pytest.raises(UserError, match=r"trial must be what study.ask\(\) returned"):
+        with pytest.raises(UserError, match=r"trial must be a trial that study.ask\(\) returned"):
             tell()
 
 
@@ -111,8 +111,8 @@ def test_a_number_is_a_number(make: Callable[[Any], Optimizer], message: str) ->
     [
         (lambda: ASHA(reduction_factor=3), r"ASHA\(\) has no .* got reduction_factor=3 \(did you mean 'eta'\?\)"),  # type: ignore[call-arg]
         (lambda: BOHB(grace_period=1), r"BOHB\(\) has no argument 'grace_period', .* mean 'min_budget'"),  # type: ignore[call-arg]
-        (lambda: ASHA(3), r"by place, and got 3; give it its name: eta=, "),  # type: ignore[misc]
-        (lambda: Sobol(3), r"Sobol\(\) takes no argument by place, and got 3; leave it out$"),  # type: ignore[call-arg]
+        (lambda: ASHA(3), r"by position, got 3; pass it by name: eta=, "),  # type: ignore[misc]
+        (lambda: Sobol(3), r"Sobol\(\) takes no argument by position, got 3; leave it out$"),  # type: ignore[call-arg]
         (lambda: Sobol(seed=3), "no argument 'seed', got seed=3; it takes no arguments$"),  # type: ignore[call-arg]
         (lambda: Threshold(), "missing a required argument: 'step'; it takes optimizer, step, worse_than, direction"),  # type: ignore[call-arg]
     ],
@@ -132,13 +132,13 @@ def test_a_log_scale_is_wanted_or_not(kind: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("config", [None, 3, "yes", [1], ["x"]])
 def test_a_configuration_is_a_dict(config: Any) -> None:
-    with pytest.raises(SearchSpaceError, match="a configuration is a dict of parameters, got"):
+    with pytest.raises(SearchSpaceError, match="a configuration must be a dict, got"):
         SearchSpace(SPACE).validate(config)
 
 
 @pytest.mark.parametrize("data", [None, 3, {"x": 1}])
 def test_a_space_is_read_from_its_own_form_alone(data: Any) -> None:
-    with pytest.raises(SearchSpaceError, match=r"data must be a dict that space.to_json\(\) made"):
+    with pytest.raises(SearchSpaceError, match=r"data must be a dict that space.to_json\(\) returned"):
         SearchSpace.from_json(data)
 
 
@@ -174,7 +174,9 @@ class Granting(Scheduler):
 
 @pytest.mark.parametrize("answer", [3, "yes", [1], (0.5,), Proposal(3)])  # type: ignore[arg-type]
 def test_what_is_no_configuration_is_no_proposal(answer: Any) -> None:
-    with pytest.raises(OptimizerError, match=r"Answering.ask\(\) answered .*; let it return a dict of the parameters"):
+    with pytest.raises(
+        OptimizerError, match=r"Answering.ask\(\) must return a configuration, got .*; use a dict of the param"
+    ):
         Study(SPACE, Answering(answer)).ask()
 
 
@@ -183,16 +185,18 @@ def test_what_is_no_configuration_is_no_proposal(answer: Any) -> None:
 )  # type: ignore[arg-type]
 def test_a_grant_is_of_one_step_or_more(answer: Any) -> None:
     study = Study(SPACE, Answering({"x": 0.5}, Granting(answer)), max_budget=9)
-    with pytest.raises(OptimizerError, match=r"Granting.grant\(0\) answered .*; let it return Grant\(budget, milesto"):
+    with pytest.raises(
+        OptimizerError, match=r"Granting.grant\(0\) must return a Grant, got .*; use Grant\(budget, milesto"
+    ):
         study.ask()
 
 
 def test_a_scheduler_is_one() -> None:
-    with pytest.raises(OptimizerError, match=r"Answering.scheduler\(problem\) returned 3, which is no Scheduler; let"):
+    with pytest.raises(OptimizerError, match=r"Answering.scheduler\(problem\) must return a Scheduler, got 3; use"):
         Study(SPACE, Answering(None, 3))
 
 
 @pytest.mark.parametrize("factory", [None, 3, RandomSearch(), lambda: 3])
 def test_the_suite_makes_its_optimizers(factory: Any) -> None:
-    with pytest.raises(OptimizerError, match="factory must make a fresh optimizer each time that it is called, got"):
+    with pytest.raises(OptimizerError, match="factory must return a new optimizer at each call, got"):
         check_optimizer(factory)

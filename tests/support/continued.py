@@ -11,7 +11,7 @@ import pytest
 from maggy_like import ASHA, Result, lagom
 from optimizers.core.base import Decision, FullBudget, Grant, Problem
 from optimizers.core.trial import Trial, TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 
 MAX_BUDGET = 4
 

@@ -23,9 +23,9 @@ from maggy_like.protocol.messages import (
 )
 from optimizers.core.base import Optimizer
 from optimizers.core.events import Event
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.core.trial import FailureKind
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.space.domains import Float
 
 

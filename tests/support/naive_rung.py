@@ -42,7 +42,7 @@ class NaiveRung:
             return None
         return next((trial for trial in self.best() if trial in self.at_rest - self.promoted), None)
 
-    def best_at_rest(self) -> int | None:
+    def best_paused(self) -> int | None:
         able = self.at_rest - self.promoted
         rested = sorted(result for result in self.results if result[2] in able and result[0] < math.inf)
         return rested[0][2] if rested else None

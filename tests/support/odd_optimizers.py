@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from optimizers.core.base import History, Optimizer
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 
 class Told(Optimizer):

@@ -17,8 +17,8 @@ from optuna.trial import FrozenTrial
 from optimizers.core.base import History, Optimizer
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
-from optimizers.samplers.adapters import OptunaSampler
-from optimizers.space.config import Config
+from optimizers.samplers.optuna_sampler import OptunaSampler
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 

@@ -16,8 +16,8 @@ from maggy_like.protocol.messages import (
     OutcomeKind,
     ToWorker,
 )
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
+from optimizers.core.trial import FailureKind
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Threshold
 from optimizers.space.domains import Float

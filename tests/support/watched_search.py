@@ -12,8 +12,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.run import Options
 from optimizers.core.base import Optimizer
 from optimizers.core.study import Study
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import Patience

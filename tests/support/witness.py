@@ -37,7 +37,7 @@ from optimizers.core.base import Decision, History, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 
 def said(study: Study) -> str:

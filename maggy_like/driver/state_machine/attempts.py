@@ -33,11 +33,9 @@ from maggy_like.protocol.messages import (
     ToWorker,
     Waiting,
 )
-from optimizers.core.curve import Curve
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Columns, Event, Measured
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Curve, Failure, FailureKind, Trial, TrialState
 
 MAX_NODES = 20
 """A trial fails as the likely cause of lost machines after this many of them at the earliest."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from maggy_like.errors import TrialsFailedError
 from optimizers.core.events import AttemptEnded
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2

@@ -11,7 +11,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Finished, Shutdown
 from optimizers.core.events import TrialCreated
 from optimizers.core.trial import Failure, Trial, TrialState
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 PATIENCE = 30.0
 """Seconds that a training waits for lost workers before it continues with the others."""

@@ -10,7 +10,7 @@ from maggy_like.driver.state_machine.inputs import SuggestionReady
 from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 MOST = 256
 """Proposals that one question asks for at most: a large gang uses hundreds a second, and each question takes a turn of

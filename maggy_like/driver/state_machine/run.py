@@ -22,10 +22,9 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
 from maggy_like.protocol.torchrun import UNEVEN
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure
-from optimizers.space.config import Config
+from optimizers.core.trial import Failure, FailureKind
+from optimizers.space import Config
 
 # -- options ------------------------------------------------------------------------------------------
 

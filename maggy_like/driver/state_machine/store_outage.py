@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from maggy_like.driver.state_machine.commands import Show
 from maggy_like.errors import StoreError
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.trial import FailureKind, Trial, TrialState
 
 STORE_PATIENCE = 600.0
 """Seconds that a run waits for a store that refuses."""

@@ -10,8 +10,7 @@ from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Refused
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure
+from optimizers.core.trial import Failure, FailureKind
 
 LEAVE_PATIENCE = 20.0
 """Seconds in which an attempt may save its state once more before the driver ends it; clouds give 30 and more."""

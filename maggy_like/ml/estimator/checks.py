@@ -38,11 +38,11 @@ from maggy_like.ml.estimator.objective import (
 )
 from maggy_like.ml.estimator.train import SEARCHABLE, Data, TrainingPlan, configure_optimizer
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 if TYPE_CHECKING:
     from maggy_like.ml.estimator.params import TrainingParams
-    from optimizers.space.domain import Domain
+    from optimizers.space.domains import Domain
 
 
 def check_frame(df: object, method: str) -> None:

@@ -13,7 +13,7 @@ from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.fit import fit_network
 from maggy_like.ml.estimator.model import TorchModel
 from maggy_like.ml.estimator.params import ObjectsReader, ObjectsWriter, TrainingParams
-from optimizers.checks.arguments import explains_init
+from optimizers.checks import explains_init
 
 
 @explains_init

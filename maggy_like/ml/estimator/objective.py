@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.arrays import precision_of
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]
 """What a loss takes: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""

@@ -15,7 +15,7 @@ from maggy_like.errors import ConfigError, DataError, PlatformError
 from maggy_like.ml.estimator.objective import Kind
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,7 +20,7 @@ from maggy_like.ml.estimator.network import build_network, freeze, is_lightning,
 from maggy_like.ml.estimator.objective import Loss, Objective, decoded, make_optimizer, optimizer_class, read_loss
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from maggy_like.worker.child.reporter import Reporter
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 
 @dataclass(frozen=True)

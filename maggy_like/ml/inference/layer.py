@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from maggy_like.errors import ConfigError
-from optimizers.checks.near_names import did_you_mean
+from optimizers.checks import did_you_mean
 
 
 class LayerOutput(nn.Module):

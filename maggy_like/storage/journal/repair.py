@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from maggy_like.errors import JournalError
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 UNKNOWN_WORKER = -1
 """The worker of an attempt whose start was lost."""

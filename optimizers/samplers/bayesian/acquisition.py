@@ -1,4 +1,4 @@
-"""The unit cube as a model sees it, how much a configuration is expected to improve on the best, and where most."""
+"""The unit cube as a model sees it, the expected improvement of a configuration, and the search for its maximum."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, logsumexp, ndtr
 
-from optimizers.space.domain import Domain
-from optimizers.space.domains import Choice, Integer
+from optimizers.space.domains import Choice, Domain, Integer
 from optimizers.space.scalars import same
 from optimizers.space.search_space import SearchSpace
 
@@ -23,13 +22,11 @@ _MAX_CELLS = 1024
 class Axes:
     """The axes of a search space's unit cube, for many points at once.
 
-    Points have the shape (n, d); a parameter that is not active lies at 0.5, as
-    :meth:`SearchSpace.to_unit` has it.
+    Points have the shape (n, d). An inactive parameter is at 0.5, as in :meth:`SearchSpace.to_unit`.
 
     Attributes:
         d: Number of axes.
-        groups: Shape (p,): the axis that each feature belongs to. A number has one feature, a choice
-            one for each of its values.
+        groups: Axis of each feature, shape (p,). A number has one feature, a choice one per value.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -49,11 +46,11 @@ class Axes:
         self.groups = np.repeat(np.arange(self.d), widths)
 
     def allows(self, point: Array) -> bool:
-        """Whether the constraints of the space allow the configuration of a point, shape (d,)."""
+        """Return whether the constraints of the space allow the configuration of a point, shape (d,)."""
         return not self.space.has_constraint or self.space.allows(self.space.from_unit(point))
 
     def snap(self, units: Array) -> Array:
-        """The points of the configurations that ``units`` stand for: shape (n, d) to (n, d)."""
+        """Return the points of the configurations at ``units``: shape (n, d) to (n, d)."""
         snapped = units.copy()
         for axis, (positions, borders) in enumerate(zip(self._positions, self._borders, strict=True)):
             if positions is not None:
@@ -67,10 +64,9 @@ class Axes:
         return snapped
 
     def features(self, units: Array) -> Array:
-        """What distances are taken of: shape (n, d) to (n, p).
+        """Return the features that distances are computed from: shape (n, d) to (n, p).
 
-        The squared distance of two values of a choice is 1 where they differ, so that it weighs as
-        much as the whole length of a numeric axis.
+        The squared distance between two values of a choice is 1, the same as the whole length of a numeric axis.
         """
         columns = []
         for axis, positions in enumerate(self._positions):
@@ -82,12 +78,13 @@ class Axes:
         return np.concatenate(columns, axis=1) if columns else np.empty((len(units), 0))
 
     def mutate(self, units: Array, rng: np.random.Generator, scale: Array, rate: float) -> Array:
-        """Neighbours of points, one for each: some axes move by ``scale``, or to another value of a choice.
+        """Return one neighbour per point: some axes move by ``scale``, or to another value of a choice.
 
         Args:
             units: Shape (n, d).
-            scale: Shape (n,): standard deviation of the moves of numbers, as a share of the axis.
-            rate: Probability that an axis moves; at least one does.
+            rng: Source of randomness.
+            scale: Standard deviation of the moves of numbers, as a share of the axis, shape (n,).
+            rate: Probability that an axis moves. At least one does.
         """
         n = len(units)
         moves = rng.random((n, self.d)) < rate
@@ -104,9 +101,9 @@ class Axes:
         return self.snap(np.where(moves, moved, units))
 
     def other_choices(self, point: Array) -> Array:
-        """The points where one choice has another value: shape (d,) to (t, d).
+        """Return the points where one choice has another value: shape (d,) to (t, d).
 
-        A choice that is not active there gives the point itself.
+        An inactive choice gives the point itself.
         """
         changed = [np.empty((0, self.d))]
         for axis, positions in enumerate(self._positions):
@@ -122,7 +119,7 @@ class Axes:
         return len(positions) if self._is_choice[axis] and positions is not None else 1
 
     def _read_conditions(self) -> list[tuple[int, list[tuple[int, Array]], bool]]:
-        """For each conditional axis, parents first: the positions that each parent must have, or whether never."""
+        """Return each conditional axis, parents first, with its parents' positions and whether it is never active."""
         index = {name: axis for axis, name in enumerate(self.space.dimensions)}
         conditions = []
         for name in self.space.parents_first:
@@ -152,33 +149,36 @@ class Axes:
 
 
 def _uneven_borders(domain: Domain) -> Array | None:
-    """Where the cells of a domain meet, shape (size - 1,); None if all are of the same width, or it is continuous."""
+    """Return the borders between the cells of a domain, shape (size - 1,), or None.
+
+    None means that all cells have the same width, or that the domain is continuous.
+    """
     if not isinstance(domain, Integer) or not domain.log or domain.size > _MAX_CELLS:
         return None
     edges = np.log(np.arange(domain.low, domain.high + 2) - 0.5)
     return np.asarray((edges[1:-1] - edges[0]) / (edges[-1] - edges[0]))
 
 
-_BROAD, _NEAR = 1024, 512  # points of the first look: anywhere, and around the best known
-_CLIMBERS, _STEPS = 8, 32  # climbs side by side, and steps that each tries in a round
+_BROAD, _NEAR = 1024, 512  # points of the first look: anywhere, and around the best known ones
+_CLIMBERS, _STEPS = 8, 32  # parallel climbs, and steps that each tries per round
 _CLIMB_SCALES = (0.3, 0.1, 0.03)
-_PASSED_OVER = 1.02  # how much further down the next point is after a forbidden one, in the first look
+_PASSED_OVER = 1.02  # factor on the rank after a forbidden point, in the first look
 _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
 def log_augmented_improvement(means: Array, variances: Array, best: Array, noise: float) -> Array:
-    """Logarithm of the augmented expected improvement, averaged over fantasies.
+    """Return the logarithm of the augmented expected improvement, averaged over fantasies.
 
-    The augmentation discounts what another observation cannot show: without it, a point beside the best one would be
-    proposed again and again where the noise is larger than the remaining uncertainty.
+    The augmentation reduces the improvement by what another observation cannot show. Without it, a point next to the
+    best one would be proposed repeatedly if the noise exceeds the remaining uncertainty.
 
     Sources: Huang, Allen, Notz and Zeng, 2006, equation 13; Ament, Daulton, Eriksson, Balandat and Bakshy, "Unexpected
     Improvements to Expected Improvement for Bayesian Optimization", 2023, equations 8 and 9.
 
     Args:
-        means: Posterior means, shape (m, s), a column for each fantasy.
+        means: Posterior means, shape (m, s), a column per fantasy.
         variances: Shape (m,).
-        best: The loss to improve on in each fantasy, shape (s,).
+        best: Loss to improve on in each fantasy, shape (s,).
         noise: Variance of an observation's noise.
 
     Returns:
@@ -191,7 +191,7 @@ def log_augmented_improvement(means: Array, variances: Array, best: Array, noise
 
 
 def _log_h(z: Array) -> Array:
-    """log(phi(z) + z Phi(z)), also where it is far below what floats hold."""
+    """Return log(phi(z) + z Phi(z)), also far below the range of floats."""
     out = np.empty_like(z)
     near = z > -1.0
     a = z[near]
@@ -212,19 +212,20 @@ def maximize(
     taken: set[bytes],
     effort: float = 1.0,
 ) -> Array:
-    """The allowed points of the highest scores, best first: random points, then local search from the best of them.
+    """Return the allowed points with the highest scores, best first, from random points and local search.
 
-    The constraints of the space are functions of a user's, which may take their time: they are asked of few points.
+    Constraints are user functions, which may be slow, so few points are checked.
 
     Args:
-        score: Of points, shape (m, d) to (m,).
+        score: Score of points, shape (m, d) to (m,).
         axes: The unit cube.
         starts: Points to search around, best first, shape (k, d).
+        rng: Source of randomness.
         taken: Points (as bytes) that must not be proposed.
-        effort: Share of the points that are looked at, above 0 and at most 1.
+        effort: Share of the usual number of points, above 0 and at most 1.
 
     Returns:
-        Shape (t, d), a few; empty if every point that was looked at is taken or not allowed.
+        A few points, shape (t, d). Empty if all points are taken or not allowed.
     """
     broad = axes.snap(rng.random((math.ceil(effort * _BROAD), axes.d)))
     near = _around(axes, starts, math.ceil(effort * _NEAR), rng, 0.5) if len(starts) else broad[:0]
@@ -246,19 +247,19 @@ def maximize(
 
 
 def one_choice_away(score: Callable[[Array], Array], axes: Axes, start: Array, taken: set[bytes]) -> Array:
-    """The points that differ from ``start`` in one choice and are not taken, best score first: shape (t, d).
+    """Return the points that differ from ``start`` in one choice and are not taken, best score first: shape (t, d).
 
-    Constraints are not looked at.
+    Constraints are not checked.
     """
     points = _fresh(axes.other_choices(start), taken)
     return np.asarray(points[np.argsort(-score(points), kind="stable")]) if len(points) else points
 
 
 def _best_allowed(axes: Axes, points: Array, scores: Array, known: int) -> list[int]:
-    """The rows of the best allowed points, best first; the first ``known`` are known to be allowed.
+    """Return the rows of the best allowed points, best first. The first ``known`` rows are known to be allowed.
 
-    In the first look, where none is known, points of like scores are near each other and forbidden together: after
-    a forbidden one some are passed over, the more the further down.
+    In the first look, where none is known, points with similar scores are close together and forbidden together. So
+    some points are skipped after a forbidden one, and more of them further down.
     """
     best: list[int] = []
     next_place = 0
@@ -275,7 +276,7 @@ def _best_allowed(axes: Axes, points: Array, scores: Array, known: int) -> list[
 
 
 def _around(axes: Axes, points: Array, count: int, rng: np.random.Generator, scale: float) -> Array:
-    """Neighbours of each point in turn, ``count`` in all, most of them much nearer than ``scale``."""
+    """Return ``count`` neighbours of the points in turn, most of them much closer than ``scale``."""
     repeated = (
         np.resize(points, (count, axes.d))
         if len(points) == 1
@@ -286,7 +287,7 @@ def _around(axes: Axes, points: Array, count: int, rng: np.random.Generator, sca
 
 
 def _fresh(points: Array, taken: set[bytes]) -> Array:
-    """The different points that are not taken, in order."""
+    """Return the distinct points that are not taken, in order."""
     seen = set(taken)
     keep = []
     for index, point in enumerate(np.ascontiguousarray(points)):

@@ -1,4 +1,4 @@
-"""Several objectives: a model of each, and how much more volume a configuration is expected to dominate with them."""
+"""Several objectives: a model of each, and the volume that a configuration is expected to dominate with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
 
 from optimizers.core.base import History, Observation
-from optimizers.core.multi_objective import ParetoFront
+from optimizers.core.objectives import ParetoFront
 from optimizers.samplers.bayesian.gp import GaussianProcess
 from optimizers.samplers.bayesian.surrogate import FANTASIES, MODEL_SIZE, Surrogate
 
@@ -22,23 +22,23 @@ _CUT = 10.0  # the ends of a front may lie far above the median of a loss; see s
 _STARTS = 16  # configurations of the front around which to look
 _DIRECTIONS = 32  # from the reference point, over all fantasies
 _DISTANCES = 5  # beyond the front, in each direction
-_NEAREST = 1e-3  # of them, in parts of the box from the reference point to the best of each objective
-_BEYOND = 0.1  # of the front's extent, by which the reference point lies beyond its worst at least
+_NEAREST = 1e-3  # nearest of them, relative to the box from the reference point to the best of each objective
+_BEYOND = 0.1  # smallest distance of the reference point from the front's worst, as a share of its extent
 
 
 class Front:
-    """The models of a search of several objectives; all of their state can be rebuilt from the history.
+    """The models of a search of several objectives. All of their state can be rebuilt from the history.
 
-    Each objective has a model of its own: losses are smoother than one loss that is made of them.
+    Each objective has a separate model, because losses are smoother than a combination of them.
 
     Attributes:
-        little: Logarithm of an expected improvement, in parts of the box from the reference point to the best of each
-            objective, that is hardly worth a trial.
+        little: Logarithm of an expected improvement that hardly justifies a trial, relative to the box from the
+            reference point to the best of each objective.
 
     Args:
-        history: The search; its observations only ever grow.
-        n_initial: Results before the first fits, if there is no earlier search.
-        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
+        history: The search, whose observations only ever grow.
+        n_initial: Number of results before the first fits, without an earlier search.
+        min_share: Share of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
     """
 
     little = -7.5
@@ -54,16 +54,16 @@ class Front:
 
     @property
     def units(self) -> Array:
-        """All configurations that there are results of, shape (n, d)."""
+        """All configurations with results, shape (n, d)."""
         return self._surrogates[0].units
 
     @property
     def trust(self) -> float:
-        """How far the models can be trusted, on average: see :class:`~optimizers.samplers.bayesian.surrogate.Fit`."""
+        """Mean trust in the models; see :class:`~optimizers.samplers.bayesian.surrogate.Fit`."""
         return float(np.mean([surrogate.trust for surrogate in self._surrogates]))
 
     def update(self) -> None:
-        """Take in what is new in the history."""
+        """Add what is new in the history."""
         new = self._history.observations[self._seen :]
         self._seen += len(new)
         before = len(self.units)
@@ -74,10 +74,10 @@ class Front:
             self._best.enter(row, tuple(part.observations[row].loss for part in self._parts))
 
     def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
-        """What to maximize, and around what to look for it.
+        """Return the function to maximize, and the points to search around.
 
         Args:
-            rng: Draws the losses of what still runs, and where improvements are measured.
+            rng: Draws the losses of running configurations, and where improvements are measured.
 
         Returns:
             The logarithm of the expected improvement of the hypervolume, of points of shape (k, d) to (k,), and
@@ -116,7 +116,7 @@ class Front:
         return improvement, rng.permutation(tried[_dominators(expected, expected) == 0])[:_STARTS]
 
     def _ranks(self) -> NDArray[np.int64] | None:
-        """How many of the front dominate each result, shape (n,), where there are too many for a model."""
+        """Return how many of the front dominate each result, shape (n,), if there are too many results for a model."""
         if len(self.units) <= MODEL_SIZE:
             return None
         losses = np.array([[seen.loss for seen in part.observations] for part in self._parts]).T
@@ -124,19 +124,19 @@ class Front:
 
 
 def probes(known: Array, drawn: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Points that nothing dominates yet, and how much volume each stands for.
+    """Return points that nothing dominates yet, and how much volume each represents.
 
-    They lie on rays from a reference point towards what is better: from where the front ends on outwards, at distances
-    that grow geometrically. So the thin layer next to the front, which is what there is to win late in a search, has as
-    many points as what lies far beyond. The reference point lies beyond the front's worst, and at a quantile of what is
-    known, which is drawn: the median asks for the middle of a front, the worst for its ends.
+    They are on rays from a reference point in the direction of better losses, from the end of the front outwards, at
+    distances that grow geometrically. So the thin layer next to the front, which matters late in a search, has as many
+    points as the space far beyond. The reference point is worse than the front, and at a random quantile of the known
+    losses: the median prefers the middle of a front, the worst its ends.
 
-    Source of the coordinates: Zhang and Golovin, "Random Hypervolume Scalarizations for Provable Multi-Objective
-    Black Box Optimization", 2020, lemma 5.
+    Source of the coordinates: Zhang and Golovin, "Random Hypervolume Scalarizations for Provable Multi-Objective Black
+    Box Optimization", 2020, lemma 5.
 
     Args:
         known: Losses, shape (n, m).
-        drawn: Those of what runs, once for each fantasy, shape (s, w, m).
+        drawn: Losses of running configurations, once per fantasy, shape (s, w, m).
         rng: Draws the directions and the reference point.
 
     Returns:
@@ -162,9 +162,10 @@ def probes(known: Array, drawn: Array, rng: np.random.Generator) -> tuple[Array,
 
 
 def log_hypervolume_improvement(means: Array, variances: Array, points: Array, volumes: Array) -> Array:
-    """Logarithm of the expected improvement of the hypervolume, up to a constant, averaged over fantasies.
+    """Return the logarithm of the expected improvement of the hypervolume, up to a constant, averaged over fantasies.
 
-    That is the integral, over what nothing dominates yet, of the probability that a configuration dominates it.
+    That is the integral of the probability that a configuration dominates a point, over all points that nothing
+    dominates.
 
     Source: Emmerich, Deutz and Klinkenberg, "Hypervolume-Based Expected Improvement: Monotonicity Properties and Exact
     Computation", 2011, section III; here by quadrature, and as a logarithm.
@@ -172,7 +173,7 @@ def log_hypervolume_improvement(means: Array, variances: Array, points: Array, v
     Args:
         means: Posterior means, shape (k, s, m): of s fantasies and m objectives.
         variances: Shape (k, m).
-        points: Of :func:`probes`, shape (s, q, m).
+        points: Points of :func:`probes`, shape (s, q, m).
         volumes: Shape (s, q).
 
     Returns:
@@ -186,21 +187,21 @@ def log_hypervolume_improvement(means: Array, variances: Array, points: Array, v
 
 
 def _dominators(losses: Array, by: Array) -> NDArray[np.int64]:
-    """How many rows of ``by`` dominate each row of ``losses``, shape (n,)."""
+    """Return how many rows of ``by`` dominate each row of ``losses``, shape (n,)."""
     no_worse = (by[None] <= losses[:, None]).all(axis=2)
     better = (by[None] < losses[:, None]).any(axis=2)
     return np.asarray((no_worse & better).sum(axis=1))
 
 
 def _part(history: History, number: int) -> History:
-    """The search as one of its objectives alone has it, without observations of its own."""
+    """Return the search as one of its objectives sees it, without the search's observations."""
     problem = history.problem
     earlier = tuple(tuple(_of_objective(run, number)) for run in problem.earlier)
     return History(replace(problem, n_objectives=1, earlier=earlier))
 
 
 def _of_objective(observations: Sequence[Observation], number: int) -> Iterator[Observation]:
-    """Results as one objective alone has them; a trial that lacks any of its losses has failed in all."""
+    """Yield the results of one objective. A trial that lacks any of its losses has failed in all."""
     for seen in observations:
         if seen.losses:  # none while it runs
             loss = seen.losses[number] if all(map(math.isfinite, seen.losses)) else math.inf

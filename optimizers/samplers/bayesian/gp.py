@@ -1,8 +1,8 @@
 """A Gaussian process with one length scale per axis.
 
-Sources: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006 (GPML; equations as
-numbered there); the prior of the length scales from Hvarfner, Hellsten and Nardi, "Vanilla Bayesian
-Optimization Performs Great in High Dimensions", 2024.
+Sources: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006 (GPML, with its numbers of equations);
+Hvarfner, Hellsten and Nardi, "Vanilla Bayesian Optimization Performs Great in High Dimensions", 2024 (the prior of the
+length scales).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Hyperparameters:
     """The hyperparameters of a Gaussian process.
 
     Attributes:
-        values: Logarithms of the length scales, shape (d,), of the signal's variance, and of the noise's.
+        values: Logarithms of the length scales, shape (d,), the signal's variance, and the noise's.
         energy: Negative logarithm of their posterior density, up to a constant, if they were fitted.
     """
 
@@ -42,7 +42,7 @@ class Hyperparameters:
 
     @classmethod
     def default(cls, d: int) -> Hyperparameters:
-        """The mode of the priors."""
+        """Return the mode of the priors."""
         return cls(np.concatenate([np.full(d, _scale_mean(d)), [0.0, _NOISE_MEAN]]))
 
     @property
@@ -62,11 +62,11 @@ class Hyperparameters:
 
 
 class GaussianProcess:
-    """The posterior over functions, given observations.
+    """The posterior distribution of functions, given observations.
 
     Args:
         features: Shape (n, p).
-        groups: Shape (p,): the axis of each feature; those of an axis share a length scale.
+        groups: Axis of each feature, shape (p,). Features of one axis share a length scale.
         hyperparameters: Length scales and variances.
     """
 
@@ -79,11 +79,11 @@ class GaussianProcess:
         self._factor = cholesky(covariance, lower=True, check_finite=False)
 
     def condition(self, targets: Array) -> Array:
-        """The weights of the posterior mean (GPML 2.25): shape (n,) or (n, s) to the same."""
+        """Return the weights of the posterior mean (GPML 2.25): shape (n,) or (n, s) to the same."""
         return np.asarray(cho_solve((self._factor, True), targets, check_finite=False))
 
     def leave_out(self, targets: Array, labels: NDArray[np.int64]) -> Array:
-        """What each target would be predicted as without all those of its label (GPML 5.12, for blocks).
+        """Predict each target without all targets of the same label (GPML 5.12, for blocks).
 
         Args:
             targets: Shape (n,).
@@ -102,7 +102,7 @@ class GaussianProcess:
         return predicted
 
     def extend(self, features: Array) -> None:
-        """Take in points without noise and without their targets; the factor is extended, not made anew.
+        """Add points without noise and without their targets, by extending the factor.
 
         Args:
             features: Shape (m, p).
@@ -120,11 +120,11 @@ class GaussianProcess:
         self._points = np.concatenate([self._points, points])
 
     def predict(self, features: Array, weights: Array) -> tuple[Array, Array]:
-        """Mean and variance of the function (GPML 2.25 and 2.26).
+        """Return the mean and variance of the function (GPML 2.25 and 2.26).
 
         Args:
             features: Shape (m, p).
-            weights: Of :meth:`condition`, shape (n,) or (n, s).
+            weights: Result of :meth:`condition`, shape (n,) or (n, s).
 
         Returns:
             Means of shape (m,) or (m, s), and variances of shape (m,).
@@ -135,16 +135,17 @@ class GaussianProcess:
         return cross.T @ weights, np.maximum(variance, 1e-12)
 
     def mean(self, features: Array, weights: Array) -> Array:
-        """The means of :meth:`predict` alone, which cost a fraction of it."""
+        """Return only the means of :meth:`predict`, at a fraction of its cost."""
         return np.asarray(self._covariance(self._points, features * self._weights).T @ weights)
 
     def draw(self, features: Array, weights: Array, count: int, rng: np.random.Generator) -> Array:
-        """Draws of the function at some points together.
+        """Draw the function jointly at some points.
 
         Args:
             features: Shape (m, p).
-            weights: Of :meth:`condition`, shape (n,).
-            count: How many draws.
+            weights: Result of :meth:`condition`, shape (n,).
+            count: Number of draws.
+            rng: Source of randomness.
 
         Returns:
             Shape (m, count).
@@ -166,13 +167,13 @@ def fit(
     targets: Array,
     start: Hyperparameters,
 ) -> Hyperparameters:
-    """The hyperparameters that the data make most probable (GPML 5.8 and 5.9, with priors).
+    """Return the most probable hyperparameters, given the data (GPML 5.8 and 5.9, with priors).
 
     Args:
         features: Shape (n, p).
         groups: Shape (p,).
-        targets: Shape (n,), of a variance near 1.
-        start: Where the search begins: the fit to fewer data.
+        targets: Shape (n,), with a variance near 1.
+        start: Start of the search: the fit to fewer data.
     """
     n, d = len(targets), len(start.values) - 2
     parts = np.zeros((d, n, n))
@@ -225,7 +226,7 @@ def _squared_distances(a: Array, b: Array) -> Array:
 
 
 def _matern(squared: Array) -> Array:
-    """Matern with smoothness 5/2 (GPML 4.17) of squared scaled distances."""
+    """Return the Matern covariance with smoothness 5/2 (GPML 4.17) of squared scaled distances."""
     scaled = np.sqrt(5.0 * squared, out=squared)
     decay = np.exp(-scaled)
     return np.asarray((1.0 + scaled + scaled * scaled / 3.0) * decay)

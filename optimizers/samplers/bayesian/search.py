@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks.arguments import explains_init
-from optimizers.checks.options import integer, real
+from optimizers.checks import explains_init, integer, real
 from optimizers.core.base import History, Observation, Optimizer
-from optimizers.samplers.deduplication import untried
-from optimizers.samplers.sobol import Sobol
-from optimizers.space.config import Config
+from optimizers.samplers.model_based import untried
+from optimizers.samplers.non_adaptive import Sobol
+from optimizers.space import Config
 
 if TYPE_CHECKING:
     from optimizers.samplers.bayesian.front import Front
     from optimizers.samplers.bayesian.surrogate import RunTimes, Surrogate
 
-_PAIRS = 6  # trials with a result at both of two budgets, from which on their order tells anything
-_AGREEMENT = 0.7  # rank correlation of the two from which on the shorter ones are believed
+_PAIRS = 6  # fewest trials with results at two budgets to compare their orders
+_AGREEMENT = 0.7  # rank correlation from which the shorter trainings are trusted
 
 
 def short_trainings_agree(observations: Sequence[Observation]) -> bool:
-    """Whether trials come in much the same order at the two lowest budgets of which enough have results of both.
+    """Return whether trials have a similar order at the two lowest budgets that enough of them have results for.
 
-    Budgets within a factor of two count as one; what failed ranks last.
+    Budgets within a factor of two count as one. A failed trial ranks last.
     """
     losses: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for seen in observations:
@@ -45,39 +44,37 @@ def short_trainings_agree(observations: Sequence[Observation]) -> bool:
 
 Array = NDArray[np.float64]
 
-_TRUSTED = 0.5  # rank correlation from which on no proposal is random
-_AWAY_SHARE = 0.5  # of the proposals that promise as little, one choice away from the best
-_WORTH_ALL = 1.0  # seconds of a trial from which on a proposal is worth all its time
+_TRUSTED = 0.5  # rank correlation from which no proposal is random
+_AWAY_SHARE = 0.5  # of the proposals that promise little, those one choice away from the best
+_FULL_EFFORT = 1.0  # seconds of a trial from which a proposal gets the full effort
 _LEAST_EFFORT = 0.25
-_LATEST = 20  # results that tell how long trials take
+_LATEST = 20  # results from which the duration of trials is estimated
 _PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
 
 @explains_init
 class BayesianSearch(Optimizer):
-    """Models the loss with a Gaussian process and proposes where an improvement is likely.
+    """Model the loss with a Gaussian process and propose likely improvements.
 
-    - Mixed and conditional spaces: numbers at their place in the unit interval, choices by whether they
-      are equal, one length scale each.
-    - Configurations that still run: their losses are drawn from the model several times (fantasies), and
-      the acquisition is the mean over the draws. None of them is proposed again.
-    - Several budgets (under ASHA): one model over configuration and budget, of scores that are ranks from
-      rung to rung; it proposes what it expects to be good at the full budget. With ``min_share``, whether short
-      trainings are modelled is learned.
-    - Losses of diverged and failed trials, and outliers: cut, see
+    - Mixed and conditional spaces: numbers are compared by their place in the unit interval, choices by equality. Each
+      parameter has a length scale.
+    - Running configurations: their losses are drawn from the model several times (fantasies), and the acquisition is
+      the mean over the draws. None of them is proposed again.
+    - Several budgets (under ASHA): one model covers configuration and budget. It models scores, which are ranks from
+      rung to rung, and proposes what it expects to be good at the full budget. With ``min_share``, it learns whether
+      short trainings help the model.
+    - Failed and diverged trials, and outliers: their losses are cut; see
       :meth:`~optimizers.samplers.bayesian.surrogate.Results.scores`.
-    - A model that predicts left-out results badly is trusted less: up to half of the proposals are
-      random then.
-    - Choices: where the model expects hardly any improvement, half of the proposals differ from the best in one
-      choice, whatever the model says. It takes a value that was bad elsewhere for bad everywhere, and
-      would never look.
-    - Cost: hyperparameters are fitted anew, from the last ones on, when there are 15 % more results; the
-      model has 200 points at most, those that got furthest with the best losses and the newest. Within an
-      ask, running configurations extend the factorisation.
-    - Short trials: where they take less than a second, fewer points are looked at for a proposal, since the model
-      shares the cores with the trials.
-    - A search that time alone bounds: where trials differ in how long they take, and a model of it predicts left-out
-      times, the expected improvement counts by the second.
+    - Trust: if the model predicts left-out results badly, up to half of the proposals are random.
+    - Choices: if the model expects hardly any improvement, half of the proposals differ from the best configuration in
+      one choice, whatever the model says. Otherwise a value that was bad in one region would never be tried in another.
+    - Cost: hyperparameters are fitted again, from the last ones, after each 15 % more results. The model has at most
+      200 points: those that got furthest with the best losses, and the newest. Within an ask, running configurations
+      extend the factorisation.
+    - Short trials: if they take less than a second, fewer points are compared per proposal, because the model shares
+      the cores with the trials.
+    - Searches with only a time limit: if trials differ in duration, and a model predicts left-out durations, the
+      expected improvement is per second.
     - Several objectives: a model of each, and the expected improvement of the hypervolume.
 
     Sources: Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998 (EI);
@@ -88,11 +85,12 @@ class BayesianSearch(Optimizer):
     "Hypervolume-Based Expected Improvement", 2011 (several objectives).
 
     Args:
-        n_initial: Results with a finite loss before the model is used; until then, Sobol' points.
-        min_share: For schedules that end the worst trials below this share of the full budget. Results after less of
-            it are left out, but for those of the worst third, which count as failed; unless the model with all of
-            them predicts the longer ones better. They also count as results for ``n_initial`` where trials come in the
-            same order at two short budgets.
+        n_initial: Number of results with a finite loss before the model is used. Until then, Sobol' points are
+            proposed. Default 8.
+        min_share: Share of the full budget, from 0 (the default) to 1, for schedules that stop the worst trials below
+            it. Results below it are left out, except those of the worst third, which count as failed. They are included
+            if the model then predicts the longer trainings better. They count for ``n_initial`` if trials have the same
+            order at two short budgets.
 
     Raises:
         OptimizerError: An argument is not valid.
@@ -131,7 +129,7 @@ class BayesianSearch(Optimizer):
             ended = {space.key(seen.config) for seen in history.observations}
         else:
             model = self._model(history)
-            ended = {point.tobytes() for point in model.units}  # not the keys of all, made anew at each ask
+            ended = {point.tobytes() for point in model.units}  # the keys of all would be computed at each ask
             if rng.random() < 0.5 * (1.0 - min(max(model.trust, 0.0) / _TRUSTED, 1.0)):
                 proposal = space.sample(rng)
             else:
@@ -140,7 +138,7 @@ class BayesianSearch(Optimizer):
         return untried(space, proposal, running, ended, rng)
 
     def _model(self, history: History) -> Surrogate | Front:
-        from optimizers.samplers.bayesian.front import Front  # scipy takes a second that only models should cost
+        from optimizers.samplers.bayesian.front import Front  # scipy takes a second, which only models should cost
         from optimizers.samplers.bayesian.surrogate import RunTimes, Surrogate
 
         if self._known is None or self._known[0] is not history:
@@ -176,7 +174,7 @@ class BayesianSearch(Optimizer):
 
 
 def _effort(history: History) -> float:
-    """The share of the usual work that a proposal is worth, by how long trials take; all of it if that is not known."""
+    """Return the share of the usual effort for a proposal, given the duration of trials; 1 if that is unknown."""
     seconds = [seen.seconds for seen in history.observations[-_LATEST:] if seen.seconds > 0.0]
-    typical = float(np.median(seconds)) if seconds else _WORTH_ALL
-    return min(max(typical / _WORTH_ALL, _LEAST_EFFORT), 1.0)
+    typical = float(np.median(seconds)) if seconds else _FULL_EFFORT
+    return min(max(typical / _FULL_EFFORT, _LEAST_EFFORT), 1.0)

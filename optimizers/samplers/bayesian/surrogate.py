@@ -1,4 +1,4 @@
-"""The model of a search: a Gaussian process over configurations and how far they were trained."""
+"""The model of a search: a Gaussian process over configurations and the budgets that they were trained for."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scipy.stats import rankdata
 from optimizers.core.base import History, Observation
 from optimizers.samplers.bayesian.acquisition import Axes, log_augmented_improvement
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
-from optimizers.samplers.clipped_losses import clipped
+from optimizers.samplers.model_based import clipped
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _NO_LEVEL = 1 << 30
-_ENOUGH = 8  # finite results above the floor, from which on those below it are left out
-_WORST = 1 / 3  # the share of those below the floor that counts as failed
+_ENOUGH = 8  # finite results above the floor that are enough to leave out those below it
+_WORST = 1 / 3  # share of those below the floor that counts as failed
 
 CUT = 2.0
-"""In distances from the best to the median: losses further above the median are cut."""
+"""Losses further above the median are cut, in distances from the best loss to the median."""
 
 
 class Results:
@@ -31,14 +31,14 @@ class Results:
 
     Args:
         max_budget: Steps of a full training.
-        min_share: Observations after less than this share of it have no score while there are enough others, but
-            those that failed and those of the worst third that got no further: these are ranked with the failed ones.
+        min_share: Observations below this share of it have no score while there are enough others. Exceptions are
+            failed ones and the worst third of those that got no further, which are ranked with the failed ones.
         cut: See :data:`CUT`.
 
     Attributes:
         floor: The level of ``min_share``.
-        trials: The trial of each observation, shape (n,).
-        levels: How far it got, in halvings of the full budget, from 0 downwards: shape (n,).
+        trials: Trial of each observation, shape (n,).
+        levels: Training of each observation, in halvings of the full budget, 0 or below: shape (n,).
         losses: Shape (n,).
     """
 
@@ -54,7 +54,7 @@ class Results:
         return len(self.trials)
 
     def extend(self, observations: Sequence[Observation]) -> None:
-        """Append observations; at least one."""
+        """Append observations, at least one."""
         steps = np.array([max(seen.step, 1) for seen in observations], dtype=float)
         halvings = np.ceil(np.log2(self._max_budget / np.minimum(steps, self._max_budget)) - 1e-9)
         self.trials = np.append(self.trials, [seen.trial for seen in observations]).astype(np.int64)
@@ -62,28 +62,30 @@ class Results:
         self.losses = np.append(self.losses, [seen.loss for seen in observations])
 
     def levels_for_model(self, rows: Integers) -> Integers:
-        """How far a model shall take observations to have got, shape (m,).
+        """Return the levels that a model should use for some observations, shape (m,).
 
-        A training that failed, or whose loss is not finite, counts as one that did so at the full budget: a model that
-        saw it where it ended would blame the short training, and propose the same configuration again.
+        A training that failed, or whose loss is not finite, counts as one that did so at the full budget. With the
+        level where it ended, a model would blame the short training, and propose the same configuration again.
         """
         return np.where(np.isfinite(self.losses[rows]), self.levels[rows], 0)
 
     def scores(self, n: int, *, floored: bool = True) -> tuple[Integers, Array]:
-        """The scores of the first ``n`` observations: small is good, and the variance is near 1.
+        """Return the scores of the first ``n`` observations: small is good, and the variance is near 1.
 
-        At the lowest level a score is the standardized loss; one further above the median than twice the
-        distance from the best to the median is cut there, so that a training that diverged does not make
-        all others look the same. Further up there are only the trials that were best below, and their
-        losses are on another scale. So the scores that those trials had are dealt out anew among them, the
-        best one to the best loss: ranks, and no assumption on how losses fall with the steps.
+        At the lowest level, a score is the standardized loss. It is cut above the median, at twice the distance from
+        the best to the median. So a diverged training does not make all others look the same.
+
+        Higher levels only have the trials that were best below, and their losses are on another scale. So the scores of
+        those trials are dealt out again among them, the best one to the best loss. These are ranks, which assume
+        nothing about how losses fall with the steps.
 
         Args:
-            floored: Whether observations below the floor are left out; else there is no floor.
+            n: Number of observations.
+            floored: Whether observations below the floor are left out. If False, there is no floor.
 
         Returns:
-            Which observations have a score (of several of a trial at one level the newest has), in order of
-            levels, shape (m,), and their scores, shape (m,).
+            Indexes of the observations with a score (the newest of each trial and level), in order of levels, shape
+            (m,), and their scores, shape (m,).
         """
         if n == 0:
             return np.empty(0, dtype=np.int64), np.empty(0)
@@ -108,7 +110,7 @@ class Results:
         return kept[np.concatenate(rows)], np.concatenate(scores)
 
     def _above_the_floor(self, losses: Array) -> tuple[Integers, Integers, Array]:
-        """Which of the first observations are scored, shape (m,), with their levels and losses."""
+        """Return which of the first observations have a score, shape (m,), with their levels and losses."""
         trials, levels = self.trials[: len(losses)], self.levels[: len(losses)]
         is_low = levels < self.floor
         if not is_low.any() or np.isfinite(losses[~is_low]).sum() < _ENOUGH:
@@ -123,7 +125,7 @@ class Results:
 
     @staticmethod
     def _levels_of_failures_raised(levels: Integers, losses: Array) -> Integers:
-        """A training that failed before the first rung is compared with what passed it."""
+        """Compare a training that failed before the first rung with those that passed it."""
         finite = np.isfinite(losses)
         return np.where(finite, levels, np.maximum(levels, levels[finite].min(initial=0)))
 
@@ -135,7 +137,7 @@ def _standardized(losses: Array, distances: float) -> Array:
 
 
 def _dealt(losses: Array, scores: Array) -> Array:
-    """Rising ``scores``, stretched to as many as there are losses, to each loss by its rank; equal ones share."""
+    """Assign the rising ``scores``, stretched to the number of losses, by rank. Equal losses share the mean."""
     n = len(losses)
     places = (np.arange(n) + 0.5) / n
     stretched = np.interp(places, (np.arange(len(scores)) + 0.5) / len(scores), scores)
@@ -146,19 +148,19 @@ def _dealt(losses: Array, scores: Array) -> Array:
 
 _FEWEST_TRAININGS = 8  # trainings before the first fit
 _GROWTH_OF_TRAININGS = 2  # trainings between two fits of the hyperparameters, as a factor
-_SIZE = 60  # trainings of the model at most, the newest
-_LEAST_SPREAD = 0.1  # of the logarithms, below which no time is worth a model
+_SIZE = 60  # newest trainings that the model uses
+_LEAST_SPREAD = 0.1  # of the logarithms, below which there is no model
 
 
 class RunTimes:
-    """A model of the logarithm of a full training's seconds; all of its state can be rebuilt from the history.
+    """A model of the logarithm of a full training's seconds. All of its state can be rebuilt from the history.
 
-    Times of trials that failed say nothing of others. Where trainings are cut short, there is no model: what a
-    configuration costs depends on how far it gets then.
+    The durations of failed trials are not used. If trainings are cut short, there is no model, because the cost of a
+    configuration then depends on how far it gets.
 
     Args:
-        history: The search; its observations only ever grow.
-        axes: Those of its space.
+        history: The search, whose observations only ever grow.
+        axes: Axes of its space.
     """
 
     def __init__(self, history: History, axes: Axes) -> None:
@@ -171,7 +173,7 @@ class RunTimes:
         self._fits: dict[int, tuple[Hyperparameters, float]] = {}
 
     def update(self) -> None:
-        """Take in what is new in the history."""
+        """Add what is new in the history."""
         problem = self._history.problem
         for seen in self._history.observations[self._seen :]:
             if math.isfinite(seen.loss):
@@ -182,12 +184,12 @@ class RunTimes:
         self._seen = len(self._history.observations)
 
     def log_seconds(self) -> Callable[[Array], Array] | None:
-        """What predicts the logarithm of the seconds, up to a constant: of points of shape (m, d) to (m,).
+        """Return a function that predicts the logarithm of the seconds, up to a constant: shape (m, d) to (m,).
 
-        It is drawn towards the mean as far as the model predicts left-out trainings no better than their mean.
+        Predictions shrink towards the mean if the model predicts left-out trainings no better than their mean.
 
         Returns:
-            None where there is no model, or nothing that it tells.
+            None if there is no useful model.
         """
         if not self._are_full:
             return None
@@ -200,7 +202,7 @@ class RunTimes:
         return lambda units: model.mean(self._axes.features(units), weights)
 
     def _newest_fit(self) -> tuple[Hyperparameters, float]:
-        """The newest hyperparameters, and how far they are to be trusted, from 0 to 1."""
+        """Return the newest hyperparameters, and the trust in them, from 0 to 1."""
         newest, size = (Hyperparameters.default(self._axes.d), 0.0), _FEWEST_TRAININGS
         while size <= len(self._logs):
             if size not in self._fits:
@@ -219,7 +221,7 @@ class RunTimes:
         return found, max(0.0, 1.0 - float(np.mean(missed**2)))
 
     def _data(self, n: int) -> tuple[Array, Array, float]:
-        """The newest of the first ``n`` trainings: features, standardized logarithms, and their spread."""
+        """Return the newest of the first ``n`` trainings: features, standardized logarithms, and their spread."""
         logs = np.array(self._logs[:n][-_SIZE:])
         spread = max(float(logs.std()), 1e-9)
         features = self._axes.features(np.array(self._units[:n][-_SIZE:]))
@@ -227,15 +229,15 @@ class RunTimes:
 
 
 MODEL_SIZE = 200
-"""Points of the model at most: the cost of a fit grows with their cube."""
+"""Maximum number of points of the model, because the cost of a fit grows with their cube."""
 
 FANTASIES = 8
-"""Draws of the losses of what still runs."""
+"""Number of draws of the losses of running configurations."""
 
-_STARTS = 8  # configurations known to be good around which to look
-_EARLIER_SIZE = 60  # of them from earlier searches
+_STARTS = 8  # good configurations to search around
+_EARLIER_SIZE = 60  # points from earlier searches
 _GROWTH = 1.15  # results between two fits of the hyperparameters, as a factor
-_FEWEST = 4  # results of long trainings that can tell which model predicts them better
+_FEWEST = 4  # fewest results of long trainings to compare two models
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,8 @@ class Data:
         units: Shape (n, d).
         features: Shape (n, p).
         scores: Shape (n,).
-        levels: How far each was trained, as in :class:`~optimizers.samplers.bayesian.surrogate.Results`, shape (n,).
-        trials: The trial that each point is of, shape (n,); those of earlier searches are below 0.
+        levels: Levels as in :class:`~optimizers.samplers.bayesian.surrogate.Results`, shape (n,).
+        trials: Trial of each point, shape (n,); below 0 for earlier searches.
     """
 
     units: Array
@@ -259,11 +261,11 @@ class Data:
 
 @dataclass(frozen=True)
 class Fit:
-    """Hyperparameters, and how far the model that has them can be trusted.
+    """Hyperparameters, and the trust in a model with them.
 
     Attributes:
-        trust: Rank correlation of measured scores with those that the model predicts of each trial from
-            all the others, from -1 to 1.
+        hyperparameters: The hyperparameters.
+        trust: Rank correlation, from -1 to 1, of measured scores with predictions of each trial from all others.
         floored: Whether short trainings are left out of the model.
     """
 
@@ -273,21 +275,21 @@ class Fit:
 
 
 class Surrogate:
-    """The model of one search; all of its state can be rebuilt from the history.
+    """The model of one search. All of its state can be rebuilt from the history.
 
-    The features of a point are those of its configuration, the share of the full budget that it was
-    trained for (on a log scale, as an axis of its own, so that the data determine how much a short training
-    predicts: the joint model of MOBSTER, Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based
-    Asynchronous Hyperparameter and Neural Architecture Search", 2020), and whether it comes from an
-    earlier search (again an axis of its own: how much that one predicts is learned as well).
+    A point's features are those of its configuration and two more axes. The first is the trained share of the full
+    budget, on a log scale, so that the data determine how much a short training predicts. This is the joint model of
+    MOBSTER (Klein, Tiao, Lienart, Archambeau and Seeger, "Model-based Asynchronous Hyperparameter and Neural
+    Architecture Search", 2020). The second tells whether it comes from an earlier search, so that its relevance is
+    learned as well.
 
     Attributes:
-        little: Logarithm of an expected improvement, in spreads of the scores, that is hardly worth a trial.
+        little: Logarithm of an expected improvement that hardly justifies a trial, in spreads of the scores.
 
     Args:
-        history: The search; its observations only ever grow.
-        n_initial: Results before the first fit, if there is no earlier search.
-        min_share: Of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
+        history: The search, whose observations only ever grow.
+        n_initial: Number of results before the first fit, without an earlier search.
+        min_share: Share of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
         cut: See :data:`~optimizers.samplers.bayesian.surrogate.CUT`.
     """
 
@@ -310,18 +312,18 @@ class Surrogate:
         self._fits: dict[int, Fit] = {}
 
     def update(self) -> None:
-        """Take in what is new in the history."""
+        """Add what is new in the history."""
         new = self._history.observations[len(self._results) :]
         if new:
             self._results.extend(new)
             self.units = np.concatenate([self.units, self._points(new)])
 
     def features(self, units: Array) -> Array:
-        """Features of configurations that this search would train to the end: shape (n, d) to (n, p)."""
+        """Return the features of configurations that are trained to the end: shape (n, d) to (n, p)."""
         return self._features(units, np.zeros(len(units), dtype=np.int64), is_earlier=False)
 
     def fit(self) -> Fit:
-        """The newest fit; each begins where the one to fewer results ended."""
+        """Return the newest fit. Each starts from the fit to fewer results."""
         n = len(self._results)
         default = Hyperparameters.default(self._n_axes)
         newest, size = Fit(default, 1.0), self._first
@@ -334,18 +336,18 @@ class Surrogate:
 
     @property
     def trust(self) -> float:
-        """That of the newest fit."""
+        """Trust in the newest fit."""
         return self.fit().trust
 
     def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
-        """What to maximize, and around what to look for it.
+        """Return the function to maximize, and the points to search around.
 
         Args:
-            rng: Draws the losses of what still runs.
+            rng: Draws the losses of running configurations.
 
         Returns:
-            The logarithm of the expected improvement, of points of shape (m, d) to (m,), and the best configurations
-            that are known, the best first, shape (k, d).
+            The logarithm of the expected improvement, of points of shape (m, d) to (m,), and the best known
+            configurations, the best first, shape (k, d).
         """
         history, fit = self._history, self.fit()
         data = self.data(len(history.observations), floored=fit.floored)
@@ -371,19 +373,20 @@ class Surrogate:
         return improvement, tried[np.argsort(expected, kind="stable")[:_STARTS]]
 
     def waiting(self, history: History) -> Array:
-        """The configurations that run and have no result yet, shape (w, d)."""
+        """Return the running configurations that have no result yet, shape (w, d)."""
         observed = {seen.trial for seen in history.observations}
         configs = [config for trial, config in history.pending.items() if trial not in observed]
         return np.array([self.axes.space.to_unit(config) for config in configs]).reshape(len(configs), self.axes.d)
 
     def data(self, n: int, ranks: NDArray[np.int64] | None = None, *, floored: bool = True) -> Data:
-        """The model's points after the first ``n`` observations.
+        """Return the model's points after the first ``n`` observations.
 
-        Past :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others
-        the newest.
+        With more than :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others the
+        newest.
 
         Args:
-            ranks: Of the observations, shape (n,), where others are the best than those of the lowest losses.
+            n: Number of observations.
+            ranks: Ranks of the observations, shape (n,), if the best are not those with the lowest losses.
             floored: Whether results below ``min_share`` are left out.
         """
         rows, scores = self._results.scores(n, floored=floored)
@@ -416,13 +419,13 @@ class Surrogate:
         )
 
     def _fit(self, n: int, starts: list[Hyperparameters]) -> Fit:
-        """The fit without short trainings, or the one with them if that one predicts long ones better."""
+        """Return the fit without short trainings, or the one with them if it predicts long ones better."""
         kinds = (True, False) if self._min_share else (True,)
         fits = [self._fit_to(self.data(n, floored=kind), starts, floored=kind) for kind in kinds]
         return max(fits, key=lambda found: found[1])[0]  # of equal ones the first
 
     def _fit_to(self, data: Data, starts: list[Hyperparameters], *, floored: bool) -> tuple[Fit, float]:
-        """A fit, and the rank correlation of what it predicts with what long trainings came to."""
+        """Return a fit, and the rank correlation of its predictions with the results of long trainings."""
         if len(np.unique(data.scores)) < 2:
             return Fit(starts[0], 1.0, floored), -1.0
         found = [fit(data.features, self.groups, data.scores, start) for start in starts]
@@ -451,14 +454,14 @@ class Surrogate:
 
 
 def _rank_correlation(a: Array, b: Array) -> float:
-    """Spearman's; 0 where one of the two does not vary."""
+    """Return Spearman's rank correlation; 0 if one side does not vary."""
     first, second = rankdata(a), rankdata(b)
     spread = first.std() * second.std()
     return float(np.mean((first - first.mean()) * (second - second.mean())) / spread) if spread else 0.0
 
 
 def _distinct(data: Data) -> Array:
-    """The configurations that this search has results of, or those of earlier ones while it has none."""
+    """Return the configurations with results of this search, or of earlier ones while it has none."""
     is_current = data.trials >= 0
     units = data.units[is_current] if is_current.any() else data.units
     return np.asarray(np.unique(units, axis=0))

@@ -16,8 +16,7 @@ from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
 from maggy_like.ablation.text import forest
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 SEEDS = 6
 

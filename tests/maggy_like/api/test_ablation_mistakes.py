@@ -85,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"tune": Tuning({"seed": [1, 2]})}, "search space sets 'seed', which the runtime fills"),
     "both searched and studied": (
         {"tune": Tuning({"dropout": Float(0, 1)}), "study": AblationStudy().config(dropout=0.0)},
-        r"sets \['dropout'\], which are searched"),
+        r"must not set \['dropout'\], which are searched"),
     "tune that is none": (
         {"tune": True}, r"tune must be a Tuning, got True; use tune=Tuning\(searchspace, n_trials=8\)"),
     "several objectives": ({"metric": ["a", "b"]}, r"metric=\['a', 'b'\]: an ablation compares one metric"),

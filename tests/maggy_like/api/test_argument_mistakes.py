@@ -58,13 +58,13 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "of a policy": (lambda: FailurePolicy(max_attempt=1), r"FailurePolicy\(\) has no argument .*'max_attempts'"),  # type: ignore[call-arg]
     "nothing known": (given(xyz=2), "'xyz', got xyz=2; it takes train_fn, searchspace, optimizer"),
     "train_fn's own": (lambda: run(train, lr=0.1), r'got lr=0.1; use config=\{"lr": 0.1\} for an argument'),  # type: ignore[call-arg]
-    "too many by place": (lambda: lagom(train, SPACE, 50), "by place alone, and got 50 .* optimizer="),  # type: ignore[misc]
+    "too many by place": (lambda: lagom(train, SPACE, 50), "takes only .* by position, got 50 .* optimizer="),  # type: ignore[misc]
     "nothing at all": (lambda: lagom(), "missing a required argument: 'train_fn'"),  # type: ignore[call-arg]
     "of a domain": (lambda: Float(0, 1, logs=True), r"Float\(\) has no argument 'logs', .*'log'"),  # type: ignore[call-arg]
     "a step": (lambda: Float(0, 1, q=0.1), r"\(did you mean 'step'"),  # type: ignore[call-arg]
     "bounds": (lambda: Integer(min=1, max=3), r"got min=1 \(did you mean 'low'"),  # type: ignore[call-arg]
     "one bound": (lambda: Float(1), "missing a required argument: 'high'; it takes low, high"),  # type: ignore[call-arg]
-    "a log by place": (lambda: Float(1, 2, True), "by place alone, and got True .* log="),  # type: ignore[misc]
+    "a log by place": (lambda: Float(1, 2, True), "takes only .* by position, got True .* log="),  # type: ignore[misc]
     "choices": (lambda: Choice(choices=[1]), r"\(did you mean 'values'"),  # type: ignore[call-arg]
 }  # fmt: skip
 
@@ -90,23 +90,26 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a space alone": ({"train_fn": SearchSpace(SPACE)}, r"call lagom\(train_fn, space\)"),
     "a list as text": (
         {"space": {"lr": "0.1,0.2"}},
-        r"'lr': the text '0.1,0.2' would be one .*\[0.1, 0.2\] or Float\(0.1, 0.2\), or use Constant\('0.1,0.2'\)"),
-    "three numbers as text": ({"space": {"lr": "[1, 2, 3]"}}, r"leave the quotes out: \[1, 2, 3\], or use Constant"),
+        r"'lr': the text '0.1,0.2' would be a constant; use \[0.1, 0.2\] or Float\(0.1, 0.2\) without quotes, or "
+        r"Constant\('0.1,0.2'\)"),
+    "three numbers as text": ({"space": {"lr": "[1, 2, 3]"}}, r"use \[1, 2, 3\] without quotes, or Constant"),
     "a range as text": ({"space": {"lr": "1e-4 to 1e-1"}}, r"Float\(1e-4, 1e-1\)"),
     "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r"Float\(1e-4, 1e-1\)"),
-    "a set": ({"space": {"lr": {1, 2}}}, r"a set has no order, got \{1, 2\}; use a list: \[1, 2\]"),
-    "a function": ({"space": {"lr": lambda: 1}}, r"got the function .*; use Float\(low, high\)"),
-    "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"got a ndarray, .*use a list of its values: .tolist\(\)"),
-    "a type": ({"space": {"lr": float}}, r"got the class float; use Float\(low, high\)"),
+    "a set": ({"space": {"lr": {1, 2}}}, r"values must be a list, got \{1, 2\}; use \[1, 2\]"),
+    "a function": ({"space": {"lr": lambda: 1}}, r"a domain must not be a function, got .*; use Float\(low, high\)"),
+    "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"values must be a list, got a ndarray, .*; use .tolist\(\)"),
+    "a type": ({"space": {"lr": float}}, r"a domain must not be a class, got float; use Float\(low, high\)"),
     "a dict": ({"space": {"lr": {"low": 1, "high": 2}}}, r"with a type, got .*; use Float\(low, high\)"),
     "a nested space": (
         {"space": {"optimizer": {"lr": Float(0, 1), "name": ["adam", "sgd"]}}},
         "'optimizer': a search space must be flat, got a dict with 'lr', 'name'; name .* 'optimizer_lr', 'opti"),
     "a distribution of scipy": (
-        {"space": {"lr": stats.loguniform(1e-4, 1e-1)}}, r"'lr': got the distr.*; use Float\(0.0001, 0.1, log=True\)"),
+        {"space": {"lr": stats.loguniform(1e-4, 1e-1)}},
+        r"'lr': a domain must not be a distribution, got .*; use Float\(0.0001, 0.1, log=True\)"),
     "a distribution of Optuna": (
-        {"space": {"lr": IntDistribution(1, 64, log=True)}}, r"got the distri.*; use Integer\(1, 64, log=True\)"),
-    "a list of names": ({"space": ["lr"]}, r"got \['lr'\]; use a dict such as \{'lr': Float\(1e-4, 1e-1\)\}"),
+        {"space": {"lr": IntDistribution(1, 64, log=True)}},
+        r"not be a distribution, got Int.*; use Integer\(1, 64, log=True\)"),
+    "a list of names": ({"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
     "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),
@@ -115,8 +118,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "more points than trials": (
         {"points_to_evaluate": [{"lr": 1}] * 3, "n_trials": 2}, "at least 3 to try all .*got 2; use n_trials=3, or"),
     "a number of points": ({"points_to_evaluate": 3}, r"takes a list of .*, got 3; leave it out, or use .*=\[\.\.\.\]"),
-    "a number that no journal can hold": ({"space": {"lr": [10**30, 1]}}, "'lr': 10+ does not fit into 64 bits"),
-    "a text with half a character": ({"space": {"lr": ["a\ud800", "b"]}}, "'lr': .*has half a character"),
+    "a number that no journal can hold": ({"space": {"lr": [10**30, 1]}}, "'lr': .* must fit into 64 bits, got 10+"),
+    "a text with half a character": ({"space": {"lr": ["a\ud800", "b"]}}, "'lr': a text must be valid UTF-8, got"),
     "a value of another type": ({"points_to_evaluate": [{"lr": "1"}]}, "parameter 'lr': '1' is not in Choice"),
     "a point's unknown name": ({"points_to_evaluate": [{"lrr": 1}]}, r"points_to_evaluate: .*\(did you mean 'lr'\?\)"),
     "an empty point": ({"points_to_evaluate": [{}]}, r"points_to_evaluate: 'lr' is missing in \{\}"),

@@ -14,7 +14,7 @@ from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom, load_r
 from maggy_like.api.optimizer_choice import reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.non_adaptive import Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule, Threshold
 from optimizers.space.search_space import SearchSpace
@@ -118,14 +118,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"metric": ["loss", "cost"], "direction": ["min", "mix"]}, r"got 'mix' \(did you mean"),
     "several objectives for asha": (
         {"metric": ["loss", "cost"], "direction": ["min", "min"]},
-        "ASHA serves one objective, and there are 2; use optimizer='bayesian'"),
+        "ASHA supports one objective, got 2; use optimizer='bayesian'"),
     "a name that contradicts itself": (
         {"metric": "accuracy_drop"}, "given for 'accuracy_drop', since 'accuracy' and 'drop' .*use direction='max' if"),
     "one of several names that contradicts itself": (
         {"metric": ["loss", "time_saved"], "direction": ["min", None], "optimizer": "random"}, "for 'time_saved', sin"),
     "an unknown optimizer": ({"optimizer": "ahsa"}, "ahsa.*asha"),
     "min_budget above max_budget": (
-        {"optimizer": ASHA(min_budget=30), "max_budget": 27}, "min_budget=30 lies above max_budget=27"),
+        {"optimizer": ASHA(min_budget=30), "max_budget": 27}, "min_budget must be at most max_budget=27, got 30"),
     "an unknown engine": ({"engine": "sprak"}, r"got 'sprak' \(did you mean 'spark'\?\)"),
     "more inline workers than one": ({"engine": "inline", "workers": 2}, "workers=2 but engine='inline' has 1 slot;"),
     "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),

@@ -17,7 +17,7 @@ from maggy_like.storage.journal import Earlier, backend_of, from_records, read_j
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.events import Event, TrialCreated
 from optimizers.schedulers.asha import ASHA
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 pytestmark = pytest.mark.e2e
 

@@ -15,11 +15,10 @@ from maggy_like.display.plain import PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.protocol.endings import Ending
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, TrialState
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.space.numeric import Float
+from optimizers.core.trial import Failure, FailureKind, TrialState
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space.domains import Float
 
 Snap = Callable[..., Snapshot]
 RUNNING = TrainingLine(TrialState.RUNNING, workers=2, step=5, budget=20, value=0.97, seconds=10.0)

@@ -20,8 +20,8 @@ from maggy_like.trackers.base import Session, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.space.config import Config
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 

@@ -13,7 +13,7 @@ from maggy_like.driver.state_machine.inputs import WorkerJoined
 from maggy_like.protocol.identity import WorkerId
 from optimizers import Float
 from optimizers.core.study import Study
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 
 
 @pytest.fixture

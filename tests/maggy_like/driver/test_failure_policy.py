@@ -17,7 +17,7 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.worker.child.process import place_of, types_of
 from optimizers.core.base import Optimizer
 from optimizers.core.study import Study
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule
 

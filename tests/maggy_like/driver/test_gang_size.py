@@ -12,7 +12,7 @@ from maggy_like.driver.settings import FileSettings, GangSettings, SearchSetting
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.samplers.grid import Grid
+from optimizers.samplers.non_adaptive import Grid
 from optimizers.space.search_space import SearchSpace
 
 

@@ -30,7 +30,7 @@ from optimizers import Float
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 
 PATIENCE = 300.0
 """Seconds that stand for "not for ever"."""

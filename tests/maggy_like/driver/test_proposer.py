@@ -27,7 +27,7 @@ from optimizers.core.base import History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule
 from optimizers.space.domains import Integer

@@ -17,7 +17,7 @@ from maggy_like.results.result import Result
 from optimizers.core.events import AttemptEnded
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState as Ours
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.space.domains import Choice, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace

@@ -11,14 +11,13 @@ from maggy_like.errors import UserError
 from maggy_like.results.result import Result
 from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded
-from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.objectives import Direction
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, TrialState
-from optimizers.samplers.adapters import TPE
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.core.trial import Failure, FailureKind, TrialState
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.samplers.optuna_sampler import TPE
 from optimizers.schedulers.asha import ASHA
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 

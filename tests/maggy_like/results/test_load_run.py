@@ -22,10 +22,10 @@ from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from maggy_like.results.pareto_set import ParetoSet
 from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 
 pytest.importorskip("plotly")
 

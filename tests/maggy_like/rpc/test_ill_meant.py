@@ -30,7 +30,7 @@ from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded, Measured, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.core.trial import Curve, TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule

@@ -12,16 +12,14 @@ import pytest
 from optimizers.core.base import History, Optimizer
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer, names
-from optimizers.samplers.adapters import TPE, OptunaSampler
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.enumeration import Enumeration
-from optimizers.samplers.grid import Grid
+from optimizers.samplers.non_adaptive import Enumeration, Grid, Sobol
+from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
 from optimizers.samplers.skopt_search import SkoptSearch
-from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
-from optimizers.space.config import Config
+from optimizers.space import Config
 
 
 class Own(Optimizer):

@@ -26,5 +26,7 @@ def test_it_is_the_share_of_tests_that_find_it() -> None:
 
 
 def test_what_is_no_number_is_told() -> None:
-    with pytest.raises(OptimizerError, match=r"effect must be a number and the deviation one above 0, got nan and 1.0"):
+    with pytest.raises(
+        OptimizerError, match=r"effect must be a number and deviation a number above 0, got nan and 1.0"
+    ):
         power(float("nan"), 1.0, 10)

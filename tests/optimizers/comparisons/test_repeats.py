@@ -15,7 +15,7 @@ from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, repeats_spa
 from optimizers.comparisons.sequential_tests import SequentialTests, crossing_height, crossing_probability
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem
 from optimizers.errors import OptimizerError
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.testing import check_optimizer
 
 VARIANTS: dict[str, Config] = {
@@ -132,11 +132,11 @@ def test_with_nothing_to_do_it_waits() -> None:
         (lambda: Repeats(VARIANTS, 0), "repeats must be an integer of at least 1, got 0"),
         (lambda: Repeats(VARIANTS, 3, first_seed=-1), "first_seed must be an integer of at least 0, got -1"),
         (lambda: Repeats({}, 3), "at least one"),
-        (lambda: Repeats({"base": {"seed": 3}}, 3), "sets \\['seed'\\]"),
+        (lambda: Repeats({"base": {"seed": 3}}, 3), "must not set \\['seed'\\]"),
         (lambda: AdaptiveRepeats(VARIANTS, {"A": {"wihtout A": 1.0}}), "did you mean 'without A'"),
         (lambda: AdaptiveRepeats(VARIANTS, {}), "at least one contrast"),
         (lambda: AdaptiveRepeats(VARIANTS, CONTRASTS, 2), "at least 3, got 2"),
-        (lambda: AdaptiveRepeats(VARIANTS, CONTRASTS, alpha=1.5), "alpha must lie between 0 and 1"),
+        (lambda: AdaptiveRepeats(VARIANTS, CONTRASTS, alpha=1.5), "alpha must be between 0 and 1"),
     ],
 )
 def test_mistakes_raise(make: object, message: str) -> None:
@@ -260,7 +260,7 @@ def test_few_seeds_are_taken_as_independent() -> None:
 
 @pytest.mark.parametrize("resampled", [-0.1, math.inf, math.nan])
 def test_a_wrong_ratio_of_rows_is_told(resampled: float) -> None:
-    with pytest.raises(OptimizerError, match=r"resampled must be .* 0\.3 / 0\.7, got"):
+    with pytest.raises(OptimizerError, match=r"resampled must be .*, got .*; use 0\.3 / 0\.7"):
         compare(CONTRASTS, {}, resampled=resampled)
 
 

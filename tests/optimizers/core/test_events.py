@@ -20,8 +20,7 @@ from optimizers.core.events import (
     from_json,
     to_json,
 )
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, FailureKind, TrialState
 
 # Words that a lenient reader could take for something else than text.
 TEXT = st.sampled_from(["nan", "inf", "-inf", "null", "true", "1", "1.0", "", "\n", '"', "\u2028"]) | st.text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.trial import FailureKind
 
 BLAMELESS = {"store", "gang_lost", "node_lost", "node_left", "driver_lost"}
 

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from optimizers.core.base import Observation
-from optimizers.core.multi_objective import ParetoFront, dominates
+from optimizers.core.objectives import ParetoFront, dominates
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError, UserError
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol
 from optimizers.samplers.skopt_search import SkoptSearch
-from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule
@@ -121,7 +119,7 @@ def test_those_that_do_not_learn_serve_several_objectives(optimizer: Any) -> Non
 
 @pytest.mark.parametrize("optimizer", [ASHA(), PBT(), MedianRule(), SkoptSearch()])
 def test_those_that_go_by_one_loss_refuse_several(optimizer: Any) -> None:
-    with pytest.raises(OptimizerError, match=r"serves one objective, and there are 2; use optimizer='bayesian'"):
+    with pytest.raises(OptimizerError, match=r"supports one objective, got 2; use optimizer='bayesian'"):
         study_of(optimizer, max_budget=27, n_trials=30)
 
 

@@ -12,7 +12,7 @@ from optimizers.core.objectives import Directions, Objectives
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import UserError
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.space.domains import Float
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from maggy_like import Float
 from optimizers import ASHA, RandomSearch, Study
-from optimizers.core.curve import Curve
 from optimizers.core.events import Measured
-from optimizers.core.packed import LONGEST, NOTHING, PackedCurves, PackedValues
-from optimizers.core.trial import Trial
+from optimizers.core.trial import LONGEST, NOTHING, Curve, PackedCurves, PackedValues, Trial
 
 STEPS = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=6).map(sorted)
 NUMBERS = st.floats(allow_nan=False)

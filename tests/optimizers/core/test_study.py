@@ -22,16 +22,14 @@ from optimizers.core.events import (
     from_json,
     to_json,
 )
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
-from optimizers.core.trial import Checkpoint, Failure, Trial, TrialState
+from optimizers.core.study_state import ValueRule
+from optimizers.core.trial import Checkpoint, Failure, FailureKind, Trial, TrialState
 from optimizers.errors import OptimizerError, UserError
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Patience
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float
 
 Direction = Literal["max", "min"]
@@ -252,7 +250,7 @@ def seen_from_outside(study: Study) -> str:
     )
 
 
-class Ledger(Study):
+class Recorded(Study):
     """Keeps the events, and what the study said after each; checks what must always hold."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -296,10 +294,10 @@ class Ledger(Study):
     draw=st.randoms(use_true_random=False),
 )
 def test_replay_of_any_prefix_gives_the_same_study_whose_best_never_gets_worse(
-    name: str, direction: Direction, rule: Worth, draw: random.Random
+    name: str, direction: Direction, rule: ValueRule, draw: random.Random
 ) -> None:
     options: dict[str, Any] = {"direction": direction, "value": rule, "seed": 3, "max_budget": 8, "n_trials": 8}
-    live = Ledger(SPACE, OPTIMIZERS[name](), **options)
+    live = Recorded(SPACE, OPTIMIZERS[name](), **options)
     wander(live, draw)
     replayed = Study(SPACE, OPTIMIZERS[name](), **options)
     for line, (decision, said) in zip(live.events, live.said, strict=True):
@@ -338,7 +336,7 @@ def wander(study: Study, draw: random.Random) -> None:
         running = [trial for trial in running if trial.state is TrialState.RUNNING]
 
 
-def test_numbers_of_numpy_are_plain_ones_in_the_ledger() -> None:
+def test_numbers_of_numpy_are_plain_ones_in_the_study() -> None:
     study = Study({"x": Float(0, 1)}, RandomSearch(), direction="min", max_budget=3, n_trials=1)
     trial = study.ask()
     assert trial is not None
@@ -365,10 +363,13 @@ def asked(study: Study) -> Trial:
         (lambda study, trial: study.report(trial, 2**63, 0.5), "step must be a whole number below"),
         (
             lambda study, trial: (study.tell(trial, 0.5), study.tell(trial, 0.6)),
-            "trial 0 is completed, and a study is told",
+            "trial 0 must be running, got one that is completed",
         ),
-        (lambda study, trial: (study.tell(trial, 0.5), study.fail(trial)), "trial 0 is completed"),
-        (lambda study, _: study.tell(asked(Study(SPACE, RandomSearch(), seed=1)), 0.5), "trial 0 .* of another study"),
+        (lambda study, trial: (study.tell(trial, 0.5), study.fail(trial)), "trial 0 .* that is completed"),
+        (
+            lambda study, _: study.tell(asked(Study(SPACE, RandomSearch(), seed=1)), 0.5),
+            "trial 0 .* belongs to another study",
+        ),
     ],
 )
 def test_what_a_study_cannot_be_told(told: Callable[[Study, Trial], None], message: str) -> None:

@@ -23,12 +23,11 @@ from optimizers.core.events import (
     from_json,
     to_json,
 )
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.ranking import Worth
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.study_state import ValueRule
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 from optimizers.errors import UserError
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA, Mode
 from optimizers.schedulers.stopping import Patience
 from optimizers.space.domains import Float
@@ -99,7 +98,7 @@ def test_a_promoted_trial_keeps_its_best_report() -> None:
 
 
 @pytest.mark.parametrize("rule", ["best", "last"])
-def test_a_returned_value_counts_only_where_nothing_was_reported(rule: Worth) -> None:
+def test_a_returned_value_counts_only_where_nothing_was_reported(rule: ValueRule) -> None:
     study = Study(SPACE, RandomSearch(), max_budget=9, value=rule)
     better, worse, alone = started(study), started(study), started(study)
     for trial in (better, worse):
@@ -164,7 +163,7 @@ class Life:
 
 
 def check_that_all_belongs_together(life: Life, trial: Trial) -> None:
-    reported, rule = life.reported[trial.id], life.study.worth
+    reported, rule = life.reported[trial.id], life.study.value_rule
     assert trial.columns() == {"value": (sorted(reported), [reported[step] for step in sorted(reported)])}
     assert trial.value_step is not None
     assert trial.value == trial.curve.at(trial.value_step)
@@ -186,7 +185,7 @@ def check_that_all_belongs_together(life: Life, trial: Trial) -> None:
     mode=st.sampled_from(["promotion", "stopping"]),
     draw=st.randoms(use_true_random=False),
 )
-def test_curve_value_step_and_state_belong_together(rule: Worth, mode: Mode, draw: random.Random) -> None:
+def test_curve_value_step_and_state_belong_together(rule: ValueRule, mode: Mode, draw: random.Random) -> None:
     """Through promotions, early returns, lost attempts and a resume."""
 
     def study() -> Study:
@@ -247,7 +246,7 @@ def test_a_trial_that_failed_without_a_report_is_never_the_best() -> None:
 @pytest.mark.parametrize("rule", ["best", "last"])
 @pytest.mark.parametrize("direction", ["max", "min"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, value: float, rule: Worth) -> None:
+def test_a_value_that_is_not_finite_is_never_the_best(direction: Direction, value: float, rule: ValueRule) -> None:
     study = Study(SPACE, RandomSearch(), direction=direction, value=rule, max_budget=9)
     diverged = started(study)
     study.report(diverged, 1, value)
@@ -327,7 +326,7 @@ def test_a_wrong_rule_is_told() -> None:
 
 
 @pytest.mark.parametrize("rule", ["best", "last"])
-def test_the_best_is_right_after_any_number_of_reports(rule: Worth) -> None:
+def test_the_best_is_right_after_any_number_of_reports(rule: ValueRule) -> None:
     study = Study(SPACE, RandomSearch(), value=rule, max_budget=1000)
     trials = [started(study) for _ in range(3)]
     draw = random.Random(0)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
-from optimizers.samplers.highest_rung import HighestRung
-from optimizers.space.config import Config
+from optimizers.schedulers.asha import HighestRung
+from optimizers.space import Config
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
 

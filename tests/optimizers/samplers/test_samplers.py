@@ -16,12 +16,10 @@ from optimizers.core.base import History, Observation, Pending, Problem
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
-from optimizers.samplers.grid import Grid, n_configurations
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol, n_configurations
 from optimizers.samplers.skopt_search import SkoptSearch, _most_telling
-from optimizers.samplers.sobol import Sobol
 from optimizers.schedulers.asha import ASHA
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Domain, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 

@@ -11,7 +11,7 @@ from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience
@@ -70,7 +70,7 @@ def test_a_rule_passes_on_what_suits_the_function() -> None:
         (1, None, (1,), (3.0,)),
     ],
 )
-def test_the_lenient_rungs_end_the_worst_third(
+def test_the_early_rungs_end_the_worst_third(
     max_budget: int, min_budget: int | None, levels: tuple[int, ...], etas: tuple[float, ...]
 ) -> None:
     optimizer = ASHA(min_budget=min_budget)
@@ -78,7 +78,7 @@ def test_the_lenient_rungs_end_the_worst_third(
     assert optimizer.etas(levels) == etas
 
 
-def test_two_in_three_pass_a_lenient_rung_and_one_in_three_a_strict_one() -> None:
+def test_two_in_three_pass_a_early_rung_and_one_in_three_a_strict_one() -> None:
     study = Study(LINE, ASHA(), max_budget=9, direction="min", seed=0, n_trials=18)
     while (trial := study.ask()) is not None:
         study.tell(trial, trial.config["x"])
@@ -92,10 +92,10 @@ def test_two_in_three_pass_a_lenient_rung_and_one_in_three_a_strict_one() -> Non
         ({"eta": 1}, "eta must be an integer of at least 2, got 1"),
         ({"eta": 2.5}, "eta must be an integer of at least 2, got 2.5"),
         ({"eta": 4.0}, "eta must be an integer of at least 2, got 4.0; use 4"),
-        ({"eta": 1.0}, "eta must be an integer of at least 2, got 1.0; 3 is usual"),
+        ({"eta": 1.0}, "eta must be an integer of at least 2, got 1.0; use 3"),
         ({"min_budget": 0}, "min_budget must be an integer of at least 1, got 0"),
         ({"mode": "hyperband"}, "mode must be 'promotion', 'stopping' or None, got 'hyperband'"),
-        ({"mode": "max"}, "mode='max' is a direction; use direction='max'"),
+        ({"mode": "max"}, "mode must be .*, got 'max'; use direction='max'"),
         ({"early_eta": 1}, "early_eta must be a number above 1, got 1"),
         ({"early_eta": math.inf}, "early_eta must be a number above 1, got inf"),
         ({"sampler": "rnd"}, "unknown optimizer 'rnd'"),
@@ -107,7 +107,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_lowest_rung_above_the_top_is_refused() -> None:
-    with pytest.raises(OptimizerError, match="min_budget=10 lies above max_budget=9"):
+    with pytest.raises(OptimizerError, match="min_budget must be at most max_budget=9, got 10"):
         Study({"x": Float(0, 1)}, ASHA(sampler="random", min_budget=10), max_budget=9)
 
 
@@ -126,6 +126,6 @@ def test_a_function_that_reports_past_its_rungs_still_climbs_them() -> None:
 @pytest.mark.parametrize("sampler", [PBT(), ASHA(sampler="random"), "pbt", MOBSTER])
 def test_a_sampler_with_a_schedule_of_its_own_is_refused(sampler: Any) -> None:
     with pytest.raises(
-        OptimizerError, match=rf"sampler={type(make_optimizer(sampler)).__name__}\(\) has a schedule of its own"
+        OptimizerError, match=rf"sampler must not have a schedule, got {type(make_optimizer(sampler)).__name__}\(\)"
     ):
         ASHA(sampler=sampler)

@@ -5,11 +5,10 @@ import pytest
 from optimizers.core.base import Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer
-from optimizers.samplers.adapters import OptunaSampler
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.highest_rung import HighestRung
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.schedulers.asha import ASHA
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.samplers.optuna_sampler import OptunaSampler
+from optimizers.schedulers.asha import ASHA, HighestRung
 from optimizers.schedulers.successive_halving import BracketScheduler
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace

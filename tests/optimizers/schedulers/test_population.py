@@ -14,10 +14,10 @@ from optimizers.core.base import WAIT, History, Observation, Pending, Problem, P
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.population import PBT, Population
 from optimizers.schedulers.stopping import Threshold
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
@@ -250,7 +250,10 @@ def test_ask_and_tell_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"population": 3}, "population=3 and quantile=0.25 never give a trial up; use a population of at least 4"),
+        (
+            {"population": 3},
+            "population \\* quantile must be at least 1, got 3 \\* 0.25; use a population of at least 4",
+        ),
         ({"population": True}, "population must be an integer of at least 1, got True"),
         ({"interval": 0}, "interval must be an integer of at least 1, got 0"),
         ({"quantile": 0.6}, "quantile must be a number above 0 and not above 0.5, got 0.6"),
@@ -266,8 +269,8 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_budget": 5}, r"interval=5 leaves no rest within max_budget=5; lower"),
-        ({"max_budget": 50, "n_trials": 16}, r"population=16 leaves none of n_trials=16 to replace a member with"),
+        ({"max_budget": 5}, "interval must be below max_budget=5, got 5; use a smaller one"),
+        ({"max_budget": 50, "n_trials": 16}, "population must be below n_trials=16, got 16"),
     ],
 )
 def test_searches_that_make_no_sense(options: dict[str, Any], message: str) -> None:

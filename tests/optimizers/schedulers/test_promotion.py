@@ -56,7 +56,7 @@ def test_promoted_is_the_best_at_rest_and_more_than_the_quota_only_at_the_close(
                     assert not running
                     assert study.size == 20
                     assert not any(is_well_trained(study, other) for other in study.trials)
-                    rested = [rung.best_at_rest() for rung in reversed(rungs[:-1])]
+                    rested = [rung.best_paused() for rung in reversed(rungs[:-1])]
                     expected = next(number for number in rested if number is not None)
                     at_the_close[levels.index(trial.budget) - 1] += 1
                 assert trial.id == expected
@@ -68,7 +68,7 @@ def test_promoted_is_the_best_at_rest_and_more_than_the_quota_only_at_the_close(
         for rung, naive, extra in zip(study.scheduler.rungs, rungs, at_the_close, strict=True):
             assert len(rung) == len(naive.results)
             assert rung.promoted == len(naive.promoted) <= naive.quota + extra
-    rests = any(rung.best_at_rest() is not None for rung in rungs[:-1])
+    rests = any(rung.best_paused() is not None for rung in rungs[:-1])
     assert not rests or any(is_well_trained(study, trial) for trial in study.trials)
 
 

@@ -14,8 +14,7 @@ from optimizers.core.base import Decision, History, Optimizer, Problem, Schedule
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.non_adaptive import RandomSearch, Sobol
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
 from optimizers.space.domains import Float
@@ -168,7 +167,7 @@ def test_a_rule_proposes_what_its_optimizer_does() -> None:
     assert MedianRule().ask(5, history) == RandomSearch().ask(5, history)
     assert MedianRule("sobol").ask(5, history) == Sobol().ask(5, history)
     assert not Patience(ASHA(sampler="random")).adaptive
-    with pytest.raises(OptimizerError, match="above max_budget"):
+    with pytest.raises(OptimizerError, match="min_budget must be at most max_budget=100, got 200"):
         Patience(ASHA(sampler="random", min_budget=200)).validate(PROBLEM)
 
 

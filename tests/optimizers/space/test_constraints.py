@@ -15,15 +15,12 @@ from hypothesis_profiles import examples
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.study import Study
 from optimizers.errors import OptimizerError, SearchSpaceError
-from optimizers.samplers.adapters import TPE
-from optimizers.samplers.deduplication import untried
-from optimizers.samplers.grid import Grid
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.model_based import untried
+from optimizers.samplers.non_adaptive import FilteredSequence, Grid, RandomSearch, Sobol
+from optimizers.samplers.optuna_sampler import TPE
 from optimizers.schedulers.population import PBT
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
-from optimizers.space.filtered_sequence import FilteredSequence
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import check_optimizer
 
@@ -98,7 +95,7 @@ def test_a_predicate_gets_the_active_parameters_in_a_dict_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        ("low < high", "a constraint is a function of a configuration, got 'low < high'; use a lambda"),
+        ("low < high", "constraint must be a function of a configuration, got 'low < high'; use a lambda"),
         (lambda config: False, r"none of 10,000 draws is allowed by the constraint <lambda>.*below 0.01%; loosen it"),
         (lambda config: config["hihg"] > 1, r"<lambda> raised KeyError\('hihg'\) for \{'low'.*config.get\(name\)"),
         (lambda config: 1 / 0, r"raised ZeroDivisionError\(.*for \{'low': \d, 'high': \d\}$"),
@@ -234,7 +231,7 @@ ORDERS = [["sgd", "adam"], ["adam", "sgd"], [*"abcdefghijklmnopqrstuvwxyz", "sgd
 def test_a_constraint_that_needs_an_inactive_parameter_is_refused_at_once(optimizers: list[str], when: str) -> None:
     values = "sgd" if when == "sgd" else [name for name in optimizers if name != "sgd"]
     space = SearchSpace(optimizer=optimizers, momentum=Float(0, 1, when={"optimizer": values}), lr=Float(0, 1))
-    with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\) for .*; .* use config.get\(name\)"):
+    with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\) for .*; use config.get\(name\)"):
         space.where(lambda config: config["momentum"] < 0.9)
     kept = space.where(lambda config: config.get("momentum", 0.0) < 0.9)
     with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\)"):

@@ -74,7 +74,7 @@ def test_a_parameter_may_be_called_as_the_form_of_a_tuple() -> None:
 
 
 def test_what_is_the_same_is_refused_twice() -> None:
-    with pytest.raises(SearchSpaceError, match=r"has the value \[64\] twice"):
+    with pytest.raises(SearchSpaceError, match=r"values of Choice must differ, got \[64\] twice"):
         Choice([(64,), [64]])
     assert Choice([(1,), (True,)]).size == 2
 

@@ -15,11 +15,9 @@ from scipy.stats import kstest, truncnorm
 
 from optimizers.core.study import Study
 from optimizers.errors import SearchSpaceError
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
-from optimizers.space.config import Config
-from optimizers.space.domain import Dimension
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal, domain_from_json
+from optimizers.samplers.non_adaptive import RandomSearch, Sobol
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Constant, Dimension, Float, Integer, Ordinal, domain_from_json
 from optimizers.space.priors import NO_PRIOR, UNIFORM_SHARE, WEIGHTS, Bell, Favourite, Prior
 from optimizers.space.search_space import SearchSpace
 
@@ -77,7 +75,7 @@ def test_a_prior_is_spelled_as_the_domain_spells_it() -> None:
         (lambda: Choice(["relu", "gelu"], prior="relo"), "did you mean 'relu'"),
         (lambda: Float(0, 1, prior=0.5, confidence="hihg"), "'hihg' .did you mean 'high'"),  # type: ignore[arg-type]
         (lambda: Float(0, 1, prior=0.5, confidence=3), "'low', 'medium', 'high', got 3"),  # type: ignore[arg-type]
-        (lambda: Float(0, 1, confidence="high"), "confidence='high' is that in a prior; give prior"),
+        (lambda: Float(0, 1, confidence="high"), "confidence='high' needs a prior; use prior"),
     ],
 )
 def test_mistakes(make: Any, message: str) -> None:
@@ -185,7 +183,7 @@ def test_a_parent_that_is_not_active_makes_its_child_inactive() -> None:
 
 @pytest.mark.parametrize("units", [np.zeros(5), np.zeros((2, 4)), np.zeros((2, 5, 1))])
 def test_points_of_another_shape_are_refused(units: Any) -> None:
-    with pytest.raises(SearchSpaceError, match=r"points need the shape \(n, 5\), got"):
+    with pytest.raises(SearchSpaceError, match=r"units must have the shape \(n, 5\), got"):
         SPACE.log_prior(units)
 
 

@@ -96,7 +96,7 @@ def test_validate_normalizes() -> None:
         ({"opt": "adam", "layer": 2, "classes": 10}, "no 'layer' .did you mean 'layers'"),
         ({"opt": "adam", "classes": 10}, "'layers' is missing"),
         ({"opt": "adam", "layers": 9, "classes": 10}, "parameter 'layers': 9 is not in Integer"),
-        ({"opt": "adam", "layers": 2, "classes": 10, "momentum": 0.5}, "'momentum' is active only when"),
+        ({"opt": "adam", "layers": 2, "classes": 10, "momentum": 0.5}, "'momentum' is only active when"),
         ({"opt": "adam", "layers": 2, "classes": 11}, "parameter 'classes': 11"),
     ],
 )
@@ -114,19 +114,19 @@ def test_wrong_points(u: Any) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ([("a", 1)], "use a dict"),
-        ({"": 1}, r"printable characters, .*got ''; use one"),
+        ([("a", 1)], "must be a dict of names and domains, got .*; use"),
+        ({"": 1}, r"printable characters .*got ''; use one"),
         ({" lr": 1}, "without spaces around it, got ' lr'"),
-        ({"l\nr": 1}, "printable characters, .*got 'l.nr'"),
+        ({"l\nr": 1}, "printable characters .*got 'l.nr'"),
         ({"\x1b[31m": 1}, "printable characters"),
-        ({3: 1}, "is a text of .* got 3"),
+        ({3: 1}, "must be a text of .* got 3"),
         ({"a": (1, 2)}, "parameter 'a'"),
         ({"a": Float(0, 1, when={"bb": 1}), "bbb": 1}, "'a' cannot depend on 'bb': .* mean 'bbb'"),
         ({"a": Float(0, 1, when={"b": 3}), "b": [1, 2]}, "cannot depend on 'b': 3 is not in"),
-        ({"a": Float(0, 1, when={"b": 0.5}), "b": Float(0, 1)}, "give it a step"),
+        ({"a": Float(0, 1, when={"b": 0.5}), "b": Float(0, 1)}, "use a step"),
         (
             {"a": Choice([1, 2], when={"b": 1}), "b": Choice([1, 2], when={"a": 1})},
-            "go in a circle: (a <- b <- a|b <- a <- b)",
+            "conditions must not form a cycle, got (a <- b <- a|b <- a <- b)",
         ),
     ],
 )

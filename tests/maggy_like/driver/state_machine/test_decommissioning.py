@@ -19,8 +19,7 @@ from maggy_like.driver.state_machine.workers import LEAVE_PATIENCE
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
 from maggy_like.protocol.state_names import StateName
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 from optimizers.schedulers.population import PBT
 
 

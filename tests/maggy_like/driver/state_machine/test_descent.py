@@ -15,7 +15,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.base import WAIT, Answer, History, Optimizer, Proposal
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.population import PBT
 
 
@@ -86,7 +86,7 @@ def test_a_parent_that_is_no_trial_is_refused() -> None:
         def ask(self, index: int, history: History) -> Answer:  # type: ignore[override]
             return Proposal(super().ask(index, history), parent=5)
 
-    with pytest.raises(OptimizerError, match="Orphan proposed a trial with the parent 5, but there are 0 trials"):
+    with pytest.raises(OptimizerError, match="parent must be the number of one of 0 trials, got 5 from Orphan"):
         Hand(Orphan()).start()
 
 

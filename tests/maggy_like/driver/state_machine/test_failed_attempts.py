@@ -18,9 +18,8 @@ from maggy_like.protocol.messages import (
 )
 from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded, Measured
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.core.trial import Failure, FailureKind, TrialState
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 

@@ -16,11 +16,11 @@ from optimizers.core.base import Decision, Optimizer
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA, Mode
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
 from optimizers.schedulers.successive_halving import PromotionScheduler, rung_levels
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float
 
 

@@ -40,8 +40,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.state_names import StateName
 from optimizers.core.events import AttemptEnded, AttemptStarted, from_json, to_json
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 
 SLOTS = 4
 PICK = st.integers(0, 11)

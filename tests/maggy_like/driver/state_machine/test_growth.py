@@ -7,7 +7,7 @@ from hand import Hand
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.state_machine.inputs import Tick
 from maggy_like.driver.state_machine.workers import SETTLING
-from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.trial import FailureKind
 
 
 def grown(workers: int, **options: object) -> Hand:

@@ -11,7 +11,7 @@ from maggy_like.driver.state_machine.inputs import Tick, WorkerLost
 from maggy_like.driver.state_machine.machine import LOG_LENGTH
 from maggy_like.driver.state_machine.run import Options
 from optimizers.core.study import Study
-from optimizers.samplers.random_search import RandomSearch
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.space.domains import Float
 

@@ -16,8 +16,8 @@ from optimizers.core.base import History, Observation, Optimizer, Pending, Propo
 from optimizers.core.events import AttemptEnded, AttemptStarted
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.space.config import Config
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
 
 

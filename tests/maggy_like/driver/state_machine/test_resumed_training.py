@@ -16,8 +16,7 @@ from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 
 # -- a journal that is taken up -------------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ from maggy_like.errors import StoreError
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
 from optimizers.core.events import AttemptEnded
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 
 FULL = "the store file:///states cannot be written (No space left on device)"
 

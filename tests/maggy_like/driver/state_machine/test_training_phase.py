@@ -13,8 +13,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Shutdown, Stop
 from optimizers.core.events import TrialCreated
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 
 # -- after a search -----------------------------------------------------------------------------------
 

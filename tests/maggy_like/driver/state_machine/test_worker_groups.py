@@ -28,8 +28,7 @@ from maggy_like.protocol.messages import (
     Stop,
 )
 from optimizers.core.events import AttemptStarted
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Threshold
 

@@ -19,8 +19,7 @@ from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.spark.engine.job import JavaEnd, SparkRun, cancelled_by
 from maggy_like.spark.kinds import SESSION_STOPPED
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 
 CLASSIC = """An error occurred while calling o179.collectToPython.
 : org.apache.spark.SparkException: {}

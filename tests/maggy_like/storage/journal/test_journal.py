@@ -33,8 +33,7 @@ from maggy_like.storage.journal import (
 from maggy_like.storage.journal.local import LocalBackend
 from maggy_like.storage.journal.records import _checksum
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
-from optimizers.core.failure_kinds import FailureKind
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, FailureKind, TrialState
 
 HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
 EVENTS: list[Event] = [

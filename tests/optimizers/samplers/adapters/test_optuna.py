@@ -24,12 +24,12 @@ from optimizers.core.base import History, Observation, Optimizer, Pending, Probl
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters import TPE, OptunaSampler
-from optimizers.samplers.adapters import optuna as adapter
-from optimizers.samplers.grid import Grid
+from optimizers.samplers import optuna_sampler as adapter
+from optimizers.samplers.non_adaptive import Grid
+from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer
@@ -137,7 +137,9 @@ def test_fixed_values_stay_where_the_space_allows_little(monkeypatch: pytest.Mon
         return bool(config["y"] > 0.5)
 
     monkeypatch.setattr(adapter, "_LAST", 1000)
-    with pytest.raises(OptimizerError, match=r"nothing that PartialFixedSampler proposed in .* fix other values"):
+    with pytest.raises(
+        OptimizerError, match=r"the constraints reject all .* of PartialFixedSampler in .* fix other values"
+    ):
         search(optimizer, 1, workers=1, space=PLANE.where(never))
 
 
@@ -172,14 +174,17 @@ def test_brute_force_ends_when_all_configurations_are_tried(hasty: bool) -> None
     [
         (lambda: OptunaSampler(TPESampler), r"got <class .*use lambda seed: TPESampler\(seed=seed\)"),  # type: ignore[arg-type]
         (lambda: OptunaSampler(TPESampler(seed=1)), r"use lambda seed: TPESampler\(seed=seed\)"),  # type: ignore[arg-type]
-        (lambda: OptunaSampler(lambda seed: seed), "must make a sampler of Optuna, got 0"),  # type: ignore[arg-type,return-value]
-        (lambda: OptunaSampler(lambda seed: ONE), "twice; make a new one"),
+        (lambda: OptunaSampler(lambda seed: seed), "must return a sampler of Optuna, got 0"),  # type: ignore[arg-type,return-value]
+        (lambda: OptunaSampler(lambda seed: ONE), "must return a new sampler at each call, got .* twice"),
         (lambda: OptunaSampler(lambda seed: QMCSampler(seed=seed)), "QMCSampler .* use optimizer='sobol'"),
         (lambda: OptunaSampler(lambda seed: GridSampler({"x": [1]}, seed)), "GridSampler .* use optimizer='grid'"),
-        (lambda: OptunaSampler(lambda seed: CmaEsSampler(seed=seed, with_margin=True)), "leave with_margin out"),
+        (
+            lambda: OptunaSampler(lambda seed: CmaEsSampler(seed=seed, with_margin=True)),
+            "with_margin of CmaEsSampler must be False, got True",
+        ),
         (lambda: OptunaSampler(BruteForceSampler), r"use lambda seed: BruteForceSampler\(seed=seed\)"),  # type: ignore[arg-type]
         (lambda: OptunaSampler(lambda seed: BruteForceSampler(seed)), "give each Float a step, or use optimizer='ran"),
-        (lambda: fixing({"z": 1}), "fixes 'z', and the search space has .'x', 'y'."),
+        (lambda: fixing({"z": 1}), "must fix one of .'x', 'y'., got 'z'"),
         (lambda: fixing({"y": 3}), r"cannot fix 'y': 3 is not in Float\(0.0, 1.0\)"),
         (lambda: TPE(n_startup_trials=0), "n_startup_trials must be an integer of at least 1, got 0"),
         (lambda: TPE(n_ei_candidates=True), "n_ei_candidates must be an integer of at least 1, got True"),

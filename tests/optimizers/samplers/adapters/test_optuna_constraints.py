@@ -24,7 +24,7 @@ from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.core.trial import TrialState as OurState
 from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters import TPE, OptunaSampler
+from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
 from optimizers.space.domains import Float
 from optimizers.testing import SPACES
 
@@ -82,7 +82,7 @@ def test_a_failing_function_of_constraints_raises_with_the_metrics_there_are() -
     def sampler(seed: int) -> BaseSampler:
         return TPESampler(seed=seed, constraints_func=lambda trial: [trial.user_attrs["memory"]])
 
-    with pytest.raises(OptimizerError, match=r"TPESampler cannot take in trial 0.*'megabytes'.*KeyError: 'memory'"):
+    with pytest.raises(OptimizerError, match=r"TPESampler cannot read trial 0.*'megabytes'.*KeyError: 'memory'"):
         search_under_constraint(OptunaSampler(sampler), 3)
 
 
@@ -124,7 +124,7 @@ def test_several_objectives_are_served(name: str) -> None:
 
 
 def test_what_serves_one_objective_says_so_before_anything_starts() -> None:
-    with pytest.raises(OptimizerError, match="CmaEsSampler serves one objective, and there are 2; use NSGAIISampler"):
+    with pytest.raises(OptimizerError, match="CmaEsSampler supports one objective, got 2; use NSGAIISampler"):
         search_for_two(OptunaSampler(cma), 3)
 
 

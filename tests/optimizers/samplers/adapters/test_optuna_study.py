@@ -13,9 +13,9 @@ from optuna_cases import PLANE, TWISTED, Witness, bowl, shown
 from optimizers.core.base import History, Observation, Pending, Problem
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
-from optimizers.samplers.adapters import OptunaSampler
-from optimizers.samplers.adapters.optuna_space import distributions, suggest, to_params
-from optimizers.samplers.adapters.optuna_trials import clipped
+from optimizers.samplers.optuna_sampler import OptunaSampler
+from optimizers.samplers.optuna_space import distributions, suggest, to_params
+from optimizers.samplers.optuna_study import clipped
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
 

@@ -20,12 +20,11 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import FrozenTrial, TrialState
 
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
-from optimizers.samplers.adapters import TPE
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.random_search import RandomSearch
-from optimizers.samplers.sobol import Sobol
+from optimizers.samplers.non_adaptive import RandomSearch, Sobol
+from optimizers.samplers.optuna_sampler import TPE
 from optimizers.schedulers.asha import ASHA
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer
 from optimizers.space.search_space import SearchSpace
 

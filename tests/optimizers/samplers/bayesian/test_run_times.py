@@ -9,7 +9,7 @@ import pytest
 from optimizers.core.base import History, Observation, Problem
 from optimizers.samplers.bayesian.acquisition import Axes
 from optimizers.samplers.bayesian.surrogate import RunTimes
-from optimizers.space.config import Config
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Float
 from optimizers.space.search_space import SearchSpace
 

@@ -13,9 +13,8 @@ from optimizers.core.trial import Trial
 from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.schedulers.asha import ASHA, MOBSTER
-from optimizers.space.config import Config
-from optimizers.space.domains import Choice
-from optimizers.space.numeric import Float, Integer
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
 

@@ -1,8 +1,7 @@
 """Search spaces as Optuna's samplers see them.
 
-Floats and integers keep their values. Listed values and a float's steps become indexes: categories
-for a choice, whole numbers where the order means something. So nothing is lost to rounding, and
-``1`` and ``True`` stay apart.
+Floats and integers keep their values. Listed values and a float's steps become indexes: categories for a choice, whole
+numbers if the order has a meaning. So nothing is lost to rounding, and ``1`` and ``True`` stay different.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from optimizers.space.config import Config
-from optimizers.space.domain import Domain, cell, middle
-from optimizers.space.domains import Choice, Constant, Float, Integer, Ordinal
+from optimizers.space import Config
+from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, cell, middle
 from optimizers.space.scalars import Value
 from optimizers.space.search_space import SearchSpace
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress Optuna's log lines and warnings: the user did not call it."""
+    """Suppress Optuna's log lines and warnings, because the user did not call it."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
@@ -39,14 +37,14 @@ def quiet() -> Iterator[None]:
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Optuna's distributions of all parameters but the constants, by name."""
+    """Return Optuna's distributions of all parameters except constants, by name."""
     return {name: _distribution(space.domains[name]) for name in space.dimensions}
 
 
 def to_params(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, float]:
-    """The active parameters of a configuration, constants left out, as Optuna's samplers see them.
+    """Return the active parameters of a configuration, without constants, as Optuna's samplers see them.
 
-    They stand in the order in which :func:`suggest` asks for them: ``BruteForceSampler`` goes by it.
+    They have the order in which :func:`suggest` asks for them, because ``BruteForceSampler`` depends on it.
     """
     asked = (name for name in space.parents_first if name in config)
     return {name: to_param(space.domains[name], config[name]) for name in asked if name in space.dimensions}
@@ -56,7 +54,8 @@ def suggest(space: SearchSpace, dims: Mapping[str, BaseDistribution], trial: Bas
     """Ask an Optuna trial for all active parameters, parents first.
 
     Args:
-        dims: What :func:`distributions` returned.
+        space: The search space.
+        dims: Result of :func:`distributions`.
         trial: A running trial.
 
     Returns:
@@ -80,7 +79,7 @@ def _distribution(domain: Domain) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(domain, Integer):
-        step = domain.step or 1  # Optuna wants the upper bound on the grid
+        step = domain.step or 1  # Optuna requires an upper bound on the grid
         return IntDistribution(domain.low, domain.low + (domain.size - 1) * step, log=domain.log, step=step)
     if isinstance(domain, Float) and domain.step is None:
         return FloatDistribution(domain.low, domain.high, log=domain.log)
@@ -89,7 +88,7 @@ def _distribution(domain: Domain) -> BaseDistribution:
 
 
 def to_param(domain: Domain, value: Any) -> float:
-    """A value of a domain as Optuna's samplers see it."""
+    """Return a value of a domain as Optuna's samplers see it."""
     return cell(domain.to_unit(value), cast(int, domain.size)) if _by_index(domain) else value
 
 

@@ -1,4 +1,4 @@
-"""The history of a search as an Optuna study that is kept up to date, not built anew."""
+"""The history of a search as an Optuna study, updated incrementally."""
 
 from __future__ import annotations
 
@@ -11,26 +11,105 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseGASampler, BaseSampler, BruteForceSampler, CmaEsSampler, PartialFixedSampler
 from optuna.storages import BaseStorage, InMemoryStorage
-from optuna.study import StudyDirection
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from optimizers.core.base import History, Observation
-from optimizers.errors import OptimizerError
-from optimizers.samplers.adapters.optuna_samplers import is_exhaustive, uses_system_attrs
-from optimizers.samplers.adapters.optuna_space import distributions, quiet, suggest, to_params
-from optimizers.samplers.clipped_losses import clipped
-from optimizers.space.config import Config
+from optimizers.errors import OptimizerError, SearchSpaceError
+from optimizers.samplers.model_based import clipped
+from optimizers.samplers.optuna_space import distributions, quiet, suggest, to_param, to_params
+from optimizers.space import Config
+from optimizers.space.search_space import SearchSpace
+
+
+class Independent(BaseSampler):
+    """Draw each parameter independently, as ``sampler`` draws those that it does not model jointly.
+
+    Most samplers draw those at random, so proposals repeat less often. A ``PartialFixedSampler`` keeps its fixed
+    values.
+    """
+
+    def __init__(self, sampler: BaseSampler) -> None:
+        self._sampler = sampler
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def innermost(sampler: BaseSampler) -> BaseSampler:
+    """Return the sampler, or the one inside all ``PartialFixedSampler``."""
+    *_, inner = _layers(sampler)
+    return inner
+
+
+def uses_system_attrs(sampler: BaseSampler) -> bool:
+    """Return whether the sampler keeps its state in the trials' system attributes."""
+    return isinstance(innermost(sampler), (CmaEsSampler, BaseGASampler))
+
+
+def is_exhaustive(sampler: BaseSampler) -> bool:
+    """Return whether the sampler tries all configurations before it repeats one."""
+    return isinstance(innermost(sampler), BruteForceSampler)
+
+
+def fixed_values(sampler: BaseSampler) -> dict[str, Any]:
+    """Return the values that ``PartialFixedSampler`` fixes."""
+    fixed: dict[str, Any] = {}
+    for layer in _layers(sampler):
+        if isinstance(layer, PartialFixedSampler):
+            fixed = {**layer._fixed_params, **fixed}
+    return fixed
+
+
+def check_fixed(sampler: BaseSampler, space: SearchSpace) -> None:
+    """Check that the search space has the values that ``PartialFixedSampler`` fixes.
+
+    Raises:
+        OptimizerError: It does not.
+    """
+    for name, value in fixed_values(sampler).items():
+        if name not in space:
+            raise OptimizerError(f"PartialFixedSampler must fix one of {list(space)}, got {name!r}")
+        try:
+            space.domains[name].normalize(value)
+        except SearchSpaceError as error:
+            raise OptimizerError(f"PartialFixedSampler cannot fix {name!r}: {error}") from None
+
+
+def translate_fixed(sampler: BaseSampler, space: SearchSpace) -> None:
+    """Convert the values that ``PartialFixedSampler`` fixes to those that samplers see."""
+    for layer in _layers(sampler):
+        if isinstance(layer, PartialFixedSampler):
+            given = layer._fixed_params.items()
+            layer._fixed_params = {n: to_param(space.domains[n], value) for n, value in given if n in space.dimensions}
+
+
+def _layers(sampler: BaseSampler) -> Iterator[BaseSampler]:
+    yield sampler
+    while isinstance(sampler, PartialFixedSampler):
+        sampler = sampler._base_sampler
+        yield sampler
 
 
 class TrialList(InMemoryStorage):
-    """A storage of one study whose trials are a plain list, so that they may also change after their end.
+    """A storage of one study whose trials are a plain list, so that they may change after their end.
 
     A trial's id is its number, its place in the list.
     """
 
-    get_best_trial = BaseStorage.get_best_trial  # goes by get_all_trials
+    get_best_trial = BaseStorage.get_best_trial  # uses get_all_trials
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +117,6 @@ class TrialList(InMemoryStorage):
         self.study_attrs: dict[str, Any] = {}
 
     def add(self, state: TrialState, params: dict[str, Any], dims: dict[str, BaseDistribution]) -> FrozenTrial:
-        """Append a trial without a value."""
         number = len(self.trials)
         active = {name: dims[name] for name in params}
         self.trials.append(FrozenTrial(number, state, None, None, None, params, active, {}, {}, {}, number))
@@ -74,16 +152,15 @@ class TrialList(InMemoryStorage):
 
 
 class StudyMirror:
-    """One search as an Optuna study whose objectives are minimised: what ended in order of arrival, then what runs.
+    """A search as an Optuna study that minimises: ended trials in order of arrival, then running ones.
 
-    The study is a function of the history's observations in their order; nothing that an ask does
-    stays in it.
+    The study depends only on the history's observations in their order. No ask leaves anything in it.
 
     Args:
         history: The search.
-        observer: A sampler whose ``after_trial`` is called with each result, which enters the values of
-            constraints. Where samplers keep their state in the trials' system attributes (a generation's
-            number, say), it is also asked before each result, for those attributes alone.
+        observer: A sampler whose ``after_trial`` is called with each result, to enter the values of constraints. If
+            samplers keep state in the trials' system attributes (a generation's number, for example), it is also asked
+            before each result, only for those attributes.
     """
 
     def __init__(self, history: History, observer: BaseSampler) -> None:
@@ -102,34 +179,31 @@ class StudyMirror:
         self._places: dict[int, int] = {}  # of our trials in the list
         self._steps: list[int] = []
         self._losses: list[tuple[float, ...]] = []
-        self._entered = np.empty((0, history.problem.n_objectives))  # the values that the trials have; nan for none
+        self._entered = np.empty((0, history.problem.n_objectives))  # values of the trials; nan for none
         self._constrained = False
 
     def serves(self, history: History) -> bool:
-        """Whether ``history`` is the one mirrored."""
+        """Return whether ``history`` is the mirrored one."""
         return history.observations is self.observations and history.problem is self.problem
 
     @contextmanager
     def asked(self, history: History) -> Iterator[Callable[[BaseSampler], Config]]:
-        """What samplers propose next, for as long as the block lasts.
+        """Yield a function that asks one sampler, for use inside the block.
 
         Args:
-            history: The one that this mirrors.
-
-        Yields:
-            A function that asks one sampler.
+            history: The mirrored history.
         """
         self._catch_up()
         exhaustive = is_exhaustive(self._observer)
         with self._restored():
             for trial, config in history.pending.items():
-                if trial not in self._places:  # a promoted one has a loss, which says more
-                    # To a sampler that goes through all configurations, what runs is tried.
+                if trial not in self._places:  # a promoted one has a loss, which is more informative
+                    # To a sampler that tries all configurations, a running one is tried.
                     self._enter(config, TrialState.FAIL if exhaustive else TrialState.RUNNING)
             yield self._draw
 
     def refuse(self, config: Config) -> None:
-        """Enter a proposal that cannot be taken as a failed one, until the present ask ends."""
+        """Enter a rejected proposal as a failed one, until the current ask ends."""
         self._enter(config, TrialState.FAIL)
 
     def _draw(self, sampler: BaseSampler) -> Config:
@@ -168,10 +242,10 @@ class StudyMirror:
 
     def _tell(self, trial: FrozenTrial, seen: Observation, losses: tuple[float, ...]) -> None:
         """Pass a result to the observer, as Optuna does before it enters the values."""
-        if is_exhaustive(self._observer):  # it would end the study here; an answer of None does so
+        if is_exhaustive(self._observer):  # it would end the study here, but None from ask() does that
             return
         trial.user_attrs = dict(seen.metrics)
-        view = copy.copy(trial)  # with the values that people know instead of indexes
+        view = copy.copy(trial)  # with the values of the search space instead of indexes
         view.params = dict(seen.config)
         view.state = TrialState.RUNNING
         finite = all(map(np.isfinite, losses))
@@ -180,14 +254,14 @@ class StudyMirror:
             self._observer.after_trial(self._study, view, state, values)
         except Exception as error:
             raise OptimizerError(
-                f"{type(self._observer).__name__} cannot take in trial {seen.trial}, whose user_attrs are "
+                f"{type(self._observer).__name__} cannot read trial {seen.trial} with user_attrs "
                 f"{trial.user_attrs!r}: {type(error).__name__}: {error}; a constraints_func finds the metrics that "
                 "train_fn returned or reported in trial.user_attrs, and the configuration in trial.params"
             ) from error
         self._constrained = self._constrained or bool(trial.constraints)
 
     def _system_attrs(self) -> dict[str, Any]:
-        """The system attributes that the trial to be entered would have if it were asked for now."""
+        """Return the system attributes that the next trial would have if it were asked for now."""
         if not self._uses_system_attrs:
             return {}
         asked = self._storage.get_trial(self._suggest(self._observer)[0].number)
@@ -200,7 +274,7 @@ class StudyMirror:
         return trial, suggest(self._space, self._dims, trial)
 
     def _enter_values(self) -> None:
-        """Give the trials values that a model can work with; few change from one ask to the next."""
+        """Give the trials values that a model can use. Few change from one ask to the next."""
         values = self._values()
         known = np.full(values.shape, np.nan)
         known[: len(self._entered)] = self._entered
@@ -212,10 +286,10 @@ class StudyMirror:
         self._entered = values
 
     def _values(self) -> NDArray[np.float64]:
-        """The losses of each trial as they are entered, of shape (n, objectives); nan where it counts as failed.
+        """Return the losses to enter for each trial, shape (n, objectives); nan for a trial that counts as failed.
 
-        A trial without a loss has the worst of each objective. Where there are constraints it has none of their
-        values, without which Optuna takes no trial.
+        A trial without a loss has the worst of each objective. With constraints, it counts as failed, because it lacks
+        their values, and Optuna accepts no trial without them.
         """
         losses = np.array(self._losses, dtype=float).reshape(len(self._losses), self.problem.n_objectives)
         losses[~np.isfinite(losses).all(axis=1)] = np.inf
@@ -226,7 +300,7 @@ class StudyMirror:
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
-        """Undo what happens to the study within."""
+        """Undo all changes to the study inside the block."""
         attrs, n = dict(self._storage.study_attrs), len(self._storage.trials)
         try:
             yield

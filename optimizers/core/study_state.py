@@ -1,13 +1,15 @@
-"""The ledger of a search: all trials, changed by events alone."""
+"""The state of a study: all trials and their ranking. Only events change it."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal
 
-from optimizers.checks.options import short
+from optimizers.checks import short
 from optimizers.core.base import (
     CONTINUE,
     Decision,
@@ -22,47 +24,138 @@ from optimizers.core.base import (
     Update,
     is_grant,
 )
-from optimizers.core.curve import Curve
 from optimizers.core.direction import Direction, direction_of
-from optimizers.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    CheckpointSaved,
-    Columns,
-    Event,
-    Measured,
-    TrialCreated,
-)
-from optimizers.core.multi_objective import ParetoFront
-from optimizers.core.objectives import Objectives
-from optimizers.core.packed import LONGEST, PackedCurves, PackedValues
-from optimizers.core.ranking import Ranking, Worth
-from optimizers.core.trial import Checkpoint, Trial, TrialState
-from optimizers.errors import OptimizerError
-from optimizers.space.config import Config
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Columns, Event, Measured, TrialCreated
+from optimizers.core.objectives import Objectives, ParetoFront
+from optimizers.core.trial import LONGEST, Checkpoint, Curve, PackedCurves, PackedValues, Trial, TrialState
+from optimizers.errors import OptimizerError, UserError
+from optimizers.space import Config
+
+ValueRule = Literal["best", "last"]
+"""A trial's value: the best of its reports, or the newest one when it last paused or ended."""
+
+VALUE_RULES: tuple[ValueRule, ...] = ("best", "last")
+
+
+class Ranking:
+    """Track the values of trials, and the best trial.
+
+    With ``best``, a trial's value can only improve, and so can the best value. A trial that fails after good reports
+    keeps its value, because the reports were measured and its saved states remain. With ``last``, a trial is ranked by
+    its newest value when it last paused or ended (during its first attempt, by its newest report), and a failed trial
+    does not count.
+
+    A value that is not finite ranks worst and is never the best.
+
+    A returned value is the result of an attempt. It has no step, and the saved state that it belongs to is unknown. So
+    it is the trial's value only if the function has reported nothing, or if there are several objectives.
+
+    Args:
+        trials: Trials of the study, which appends to them. Trainings are not ranked.
+        objectives: Objectives, of which the first ranks the trials.
+        rule: The rule. With several objectives it is always ``last``.
+
+    Raises:
+        UserError: The rule is unknown.
+    """
+
+    def __init__(self, trials: list[Trial], objectives: Objectives, rule: ValueRule = "best") -> None:
+        if rule not in VALUE_RULES:
+            raise UserError(f"value must be 'best' or 'last', got {short(rule)}; use value='best'")
+        self.value_rule: ValueRule = rule if len(objectives) == 1 else "last"
+        self._trials = trials
+        self._objectives = objectives
+        self._heap: list[tuple[float, int]] = []  # (loss, trial); may hold stale entries
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial; None while no trial has a finite value, or if there are several objectives."""
+        while self._heap and len(self._objectives) == 1:
+            loss, number = self._heap[0]
+            trial = self._trials[number]
+            if self._loss(trial) == loss:
+                return trial
+            heapq.heappop(self._heap)
+        return None
+
+    def measured(self, trial: Trial, value: float, loss: float, step: int | None) -> bool:
+        """Record a report of a running trial. Return whether it is the trial's value now."""
+        trial.last_value = value
+        if self.value_rule == "last":
+            counts = not trial.rested
+        else:
+            counts = trial.value is None or loss < self._objectives.loss(trial.value)
+        if counts:
+            self._enter(trial, value, loss, step)
+        return counts
+
+    def returned(self, trial: Trial, value: float, loss: float) -> bool:
+        """Record the result of an attempt. Return whether it is the trial's value now."""
+        if self._goes_by_returned(trial):
+            return self.measured(trial, value, loss, None)
+        trial.last_value = value
+        return False
+
+    def rested(self, trial: Trial) -> None:
+        """Record that an attempt has ended and is not retried."""
+        trial.rested = True
+        is_returned = self._goes_by_returned(trial)
+        value = trial.last_value if is_returned else trial.curve.last
+        if self.value_rule == "last" and value is not None:
+            step = None if is_returned and value != trial.curve.last else trial.reported
+            self._enter(trial, value, self._objectives.loss(value), step)
+
+    def _goes_by_returned(self, trial: Trial) -> bool:
+        return trial.reported is None or len(self._objectives) > 1
+
+    def _enter(self, trial: Trial, value: float, loss: float, step: int | None) -> None:
+        trial.value, trial.value_step = value, step
+        if loss < math.inf and not trial.training:
+            entry = loss, trial.id
+            if self.value_rule == "best" and self._heap:  # no value gets worse, so the best of all is never stale
+                if entry < self._heap[0]:
+                    self._heap[0] = entry
+                return
+            heapq.heappush(self._heap, entry)
+            if len(self._heap) > 2 * len(self._trials) + 64:  # keep stale entries from piling up
+                losses = ((self._loss(each), each.id) for each in self._trials if not each.training)
+                self._heap = [entry for entry in losses if math.isfinite(entry[0])]
+                heapq.heapify(self._heap)
+
+    def _loss(self, trial: Trial) -> float:
+        """Return the loss that ranks a trial; ``inf`` if it does not count."""
+        if self.value_rule == "last" and trial.state is TrialState.FAILED:
+            return math.inf
+        return self._objectives.loss(trial.value)
+
 
 _PENDING, _RUNNING, _PAUSED, _FAILED = TrialState.PENDING, TrialState.RUNNING, TrialState.PAUSED, TrialState.FAILED
 _STOP = Decision.STOP
 """Members of enumerations are looked up once (see ``CONTINUE``)."""
 
 
-class Ledger:
+class StudyState:
     """Trials, their scheduler and the history that the optimizer sees.
 
     Args:
-        problem: What ``optimizer`` was checked against.
-        optimizer: Proposes configurations and brings its scheduler.
-        objectives: What is optimised.
-        points: Configurations to try before the optimizer's.
-        value: What a trial is worth.
+        problem: The search, checked against ``optimizer``.
+        optimizer: Proposes configurations and provides the scheduler.
+        objectives: The objectives.
+        points: Configurations to try before those of the optimizer.
+        value: Rule for the value of a trial.
 
     Attributes:
-        points_left: Those of the points that are no trial yet.
-        failing: Numbers of the trials whose last attempt to end failed or was lost.
+        points_left: Points that have no trial yet.
+        failing: Numbers of the trials whose last ended attempt failed or was lost.
     """
 
     def __init__(
-        self, problem: Problem, optimizer: Optimizer, objectives: Objectives, points: tuple[Config, ...], value: Worth
+        self,
+        problem: Problem,
+        optimizer: Optimizer,
+        objectives: Objectives,
+        points: tuple[Config, ...],
+        value: ValueRule,
     ) -> None:
         self.problem = problem
         self.objectives = objectives
@@ -85,78 +178,81 @@ class Ledger:
     # -- what is known ------------------------------------------------------------------------
 
     @property
-    def worth(self) -> Worth:
-        """What a trial is worth: the best of its reports, or the last."""
-        return self._ranking.worth
+    def value_rule(self) -> ValueRule:
+        """Rule for the value of a trial: the best of its reports, or the last."""
+        return self._ranking.value_rule
 
     @property
     def direction(self) -> Direction | None:
-        """Of the objective, of the first where there are several; None while it is not known."""
+        """Direction of the (first) objective; None while it is unknown."""
         return None if self.objectives.is_open else self.objectives.directions[0]
 
     def settled(self, metric: str) -> Direction | None:
-        """The direction that the first measurement of ``metric`` settles; None if it was known before."""
+        """Return the direction that the first measurement of ``metric`` settles; None if it was known before."""
         return (direction_of(metric) or "max") if self.objectives.is_open else None
 
     def loss(self, value: float | None) -> float:
-        """The objective as the algorithms see it: smaller is better, ``inf`` for no finite value."""
+        """Return a value of the objective as algorithms see it: smaller is better, ``inf`` if it is not finite."""
         return self.objectives.loss(value)
 
     @property
     def pareto(self) -> list[Trial]:
-        """Of several objectives: the ended trials that no other dominates; failed ones do not count."""
+        """Ended trials that no other trial dominates, if there are several objectives. Failed trials do not count."""
         return [self.trials[number] for number in self._front]
 
     @property
     def best(self) -> Trial | None:
-        """The trial that is worth most (see :attr:`Trial.value`).
+        """The trial with the best value (see :attr:`Trial.value`).
 
-        None in a search of several objectives, which has a :attr:`pareto` set.
+        None if there are several objectives; see :attr:`pareto`.
         """
         return self._ranking.best
 
     def grant(self, trial: Trial) -> Grant:
-        """The steps that the present attempt of ``trial`` has, or that its next one gets.
+        """Return the steps of the current attempt of ``trial``, or of its next one.
 
         Raises:
-            OptimizerError: The scheduler answered with something else than a grant of one step or more.
+            OptimizerError: The scheduler returned something other than a grant of at least one step.
         """
         scheduler = self._scheduler_of(trial)
         grant = scheduler.grant(trial.id)
         if not is_grant(grant):
             raise OptimizerError(
-                f"{type(scheduler).__name__}.grant({trial.id}) answered {short(grant)}; let it return Grant(budget, "
-                "milestones): the step up to which the trial may run, a whole number of at least 1, and a tuple of "
-                "the steps below it at which the scheduler decides"
+                f"{type(scheduler).__name__}.grant({trial.id}) must return a Grant, got {short(grant)}; use "
+                "Grant(budget, milestones): the step up to which the trial may run, an integer of at least 1, and a "
+                "tuple of the steps below it at which the scheduler decides"
             )
         return grant
 
     def is_final(self, trial: Trial) -> bool:
-        """Whether a trial that has used up its present grant is completed (else it is paused)."""
+        """Return whether a trial that has used up its grant is completed. Otherwise it is paused."""
         return self._scheduler_of(trial).is_final(trial.id)
 
     @property
     def size(self) -> int:
-        """How many configurations the search has tried or is trying: all trials but the trainings."""
+        """Number of configurations that the search has tried or is trying: all trials except trainings."""
         return len(self.trials) - len(self._trainings)
 
     def next_promotion(self) -> Trial | None:
-        """The paused trial that should run on now, if one is due."""
+        """Return the paused trial to promote now, if any."""
         number = self.scheduler.next_promotion()
         return None if number is None else self.trials[number]
 
     def closing_promotion(self) -> Trial | None:
-        """The paused trial that should run on before the search ends; to be asked where it would end otherwise."""
+        """Return the paused trial to promote before the search ends, if any.
+
+        Call it only when the search would end otherwise.
+        """
         number = self.scheduler.closing_promotion()
         return None if number is None else self.trials[number]
 
     @property
     def has_updates(self) -> bool:
-        """Whether there is anything that the optimizer's history has not yet been told."""
+        """Whether there are updates for the optimizer's history."""
         return bool(self._updates)
 
     def take_updates(self) -> tuple[Update, ...]:
-        """What the optimizer's history has not yet been told, in order."""
+        """Remove and return the updates for the optimizer's history, in order."""
         updates = tuple(self._updates)
         self._updates.clear()
         return updates
@@ -164,9 +260,9 @@ class Ledger:
     # -- changes ------------------------------------------------------------------------------
 
     def retry(self, trial: Trial) -> bool:
-        """Have a failed trial run again as if it had never failed, if the scheduler can forget it; whether it can.
+        """Retry a failed trial as if it had never failed. Return False if the scheduler cannot undo the failure.
 
-        What failed was the function, which has been changed since: nothing is known of the configuration.
+        The failure was that of a function that has been changed since, so nothing is known about the configuration.
         """
         scheduler = self._scheduler_of(trial)
         if not scheduler.can_retry:
@@ -179,7 +275,7 @@ class Ledger:
         return True
 
     def apply(self, event: Event) -> Decision:
-        """Take in one event; what it asks of the trial, if it is a report."""
+        """Apply one event. Return the decision on the trial, if the event is a report."""
         match event:  # the most frequent first
             case Measured():
                 return self._measured(event)
@@ -211,7 +307,7 @@ class Ledger:
         self._updates.append(Pending(event.trial, event.config))
 
     def _leave_out(self, config: Config) -> None:
-        """Take a point off those that are left; a resumed search may have been given others."""
+        """Remove a point from those that are left. A resumed search may have other points."""
         key = self.problem.space.key(config)
         for place, point in enumerate(self.points_left):
             if self.problem.space.key(point) == key:
@@ -244,7 +340,7 @@ class Ledger:
         if event.returned:
             return self._returned(trial, event)
         curves = trial.opened_curves()
-        if trial.reported is None:  # what was returned by attempts that reported nothing
+        if trial.reported is None:  # it has the returned values of attempts that reported nothing
             curves.pop(objective, None)
         fresh: Columns = [], []
         for name, (steps, values) in event.columns.items():
@@ -269,7 +365,7 @@ class Ledger:
         return decision
 
     def _returned(self, trial: Trial, event: Measured) -> Decision:
-        """Have the scheduler compare what a function returned before the end of its budget."""
+        """Let the scheduler compare the value of a function that returned before the end of its budget."""
         steps, values = event.columns[event.objective]
         if trial.reported is None:
             trial.opened_curves().setdefault(event.objective, Curve()).extend(steps, values)
@@ -280,7 +376,7 @@ class Ledger:
         return decision
 
     def _take_result(self, trial: Trial, value: float) -> None:
-        """Enter what an attempt ended with."""
+        """Record the result of an attempt."""
         if self._ranking.returned(trial, value, self.loss(value)) and trial.reported is None:
             trial.best_checkpoint = trial.checkpoint
 
@@ -290,7 +386,7 @@ class Ledger:
         best = trial.best_checkpoint
         if best is None:
             known = math.inf
-        elif trial.value_step is None:  # it is the state of the value that was returned
+        elif trial.value_step is None:  # it is the state of the returned value
             known = self.loss(trial.value)
         else:
             known = self.loss(trial.curve.at(best.step))
@@ -335,9 +431,9 @@ class Ledger:
             self.scheduler.pause(trial.id)
         if paused or trial.rest is None:
             trial.rest = trial.checkpoint
-        # A trial that rests at a rung is compared with others there, by its value there.
-        worth = trial.value if self.worth == "best" and not paused else trial.last_value
-        loss = math.inf if failed else self.loss(worth)
+        # A trial that is paused at a rung is compared with others there, by its value there.
+        value_now = trial.value if self.value_rule == "best" and not paused else trial.last_value
+        loss = math.inf if failed else self.loss(value_now)
         losses: tuple[float, ...] = ()
         if self.problem.n_objectives > 1:
             trial.values = self.objectives.values(trial)
@@ -363,7 +459,7 @@ class Ledger:
             trial.curves = PackedCurves.of(trial.curves, self._shared(trial.curves))
 
     def _shared(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Names in one tuple for all trials that have them."""
+        """Return the names as one tuple that all trials share."""
         return self._names.setdefault(known := tuple(names), known)
 
     def _observe(self, observation: Observation) -> None:

@@ -1,0 +1,316 @@
+"""Checks of arguments and options, whose messages name the mistake and the remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+from optimizers.errors import OptimizerError, UserError
+
+
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return a clause with similar names, or nothing.
+
+    Args:
+        name: The given name.
+        known: The valid names.
+        cutoff: Minimum similarity, from 0 to 1.
+
+    Example:
+        >>> did_you_mean("lr_rate", ["lr", "rate"])
+        " (did you mean 'rate'?)"
+    """
+    near = difflib.get_close_matches(name, list(known), cutoff=cutoff)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+
+
+def class_name(kind: type) -> str:
+    """Return the qualified name of a class, which other processes can compare.
+
+    Example:
+        >>> class_name(ValueError)
+        'builtins.ValueError'
+    """
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def integer(
+    name: str,
+    value: Any,
+    *,
+    least: int,
+    most: int | None = 2**63 - 1,
+    hint: str = "",
+    error: Callable[[str], UserError] = OptimizerError,
+) -> int:
+    """Return ``value`` as an int. NumPy's integers are accepted too.
+
+    Args:
+        name: Name of the option.
+        value: The given value.
+        least: Smallest allowed value.
+        most: Largest allowed value. None for no limit, if it is neither sent nor converted to a float.
+        hint: Remedy for the message.
+        error: Class to raise, if it is not an option of an optimizer.
+
+    Raises:
+        OptimizerError: The value is not an integer, too small, or too large.
+
+    Example:
+        >>> integer("eta", np.int64(3), least=2)
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number, hint = least - 1, as_int(value, least) or hint
+    if most is not None and number > most:
+        raise error(f"{name} must be at most {most}, got {short(value)}{hint and '; '}{hint}")
+    if isinstance(value, bool) or number < least:
+        raise error(f"{name} must be an integer of at least {least}, got {short(value)}{hint and '; '}{hint}")
+    return number
+
+
+def as_int(value: object, least: float) -> str:
+    """Return a clause with the integer to use if a whole number of at least ``least`` is a float, or nothing.
+
+    Example:
+        >>> as_int(1e3, 1)
+        'use 1000'
+    """
+    if isinstance(value, Integral) or not isinstance(value, Real) or not math.isfinite(value):
+        return ""
+    number = int(float(value))
+    return f"use {number}" if number == value and least <= number < 2**63 else ""
+
+
+def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:
+    """Return a finite number that fits, as an int or float.
+
+    Args:
+        name: Name of the option.
+        value: The given value.
+        what: Description of the allowed numbers, for the message.
+        fits: Returns whether a number is allowed.
+        hint: Remedy for the message.
+
+    Raises:
+        OptimizerError: The value is not a number, or not allowed.
+
+    Example:
+        >>> real("quantile", 0.25, "a number above 0 and not above 0.5", lambda share: 0.0 < share <= 0.5)
+        0.25
+    """
+    number = math.nan
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if math.isfinite(number) and fits(number):
+        return int(number) if isinstance(value, int) else number
+    raise OptimizerError(f"{name} must be {what}, got {short(value)}{hint and '; '}{hint}")
+
+
+def short(value: object, width: int = 80) -> str:
+    """Return a value as it is typed, shortened to ``width`` characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def describe(made: object) -> str:
+    """Return the class of ``made`` and its options, as they would be typed.
+
+    An option is an argument of ``__init__`` that the object holds in an attribute of the same name, with or without a
+    leading underscore. A value without a plain form is represented by the name of its class or function, never by an
+    address. So the same options give the same text in every process.
+
+    Example:
+        >>> describe(MedianRule(ASHA(eta=9), grace=2))
+        "MedianRule(optimizer=ASHA(eta=9, min_budget=1, mode='promotion', ...), grace=2, min_trials=3)"
+    """
+    missing = object()
+    options = []
+    for name in inspect.signature(type(made).__init__).parameters:
+        value = getattr(made, name, getattr(made, f"_{name}", missing))
+        if name != "self" and value is not missing:
+            options.append(f"{name}={_text(value)}")
+    return f"{type(made).__name__}({', '.join(options)})"
+
+
+def _text(value: Any) -> str:
+    describes = getattr(value, "describe", None)
+    if callable(describes) and not isinstance(value, type):
+        return str(describes())
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(key)}: {_text(value[key])}" for key in value) + "}"
+    if isinstance(value, Set):
+        return "{" + ", ".join(sorted(map(_text, value))) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PEERS_WORDS = {
+    "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
+    "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
+    "optimizer": "algo algorithm search_alg sampler scheduler pruner tuner strategy suggest",
+    "metric": "metrics optimization_key monitor scoring objective_name",
+    "direction": "directions goal maximize minimize objective_direction",
+    "n_trials": "num_samples max_evals num_trials max_trials trials n_iter n_calls count samples",
+    "timeout": "time_budget_s time_budget max_time max_seconds time_limit walltime",
+    "max_budget": "max_epochs epochs num_epochs n_epochs max_t max_iter max_steps steps max_resource budget",
+    "budget": "max_budget epochs num_epochs n_epochs max_epochs steps max_steps",
+    "min_budget": "grace_period min_t min_resource min_epochs resource_min",
+    "eta": "reduction_factor",
+    "workers": "n_jobs num_workers n_workers max_concurrent_trials max_concurrent parallelism np num_proc",
+    "engine": "backend executor cluster spark",
+    "seed": "random_state random_seed rng rstate",
+    "name": "study_name experiment_name run_name",
+    "directory": "storage_path local_dir log_dir logdir output_dir path storage",
+    "resume": "load_if_exists restore",
+    "max_attempts": "max_failures max_retries retries",
+    "points_to_evaluate": "initial_points initial_configs x0 enqueue points",
+    "config": "params hyperparameters kwargs args searchspace space",
+    "progress": "verbose show_progress_bar show_progressbar progress_bar display",
+    "callbacks": "callback",
+    "low": "min minimum lower lo a start",
+    "high": "max maximum upper hi b stop end",
+    "log": "log_scale logscale logarithmic scale log_uniform loguniform base",
+    "step": "q quantum resolution precision",
+    "values": "choices categories options sequence",
+    "prior": "default default_value init",
+    "when": "condition conditions parent",
+}
+"""Our arguments, and their names in Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy."""
+
+_WIDTH = 60  # characters of a value in a message about an argument
+
+
+def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a public function so that an unknown argument raises an error with the correct name.
+
+    The signature stays the same for readers, ``help()`` and type checkers.
+
+    Args:
+        elsewhere: Arguments that belong elsewhere, with the correct spelling; ``{}`` stands for their value.
+        unknown: Remedy for all other arguments, with ``{name}`` and ``{value}``. By default, the error lists the known
+            arguments.
+
+    Raises:
+        TypeError: An argument is unknown, missing or given twice; the message has the remedy.
+
+    Example:
+        >>> @explains_arguments({"eta": "optimizer=ASHA(eta={})"})
+        ... def search(optimizer="asha"): ...
+        >>> search(eta=4)
+        Traceback (most recent call last):
+        TypeError: search() has no argument 'eta', got eta=4; use optimizer=ASHA(eta=4)
+    """
+
+    def explain(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+            _check(function.__name__, signature, args, kwargs, elsewhere, unknown)
+            return function(*args, **kwargs)
+
+        return explained
+
+    return explain
+
+
+def explains_init(cls: type[R]) -> type[R]:
+    """Decorate a class in the same way (see :func:`explains_arguments`)."""
+    init: Callable[..., None] = cls.__init__
+    signature = inspect.signature(cls)
+
+    @functools.wraps(init)
+    def explained(self: R, *args: Any, **kwargs: Any) -> None:
+        _check(cls.__name__, signature, args, kwargs, {}, "")
+        init(self, *args, **kwargs)
+
+    cls.__init__ = explained  # type: ignore[assignment]  # of the same signature
+    return cls
+
+
+def _check(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    elsewhere: Mapping[str, str],
+    unknown: str,
+) -> None:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(_explanation(name, signature, args, kwargs, elsewhere, unknown, str(error))) from None
+
+
+def _explanation(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    elsewhere: Mapping[str, str],
+    unknown: str,
+    error: str,
+) -> str:
+    known = signature.parameters
+    for given, value in kwargs.items():
+        if given not in known:
+            remedy = meant(given, value, known, elsewhere)
+            if not remedy and unknown:
+                remedy = f"; use {unknown.format(name=given, value=short(value, _WIDTH))}"
+            listed = "" if remedy else f"; it takes {', '.join(known) or 'no arguments'}"
+            return f"{name}() has no argument {given!r}, got {given}={short(value, _WIDTH)}{remedy}{listed}"
+    by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    if len(args) > len(by_place):
+        extra = short(args[len(by_place)], _WIDTH)
+        taken = f"only {' and '.join(by_place)}" if by_place else "no argument"
+        return f"{name}() takes {taken} by position, got {extra}{' after them' if by_place else ''}; " + (
+            f"pass it by name: {', '.join(f'{other}=' for other in others[:6])} ..." if others else "leave it out"
+        )
+    needed = [p.name for p in known.values() if p.name in by_place or p.default is inspect.Parameter.empty]
+    return f"{name}(): {error}; it takes {', '.join(needed)}"
+
+
+def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """Return a clause with the remedy for an unknown argument, or nothing.
+
+    Args:
+        given: Name of the argument.
+        value: Value of the argument.
+        known: Valid arguments.
+        elsewhere: As in :func:`explains_arguments`.
+
+    Example:
+        >>> meant("reduction_factor", 3, ["eta"], {})
+        " (did you mean 'eta'?)"
+    """
+    if given in elsewhere:
+        return f"; use {elsewhere[given].replace('{}', short(value, _WIDTH))}"
+    same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]
+    for ours in same:
+        if ours in known:
+            return f" (did you mean {ours!r}?)"
+    for ours in same:
+        if ours in elsewhere:
+            return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
+    return did_you_mean(given, [*known, *elsewhere])

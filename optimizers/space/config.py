@@ -1,8 +1,0 @@
-"""The type of a configuration."""
-
-from __future__ import annotations
-
-from typing import Any
-
-Config = dict[str, Any]
-"""Parameter values by name: bool, int, float, str or None, or tuples or lists of them."""
