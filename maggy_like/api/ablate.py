@@ -199,8 +199,7 @@ def ablate(
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
-    from maggy_like.train_function.sources import sources_of
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
 
     if metric is not None and not isinstance(metric, str):
         raise ConfigError(f"metric={metric!r}: an ablation compares one metric; pass its name")

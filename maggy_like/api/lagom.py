@@ -180,8 +180,7 @@ def lagom(
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
-    from maggy_like.train_function.sources import sources_of
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
     from optimizers.space.search_space import SearchSpace
 
     check_order(train_fn, searchspace)

@@ -119,12 +119,10 @@ def run(
     from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
     from maggy_like.protocol.fields import UNBOUNDED
     from maggy_like.train_function.changed_state import state_hints
+    from maggy_like.train_function.code import name_of, uses_budget
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.names import name_of
     from maggy_like.train_function.parameters import check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
-    from maggy_like.train_function.reporter_use import uses_budget
-    from maggy_like.train_function.sources import sources_of
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
     from optimizers.samplers.enumeration import Enumeration
     from optimizers.space.domains import Constant
     from optimizers.space.search_space import SearchSpace

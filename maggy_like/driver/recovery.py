@@ -32,7 +32,7 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
-from maggy_like.train_function.code_hash import is_comparable
+from maggy_like.train_function.code import is_comparable
 from maggy_like.version import __version__
 from optimizers.core.initial_points import initial_points
 from optimizers.core.study import Study

@@ -14,9 +14,8 @@ from typing import Any
 from maggy_like.processes.installation import is_installed
 from maggy_like.protocol.task import Isolation
 from maggy_like.protocol.texts import encodable, shortened
-from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.own_imports import parsed
-from maggy_like.train_function.references import code_objects, own_functions, references
+from maggy_like.train_function.code import code_objects, own_functions, references
+from maggy_like.train_function.modules import modules_of, parsed
 
 MAX_CHARACTERS = 1 << 17
 """Of a module that is read: larger ones are generated, not settings."""

@@ -1,17 +1,20 @@
-"""Loads the training function in a trial's process, with the ``__main__``, sources and logging of the caller's."""
+"""A training function in a trial's process: loaded with the caller's sources and logging, and called."""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import io
 import linecache
+import logging
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
+from maggy_like.protocol.log_settings import LoggerSettings, LogSettings
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.train_function.logging_config import set_up_logging
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
@@ -59,3 +62,63 @@ class _Unpickler(pickle.Unpickler):
         if globals.get("__name__") == "__main__":
             self.main_globals = globals
         return cloudpickle._make_function(code, globals, *rest)
+
+
+def set_up_logging(settings: LogSettings) -> None:
+    """Configure this process's logging. A logger that a module of the function's has given handlers keeps them."""
+    logging.disable(settings.disabled)
+    _set_up(logging.getLogger(), settings.root)
+    for name, wanted in settings.named.items():
+        _set_up(logging.getLogger(name), wanted)
+
+
+def _set_up(logger: logging.Logger, wanted: LoggerSettings) -> None:
+    if wanted.level:
+        logger.setLevel(wanted.level)
+    if logger.handlers or not wanted.handlers:
+        return
+    logger.propagate = wanted.propagate
+    for settings in wanted.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setLevel(settings.level)
+        handler.setFormatter(_formatter(settings.formatter))
+        logger.addHandler(handler)
+
+
+def _formatter(pickled: bytes) -> logging.Formatter | None:
+    """The formatter; Python's own where it needs what is not installed here."""
+    with contextlib.suppress(Exception):
+        formatter: logging.Formatter | None = pickle.loads(pickled) if pickled else None
+        return formatter
+    return logging.Formatter(logging.BASIC_FORMAT)
+
+
+INJECTED = ("reporter", "config", "budget")
+"""Parameters of a training function that are filled by the runtime, not by the search space."""
+
+
+class HasBudget(Protocol):
+    """Whatever can stand for ``reporter``."""
+
+    budget: int
+
+
+def arguments_for(
+    parameters: Iterable[inspect.Parameter], config: Mapping[str, Any], reporter: HasBudget
+) -> dict[str, Any]:
+    """The arguments of a training function that the configuration or the runtime fills.
+
+    Args:
+        parameters: The function's: names of the search space, ``reporter``, ``config`` (all
+            parameters as a dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
+    """
+    injected = {"reporter": reporter, "config": dict(config), "budget": reporter.budget}
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            arguments = {**config, **arguments}
+        elif parameter.name in config:
+            arguments[parameter.name] = config[parameter.name]
+        elif parameter.name in injected:
+            arguments[parameter.name] = injected[parameter.name]
+    return arguments

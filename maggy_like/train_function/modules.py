@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dis
+import importlib.util
+import threading
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 from maggy_like.processes.imports import remembered
 from maggy_like.processes.installation import is_installed
-from maggy_like.train_function.own_imports import imports_of
-from maggy_like.train_function.references import code_objects, held_values, own_functions
+from maggy_like.train_function.code import code_objects, held_values, own_functions
 
 RENDEZVOUS = "maggy_like.distributed.rendezvous"
 """What workers need to run a trial together."""
@@ -64,3 +70,100 @@ def _homes(value: Any, words: Collection[str]) -> Iterator[str]:
     else:
         of_function = getattr(value, "__module__", None) if callable(value) else None
         yield from (module for module in (of_function, type(value).__module__) if isinstance(module, str))
+
+
+MAX_CHARACTERS = 1 << 20
+"""Characters of the user's project that are read at most: parsing them takes about half a second."""
+
+_PARSING = threading.Lock()
+"""Before 3.13, Python counts the depth of a parsed tree for all threads together, and fails if two of them parse."""
+
+
+def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
+    """Return the installed modules that the user's own modules import, those that these import included.
+
+    Args:
+        modules: Names of the user's own modules.
+        names: Names that the training function uses: of the imports inside of functions, only those in functions
+            with these names count.
+    """
+    found: dict[str, None] = {}
+    waiting, seen, left = deque(dict.fromkeys(modules)), set[str](), MAX_CHARACTERS
+    while waiting and left > 0:
+        module = waiting.popleft()
+        if module in seen or (spec := _find(module)) is None:
+            continue
+        seen.add(module)
+        source = _source(spec)
+        left -= len(source)
+        for name in _imports_in(source, spec, names):
+            if is_installed(name):
+                found[name] = None
+            else:
+                waiting.append(name)
+    return list(found)
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Find a module without importing the packages that it lies in."""
+    path, parts, spec = None, module.split("."), None
+    with contextlib.suppress(Exception):  # finders of others may raise anything
+        for end in range(1, len(parts) + 1):
+            spec = PathFinder.find_spec(".".join(parts[:end]), path)
+            if spec is None:
+                return None
+            path = spec.submodule_search_locations
+        return spec
+    return None
+
+
+def _source(spec: ModuleSpec) -> bytes:
+    with contextlib.suppress(OSError):
+        if spec.origin is not None and spec.origin.endswith(".py"):
+            return Path(spec.origin).read_bytes()
+    return b""
+
+
+def _imports_in(source: bytes, spec: ModuleSpec, names: Collection[str]) -> Iterator[str]:
+    package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
+    for node in _statements(parsed(source), names):
+        with contextlib.suppress(ImportError):  # a relative import beyond the package: raised when it is run
+            yield from _imported(node, package)
+
+
+def parsed(source: bytes) -> ast.Module:
+    """Parse a module, as an empty one if that fails: importing it raises an error that says more."""
+    # A MemoryError or a RecursionError is raised for deep nesting, a SystemError if a thread of the user's parses too.
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError), _PARSING:
+        return ast.parse(source)
+    return ast.Module(body=[], type_ignores=[])
+
+
+def _statements(module: ast.Module, names: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports of a module, in order. There is no recursion: trees of generated code can be deep."""
+    left: list[ast.AST] = [module]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in names:
+            continue
+        elif not (isinstance(node, ast.If) and _is_for_type_checkers(node.test)):
+            left += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    """Whether a condition reads ``TYPE_CHECKING``."""
+    read = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test))
+    return "TYPE_CHECKING" in read
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    module = "." * node.level + (node.module or "")
+    base = importlib.util.resolve_name(module, package) if node.level else module
+    yield base
+    if not is_installed(base):  # what is imported may be a module of the package
+        yield from (f"{base}.{alias.name}" for alias in node.names)

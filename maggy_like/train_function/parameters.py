@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.train_function.arguments import INJECTED
-from maggy_like.train_function.names import name_of
+from maggy_like.train_function.code import name_of
+from maggy_like.train_function.load import INJECTED
 from optimizers.checks.near_names import did_you_mean
 from optimizers.checks.options import short
 from optimizers.space.search_space import SearchSpace

@@ -1,19 +1,23 @@
-"""A training function as bytes for the workers; where it cannot be pickled, what in it is the reason."""
+"""A training function as bytes for the workers, with the sources and the logging of this process."""
 
 from __future__ import annotations
 
 import io
+import linecache
+import logging
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.processes.pickles import Pickler
+from maggy_like.processes.installation import is_installed
+from maggy_like.processes.pickles import Pickler, dumps
+from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings
 from maggy_like.protocol.task import Isolation
 from maggy_like.protocol.texts import encodable
-from maggy_like.train_function.names import name_of
-from maggy_like.train_function.references import references
+from maggy_like.train_function.code import name_of, own_functions, references
 
 LARGE = 50_000_000
 """Bytes of a variable that is worth a hint, since each worker receives and loads it."""
@@ -150,3 +154,56 @@ def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
             inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
             return inner or (where, name, value)
     return None
+
+
+MAX_SOURCE = 100_000
+"""Characters of a file whose text travels with the function."""
+
+
+def sources_of(train_fn: Callable[..., Any]) -> dict[str, str]:
+    """The text of the files and notebook cells that define what travels by value, by file name, for tracebacks."""
+    names = {function.__code__.co_filename for function in own_functions(train_fn) if function.__module__ == "__main__"}
+    texts = {name: "".join(linecache.getlines(name)) for name in sorted(names)}
+    return {name: text for name, text in texts.items() if 0 < len(text) <= MAX_SOURCE}
+
+
+def read_logging() -> LogSettings:
+    """The levels of all loggers, and the handlers of the root logger and of the user's own.
+
+    Handlers of an installed library's loggers are left out: the library makes them in the trial's process too.
+    """
+    manager = logging.root.manager
+    found = {name: _read(it) for name, it in list(manager.loggerDict.items()) if isinstance(it, logging.Logger)}
+    named = {name: settings for name, settings in found.items() if settings != LoggerSettings()}
+    return LogSettings(_read(logging.root), named, manager.disable)
+
+
+def _read(logger: logging.Logger) -> LoggerSettings:
+    handlers: Sequence[logging.Handler] = [handler for handler in logger.handlers if _writes_to_stream(handler)]
+    if not handlers:  # what stands in a file of the caller's stands in the trial's log file
+        handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)][:1]
+    if not handlers or (logger is not logging.root and is_installed(logger.name)):
+        return LoggerSettings(logger.level)
+    shown = tuple(HandlerSettings(handler.level, _pickled(handler.formatter)) for handler in handlers)
+    return LoggerSettings(logger.level, shown, logger.propagate)
+
+
+def _writes_to_stream(handler: logging.Handler) -> bool:
+    """Whether a handler writes to the terminal or the notebook."""
+    if type(handler).__module__.startswith("rich."):
+        return True
+    if not isinstance(handler, logging.StreamHandler) or isinstance(handler, logging.FileHandler):
+        return False
+    standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return type(handler) is logging.StreamHandler or any(handler.stream is stream for stream in standard)
+
+
+def _pickled(formatter: logging.Formatter | None) -> bytes:
+    if formatter is None:
+        return b""
+    try:
+        return dumps(formatter)
+    except Exception:  # it holds a connection, say: its format is worth having still
+        plain = logging.Formatter(datefmt=formatter.datefmt)
+        plain._fmt, plain._style = formatter._fmt, formatter._style
+        return dumps(plain)

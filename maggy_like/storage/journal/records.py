@@ -65,7 +65,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         seconds: How long the driver had it, at the end.
         store: Where the saved states are: a URL, or relative to the run's folder.
         environment: What the driver that has begun it ran on: names and versions, for people.
-        code: Identifies the code of the training function (see :func:`~maggy_like.train_function.code_hash.code_hash`)
+        code: Identifies the code of the training function (see :func:`~maggy_like.train_function.code.code_hash`)
             where the driver has begun it; empty if it is not known.
     """
 

@@ -27,9 +27,8 @@ from maggy_like.protocol.texts import encodable, is_encodable, shortened
 from maggy_like.protocol.torchrun import leave_ranks, on_uneven_steps
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.faults import StoreFault
-from maggy_like.train_function.arguments import arguments_for
-from maggy_like.train_function.load import load_train_fn
-from maggy_like.train_function.names import name_of
+from maggy_like.train_function.code import name_of
+from maggy_like.train_function.load import arguments_for, load_train_fn
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.saves import StoreRetry

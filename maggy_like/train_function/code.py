@@ -1,18 +1,29 @@
-"""What a training function refers to: values, and the functions of the user's that it calls."""
+"""What the code of a training function says: what it refers to, what it asks of its reporter, and which code it is."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
+import hashlib
 import inspect
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from types import CodeType
 from typing import Any
 
 from maggy_like.processes.installation import is_installed
-from maggy_like.train_function.names import name_of
+
+
+def name_of(function: object) -> str:
+    """A function's name for messages."""
+    if isinstance(function, partial):
+        return name_of(function.func)
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
 
 MAX_VALUES = 1000
 """Values that are looked at in what a function holds."""
@@ -134,3 +145,83 @@ def code_objects(function: types.FunctionType) -> Iterator[types.CodeType]:
         code = waiting.pop()
         yield code
         waiting.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+CALLBACKS = frozenset(
+    {"KerasReport", "LightGBMReport", "LightningReport", "TransformersReport", "XGBoostReport", "sklearn_steps"}
+)
+"""What :mod:`maggy_like.callbacks` offers: each saves, restores, and asks for the budget."""
+
+
+def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
+    """Whether the function, or one of the user's that it refers to, both saves and restores checkpoints.
+
+    What counts is a method ``checkpoint`` or ``restore`` of a variable or of an attribute ``reporter``, which the code
+    calls, or takes from what is named ``reporter``. A word alone counts for nothing: a name, a string, a function
+    ``checkpoint`` of a module. A callback of :mod:`maggy_like.callbacks` does both. What is reached in other ways (by
+    ``getattr``, in an installed package) is not seen.
+    """
+    used = {name for code in _all_code(train_fn) for name in _methods_of_variables(code)}
+    return {"checkpoint", "restore"} <= used or _uses_a_callback(train_fn)
+
+
+def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
+    """The names of the methods that code calls of a variable or of ``reporter``, or takes from ``reporter``."""
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "EXTENDED_ARG":  # belongs to the next one, in code of many names
+            continue
+        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and before is not None:
+            receiver = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+            # From 3.12 on the lowest bit of LOAD_ATTR says that the attribute is called.
+            is_call = instruction.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(instruction.arg & 1))
+            is_variable = before.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME"))
+            if receiver == "reporter" or (is_call and is_variable):
+                yield str(instruction.argval)
+        before = instruction
+
+
+def uses_budget(train_fn: Callable[..., Any]) -> bool:
+    """Whether the function, or one it calls by name, asks how many steps it has."""
+    return _uses_a_callback(train_fn) or any(
+        "budget" in code.co_names or "budget" in code.co_varnames[: code.co_argcount] for code in _all_code(train_fn)
+    )
+
+
+def _uses_a_callback(train_fn: Callable[..., Any]) -> bool:
+    """Whether the function, or one it calls by name, names a callback of ours."""
+    return any(not CALLBACKS.isdisjoint((*code.co_names, *code.co_freevars)) for code in _all_code(train_fn))
+
+
+def _all_code(train_fn: Callable[..., Any]) -> Iterator[types.CodeType]:
+    return (code for function in own_functions(train_fn) for code in code_objects(function))
+
+
+def code_hash(train_fn: Callable[..., Any]) -> str:
+    """Identify the code of a function and of the user's functions that it calls; empty if they have none.
+
+    Comments, line numbers and the names of functions do not matter. Each version of Python has a bytecode of its own,
+    so its name comes first.
+    """
+    codes = [b"".join(sorted(map(_digest, code_objects(function)))) for function in own_functions(train_fn)]
+    if not codes:
+        return ""
+    return f"{sys.implementation.cache_tag}:{hashlib.sha256(b''.join(sorted(codes))).hexdigest()[:16]}"
+
+
+def is_comparable(one: str, other: str) -> bool:
+    """Whether two of :func:`code_hash` are of one version of Python."""
+    return bool(one) and one.partition(":")[0] == other.partition(":")[0]
+
+
+def _digest(code: CodeType) -> bytes:
+    constants = [_plain(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
+    parts = code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants
+    return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).digest()
+
+
+def _plain(constant: Any) -> Any:
+    """A constant whose text does not depend on the process: a set's does."""
+    if isinstance(constant, frozenset):
+        return sorted(map(repr, constant))
+    return tuple(map(_plain, constant)) if isinstance(constant, tuple) else constant
