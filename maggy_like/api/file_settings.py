@@ -9,7 +9,7 @@ from typing import Any
 from maggy_like.argument_checks import flag
 from maggy_like.driver.settings import FileSettings
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.texts import is_encodable
+from maggy_like.protocol.values import is_encodable
 from maggy_like.storage.folders import within
 from maggy_like.storage.run_paths import RunPaths, check_directory, check_name, default_name, store_url
 from maggy_like.storage.store import Store, read_store

@@ -117,7 +117,7 @@ def run(
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
-    from maggy_like.protocol.fields import UNBOUNDED
+    from maggy_like.protocol.messages import UNBOUNDED
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.code import name_of, uses_budget
     from maggy_like.train_function.modules import modules_of

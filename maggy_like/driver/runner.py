@@ -29,8 +29,7 @@ from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import remember, remembered
 from maggy_like.processes.module_path import module_path
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.folders import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus

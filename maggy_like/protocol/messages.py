@@ -1,22 +1,67 @@
 """The messages between the driver and its workers, and between a worker's agent and its child.
 
-Each is a :mod:`msgspec` struct in a tagged union, msgpack on the wire: decoding checks every field,
-so nothing that comes from the network is ever unpickled or trusted by shape. This module imports
-little beside msgspec, since every worker loads it.
+Each is a :mod:`msgspec` struct in a tagged union, msgpack on the wire. Decoding checks every field: its size, its range
+and its form. So nothing that comes from the network is unpickled or trusted by shape. A worker of ours stays below all
+bounds; a message that exceeds one is refused as malformed. Every worker loads this module, so it imports little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
+from optimizers.core.failure_kinds import FailureKind as FailureKind  # workers load nothing else of optimizers
+
+UNBOUNDED = 2**31 - 1
+"""The budget of a function that was given no number of steps."""
+
+MAX_STEP = 2**63 - 1
+"""The largest step, and the most negative one without its sign."""
+
+MAX_NAME = 500
+"""Characters of a metric's name."""
+
+MAX_NAMES = 10_000
+"""Different names of metrics that one trial may report."""
+
+MAX_NESTED = 50
+"""How deep lists and dicts may be nested in what a function returned."""
+
+Number = Annotated[int, Meta(ge=0, le=UNBOUNDED)]
+"""Of a trial, an attempt, a worker, an incarnation or a rank."""
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Step = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Host = Annotated[str, Meta(max_length=255)]
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+Line = Annotated[str, Meta(max_length=10_000)]
+Text = Annotated[str, Meta(max_length=1_000_000)]
+
+
+def is_flat(value: Any, depth: int) -> bool:
+    """Whether plain data is nested ``depth`` times at most, and has text for keys.
+
+    Example:
+        >>> is_flat([{"a": [1]}], 3), is_flat([{"a": [1]}], 2), is_flat({1: 2}, 3)
+        (True, False, False)
+    """
+    if isinstance(value, dict):
+        if any(type(key) is not str for key in value):
+            return False
+        value = value.values()
+    elif not isinstance(value, list):
+        return True
+    return depth > 0 and all(is_flat(item, depth - 1) for item in value if type(item) in (list, dict))
+
+
+__all__ = ["FailureKind"]
+
 
 PROTOCOL_VERSION = 11
 """Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
@@ -191,7 +236,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
         place: Of an exception: where in the user's code it came from, as ``file:function:line``.
         at: When it failed, in Unix time: which rank was the first.
         attributes: What the function returned beside its numbers
-            (see :func:`maggy_like.protocol.attributes.as_attributes`).
+            (see :func:`maggy_like.protocol.values.as_attributes`).
         returned: What a function that is no training returned, if it is plain data.
         stored: Whether it is in the store, since it is not.
         cut_at: The step past its budget whose report ended the function; None if it came to its own end.
@@ -364,3 +409,70 @@ ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shut
 def awaits_answer(message: ToDriver) -> bool:
     """Whether a worker, or the trial that it runs, does nothing until the driver answers."""
     return message.awaiting if isinstance(message, Reported) else isinstance(message, Ready | Opened | Held | Finished)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_TO_DRIVER: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
+_TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_ALSO_MALFORMED = UnicodeDecodeError, RecursionError  # what msgspec lets through for text that is none, and deep nests
+
+
+def encode(message: ToDriver | ToWorker) -> bytes:
+    """The message's bytes."""
+    if isinstance(message, Assign):
+        message = msgspec.structs.replace(message, config=_each(_form, message.config))
+    return _ENCODER.encode(message)
+
+
+def decode_to_driver(frame: bytes | memoryview) -> ToDriver:
+    """Read what a worker or child sent.
+
+    Raises:
+        msgspec.DecodeError: The frame is no message of this protocol.
+    """
+    try:
+        return _TO_DRIVER.decode(frame)
+    except _ALSO_MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def foreign_hello(frame: bytes | memoryview) -> dict[str, Any] | None:
+    """A hello in another version of the protocol, whatever its form, as plain data; None for all else."""
+    try:
+        said = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, *_ALSO_MALFORMED):
+        return None
+    is_hello = isinstance(said, dict) and said.get("type") == "hello" and isinstance(said.get("version"), int)
+    return said if is_hello and said["version"] != PROTOCOL_VERSION else None
+
+
+def decode_to_worker(frame: bytes | memoryview) -> ToWorker:
+    """Read what the driver sent.
+
+    Raises:
+        msgspec.DecodeError: The frame is no message of this protocol.
+    """
+    try:
+        message = _TO_WORKER.decode(frame)
+        if isinstance(message, Assign):
+            message = msgspec.structs.replace(message, config=_each(_value, message.config))
+        return message
+    except _ALSO_MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _each(change: Callable[[Any], Any], config: dict[str, Any]) -> dict[str, Any]:
+    return {name: change(value) for name, value in config.items()}
+
+
+def _form(value: Any) -> Any:
+    """A value in the form of ``optimizers.space.scalars.to_json``, since msgpack has lists and no tuples either."""
+    if isinstance(value, tuple):
+        return {"tuple": [_form(inner) for inner in value]}
+    return [_form(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _value(form: Any) -> Any:
+    if isinstance(form, dict):
+        return tuple(map(_value, form["tuple"])) if form.keys() == {"tuple"} else form
+    return [_value(inner) for inner in form] if isinstance(form, list) else form

@@ -1,13 +1,65 @@
-"""What a worker gets when it is launched: the run, and its own slot."""
+"""What a worker gets when it is launched: the run, how its caller logs, and the worker's own slot."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
-from maggy_like.protocol.log_settings import LogSettings
+
+class WorkerId(msgspec.Struct, frozen=True, gc=False):
+    """One incarnation of a worker.
+
+    Attributes:
+        index: The worker's slot in the gang, from 0.
+        incarnation: How often this slot has been launched.
+    """
+
+    index: int
+    incarnation: int
+
+
+class HandlerSettings(msgspec.Struct, frozen=True):
+    """A handler that shows records to people.
+
+    Attributes:
+        level: From which on it takes records.
+        formatter: Pickled; empty for none.
+    """
+
+    level: int
+    formatter: bytes
+
+
+class LoggerSettings(msgspec.Struct, frozen=True):
+    """The settings of one logger.
+
+    Attributes:
+        level: Its own; 0 where its parent's counts.
+        handlers: Those that show its records.
+        propagate: Whether its parents get them too.
+    """
+
+    level: int = logging.NOTSET
+    handlers: tuple[HandlerSettings, ...] = ()
+    propagate: bool = True
+
+
+class LogSettings(msgspec.Struct, frozen=True):
+    """How logging is configured.
+
+    Attributes:
+        root: The root logger.
+        named: Loggers for which anything is set.
+        disabled: Up to which level all records are dropped (see :func:`logging.disable`).
+    """
+
+    root: LoggerSettings
+    named: dict[str, LoggerSettings] = {}
+    disabled: int = logging.NOTSET
+
 
 Isolation = Literal["process", "worker", "none"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from maggy_like.processes.installation import is_installed
 from maggy_like.protocol.task import Isolation
-from maggy_like.protocol.texts import encodable, shortened
+from maggy_like.protocol.values import encodable, shortened
 from maggy_like.train_function.code import code_objects, own_functions, references
 from maggy_like.train_function.modules import modules_of, parsed
 

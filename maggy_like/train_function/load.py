@@ -13,8 +13,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from maggy_like.protocol.log_settings import LoggerSettings, LogSettings
-from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.task import LoggerSettings, LogSettings, WorkerTask
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:

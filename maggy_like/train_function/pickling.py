@@ -14,9 +14,8 @@ from typing import Any
 from maggy_like.errors import TrainFunctionError
 from maggy_like.processes.installation import is_installed
 from maggy_like.processes.pickles import Pickler, dumps
-from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings
-from maggy_like.protocol.task import Isolation
-from maggy_like.protocol.texts import encodable
+from maggy_like.protocol.task import HandlerSettings, Isolation, LoggerSettings, LogSettings
+from maggy_like.protocol.values import encodable
 from maggy_like.train_function.code import name_of, own_functions, references
 
 LARGE = 50_000_000

@@ -13,9 +13,8 @@ from maggy_like.driver.state_machine.retained_states import SavedStates
 from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.workers import WorkerGroup
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.attributes import as_attributes
-from maggy_like.protocol.fields import MAX_NAMES
-from maggy_like.protocol.messages import Finished, Reported
+from maggy_like.protocol.messages import MAX_NAMES, Finished, Reported
+from maggy_like.protocol.values import as_attributes
 from optimizers.core.curve import Curve
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Columns, Event, Measured

@@ -42,8 +42,8 @@ from maggy_like.driver.state_machine.worker_pool import WorkerPool
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Refused
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import Event
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.study import Study

@@ -9,7 +9,6 @@ import msgspec
 from maggy_like.driver.state_machine.commands import Commands, Send
 from maggy_like.driver.state_machine.stopping import Stopping
 from maggy_like.driver.state_machine.workers import Worker, WorkerGroup, is_fault
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -23,6 +22,7 @@ from maggy_like.protocol.messages import (
     Stop,
     ToWorker,
 )
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import Failure
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from maggy_like.driver.state_machine.stopping import Stopping
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
+from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.torchrun import UNEVEN
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure

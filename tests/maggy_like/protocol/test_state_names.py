@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.protocol.codec import decode_to_driver, encode
-from maggy_like.protocol.messages import Checkpointed
+from maggy_like.protocol.messages import Checkpointed, decode_to_driver, encode
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, check_owner, parse_name, state_url
 
 NUMBERS = st.integers(1, 10**12)

@@ -14,7 +14,7 @@ import maggy_like.display
 from maggy_like import FailurePolicy, Float, Reporter, Result, Store, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import Checkpoint, Trial, TrialState
 from optimizers.schedulers.asha import ASHA

@@ -18,7 +18,7 @@ import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, save_state
 from maggy_like.storage.file_systems import puts_whole

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from maggy_like.protocol.log_settings import LoggerSettings, LogSettings
+from maggy_like.protocol.task import LoggerSettings, LogSettings
 from maggy_like.train_function.load import set_up_logging
 from maggy_like.train_function.pickling import read_logging
 

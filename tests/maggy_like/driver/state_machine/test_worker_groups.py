@@ -15,7 +15,6 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.driver.state_machine.worker_groups import choose
 from maggy_like.driver.state_machine.workers import Worker
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Decided,
@@ -27,6 +26,7 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Stop,
 )
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptStarted
 from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import TrialState

@@ -14,9 +14,8 @@ from module_time import patch_time
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Noted, RankInfo
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Noted, RankInfo, decode_to_driver
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import saves

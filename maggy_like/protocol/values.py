@@ -1,4 +1,4 @@
-"""Attributes: what a training function returns beside its numbers, kept with the trial as plain data."""
+"""The user's values as messages and files hold them: valid Unicode, plain data, and the error for anything else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,48 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from maggy_like.protocol.texts import encodable
-
 if TYPE_CHECKING:
     from optimizers.core.trial import Trial
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+
+
+def is_encodable(text: str) -> bool:
+    r"""Whether a text can be sent. A lone surrogate, such as file names have that are no UTF-8, cannot.
+
+    Example:
+        >>> [is_encodable(text) for text in ("café", "caf\udce9")]
+        [True, False]
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shortened(value: object) -> str:
+    """A value's repr, with its middle left out where it is long."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python writes no int of more than 4300 digits
+        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
+def encodable(text: str) -> str:
+    r"""The text with lone surrogates written as escapes.
+
+    Example:
+        >>> encodable("no file caf\udce9.csv")
+        'no file caf\\udce9.csv'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class ReportError(ValueError):
+    """A report or a returned value is no measurement, or a state cannot be saved; raised inside ``train_fn``."""
+
 
 MAX_ATTRIBUTES = 100
 """How many attributes of a trial are kept."""
@@ -25,9 +63,6 @@ MAX_NAME = 200
 
 MAX_DEPTH = 8
 """How deep lists and dicts may be nested."""
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
 def as_attributes(values: Mapping[Any, Any]) -> dict[str, Any]:
