@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.run_spec import DriverSide
     from maggy_like.engines.base import Engine
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
     from optimizers.core.base import Optimizer
     from optimizers.space.search_space import SearchSpace
 

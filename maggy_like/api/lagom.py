@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.settings import SearchSettings, TrainingSettings
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
     from optimizers.core.base import Optimizer
     from optimizers.core.objectives import Directions
     from optimizers.core.ranking import Worth

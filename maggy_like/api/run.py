@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.engines.base import Engine
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
 
 
 @overload

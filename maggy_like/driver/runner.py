@@ -33,7 +33,7 @@ from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.folders import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus
-from maggy_like.storage.scratch import OutputFolder
+from maggy_like.storage.run_paths import OutputFolder
 from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study

@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
 from maggy_like.protocol.values import ReportError
-from maggy_like.storage.faults import is_store_fault, lasting_remedy
-from maggy_like.storage.file_systems import open_url, puts_whole, write_file
+from maggy_like.storage.file_systems import is_store_fault, lasting_remedy, open_url, puts_whole, write_file
 
 T = TypeVar("T")
 

@@ -1,8 +1,11 @@
-"""Where a run is kept: its name, its folder, and that of its checkpoints, which go by that name."""
+"""Where a run is kept: its name, its folder, its store of checkpoints, and the agents' own output."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -11,9 +14,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
 from maggy_like.processes.working_folder import working_folder
-from maggy_like.storage.folders import Folder, beside, check_folder, local_path, local_url, url_of, within
+from maggy_like.storage.file_systems import put
+from maggy_like.storage.folders import (
+    Folder,
+    beside,
+    check_folder,
+    local_path,
+    local_url,
+    name_of_folder,
+    url_of,
+    within,
+)
 
 _LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -112,3 +126,95 @@ def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "")
     where = f"{store}/{name}"
     path = local_path(where)
     return where if path is None else local_url(path)  # workers have present folders of their own
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the saved states of a run go, and how many are kept. ``store="s3://..."`` is ``Store("s3://...")``.
+
+    Args:
+        url: Path or URL of a folder that gets the states, in a folder of the run's name, where ``directory`` is not
+            shared by all hosts; by default they are in ``directory``.
+        keep_checkpoints: How many of a trial's newest states to keep, beside that of its best value.
+
+    Raises:
+        ConfigError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, store=Store("s3://bucket/states", keep_checkpoints=1))
+    """
+
+    url: str | PathLike[str] | None = None
+    keep_checkpoints: int = 2
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            object.__setattr__(self, "url", check_folder("store", self.url))
+        object.__setattr__(self, "keep_checkpoints", whole("keep_checkpoints", self.keep_checkpoints, least=1))
+
+
+def read_store(store: Any) -> Store:
+    """The store that an argument stands for: one, its path or URL, or None for the default.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if isinstance(store, Store):
+        return store
+    if store is not None and not isinstance(store, str | PathLike):
+        raise ConfigError(f"store must be the path or URL of a folder, or a Store, got {store!r}")
+    return Store(store)
+
+
+COPY_PATIENCE = 10.0
+"""Seconds that a store gets to take the files."""
+
+
+class OutputFolder:
+    """A folder of this machine: the run's own ``workers``, or of a run at a URL one whose files go there at the end.
+
+    Args:
+        directory: The run's folder.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    def __init__(self, directory: Folder) -> None:
+        own = local_path(directory)
+        self._url = f"{directory}/workers" if own is None else ""
+        self._is_tried = False
+        made = tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(directory)}-") if own is None else ""
+        self.path = Path(made) if own is None else own / "workers"
+
+    def move(self, *, is_away: bool = False) -> str:
+        """Move the files to the run's folder at a URL; tried once.
+
+        Args:
+            is_away: Whether that refuses just now: then they stay.
+
+        Returns:
+            A line that says where they are; empty for a run at a path, and where nobody has written anything.
+        """
+        if not self._url or not self.path.exists() or self._is_tried:
+            return ""
+        self._is_tried = True
+        files = [file for file in self.path.iterdir() if file.stat().st_size]
+        arrived: list[Path] = []
+        copying = threading.Thread(target=self._copy, args=(files, arrived), name="maggy-output", daemon=True)
+        if files and not is_away:
+            copying.start()
+            copying.join(COPY_PATIENCE)
+        if len(arrived) < len(files):
+            return f"what the workers themselves said is in {self.path}"
+        shutil.rmtree(self.path, ignore_errors=True)
+        return f"what the workers themselves said is in {self._url}" if files else ""
+
+    def _copy(self, files: list[Path], arrived: list[Path]) -> None:
+        """Copy files as long as the store takes them."""
+        for file in files:
+            try:
+                put(f"{self._url}/{file.name}", file.read_bytes())
+            except Exception:  # of whatever file system it is: they stay here, and are named
+                return
+            arrived.append(file)

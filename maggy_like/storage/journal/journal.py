@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from maggy_like.errors import JournalError, StoreError
-from maggy_like.storage.journal.backend import JournalBackend
+from maggy_like.storage.journal.backends import JournalBackend
 from maggy_like.storage.journal.records import Contents, Part, Record, RunHeader, RunStatus, decode, decode_each, encode
 from optimizers.core.events import Event
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections import Counter
@@ -14,8 +15,64 @@ import msgspec
 from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import check_owner
-from maggy_like.storage.journal.earlier import EarlierResult
-from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
+from optimizers.core.base import Observation
+from optimizers.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    config_of,
+    form_of,
+    from_json,
+    to_json,
+)
+
+Earlier = tuple[tuple[Observation, ...], ...]
+"""The observations of each earlier run (see :attr:`optimizers.core.base.Problem.earlier`)."""
+
+
+class EarlierResult(msgspec.Struct, frozen=True, array_like=True):
+    """One observation. JSON has no infinity, so a loss that is not finite is None.
+
+    Attributes:
+        losses: All of them, where there are several objectives.
+    """
+
+    trial: int
+    config: dict[str, Any]
+    step: int
+    loss: float | None
+    losses: tuple[float | None, ...] = ()
+
+
+def to_records(earlier: Earlier) -> list[list[EarlierResult]]:
+    """The form that :func:`from_records` reads back."""
+    return [[_to_record(seen) for seen in run] for run in earlier]
+
+
+def from_records(records: Iterable[Iterable[EarlierResult]]) -> Earlier:
+    """The observations of :func:`to_records`."""
+    return tuple(tuple(map(_from_record, run)) for run in records)
+
+
+def _to_record(seen: Observation) -> EarlierResult:
+    return EarlierResult(
+        seen.trial, form_of(seen.config), seen.step, _strict(seen.loss), tuple(map(_strict, seen.losses))
+    )
+
+
+def _from_record(record: EarlierResult) -> Observation:
+    losses = tuple(map(_infinite, record.losses))
+    return Observation(record.trial, config_of(record.config), record.step, _infinite(record.loss), losses=losses)
+
+
+def _strict(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
+
+
+def _infinite(loss: float | None) -> float:
+    return math.inf if loss is None else loss
+
 
 FORMAT_VERSION = 5
 

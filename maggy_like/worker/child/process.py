@@ -37,7 +37,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.torchrun import leave_ranks, on_uneven_steps
 from maggy_like.protocol.values import ReportError, as_attributes, encodable, is_encodable, shortened
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.storage.faults import StoreFault
+from maggy_like.storage.file_systems import StoreFault
 from maggy_like.train_function.code import name_of
 from maggy_like.train_function.load import arguments_for, load_train_fn
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib

@@ -23,8 +23,7 @@ from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError
 from maggy_like.storage import folders
 from maggy_like.storage.folders import check_folder
-from maggy_like.storage.run_paths import RunPaths
-from maggy_like.storage.scratch import OutputFolder
+from maggy_like.storage.run_paths import OutputFolder, RunPaths
 from optimizers.core.trial import TrialState
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -17,8 +17,8 @@ import pytest
 from module_time import patch_time
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import claims
-from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease
+from maggy_like.storage.journal import lease
+from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease, claim
 
 
 class Shelf:
@@ -48,7 +48,7 @@ class Shelf:
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=lambda seconds: None)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=lambda seconds: None)
     return Shelf()
 
 
@@ -145,7 +145,7 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
 @pytest.fixture(params=["s3", "memory"])
 def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """The lease of one run in a store with conditional writes, and in one without."""
-    monkeypatch.setattr("maggy_like.storage.journal.claims.SETTLE", 0.0)
+    monkeypatch.setattr("maggy_like.storage.journal.lease.SETTLE", 0.0)
     if request.param == "memory":
         return Shelf()
     for name, value in request.getfixturevalue("object_store").items():
@@ -270,11 +270,11 @@ def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monke
         if len(sleeps) == 1:
             shelf.change(owner="one that stood still before its write")
 
-    patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=settle)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=settle)
     with pytest.raises(JournalError, match="is in use"):
         early.take()
     assert shelf.says()["owner"] == "one that stood still before its write"
-    assert sleeps == [claims.SETTLE]
+    assert sleeps == [lease.SETTLE]
 
 
 def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
@@ -283,8 +283,8 @@ def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
     lease = contested.lease()
 
     def claim_twice(*args: Any) -> None:
-        claims.claim(*args)
-        claims.claim(*args)  # as botocore does where no answer comes
+        claim(*args)
+        claim(*args)  # as botocore does where no answer comes
 
     monkeypatch.setattr("maggy_like.storage.journal.lease.claim", claim_twice)
     lease.take()
