@@ -26,8 +26,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
-from maggy_like.processes.imports import remember, remembered
-from maggy_like.processes.module_path import module_path
+from maggy_like.processes.imports import module_path, remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server

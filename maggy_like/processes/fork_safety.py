@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from maggy_like.processes.descriptors import open_descriptors
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed
 from maggy_like.processes.lifeline import children
+from maggy_like.processes.resources import open_descriptors
 
 _THREAD_PATIENCE = 0.1
 """Seconds in which a thread that has been joined is gone."""

@@ -1,14 +1,83 @@
-"""Importing ahead: a process imports what its forks will need, so that none of them imports it again."""
+"""Modules of this process: where it looks for them, which are installed, and which its forks will need."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
+import os
+import re
 import sys
+import sysconfig
 import types
 from collections.abc import Collection, Iterable
 
-from maggy_like.processes.installation import is_installed
+
+def module_path() -> tuple[str, ...]:
+    """Return what ``sys.path`` has, without what Python itself passes over, such as a ``pathlib.Path``."""
+    return tuple(entry for entry in sys.path if isinstance(entry, str))
+
+
+def python_path(entries: Iterable[str]) -> str:
+    """Join folders for ``PYTHONPATH``, without those that it cannot hold: a colon in a name would part it.
+
+    Example:
+        >>> python_path(["/home/me", "/runs/2026-11-25T13:00"])
+        '/home/me'
+    """
+    return os.pathsep.join(entry for entry in entries if os.pathsep not in entry)
+
+
+_STANDARD = re.compile(r"[/\\]lib(64)?[/\\]python3(\.\d+)?t?([/\\]lib-dynload)?[/\\]?$|[/\\]python3\d+t?\.zip$", re.I)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]?$", re.I)
+_OF_A_PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]", re.I)
+
+
+def is_standard(entry: str) -> bool:
+    """Whether a folder or archive is Python's standard library."""
+    return _STANDARD.search(entry) is not None
+
+
+def is_installation(entry: str) -> bool:
+    """Whether a folder is of Python or of installed packages, not one that was put before them."""
+    return is_standard(entry) or _INSTALLED.search(entry) is not None
+
+
+def is_installed_file(path: str) -> bool:
+    """Whether a file is of Python or of an installed package, in whichever environment that is.
+
+    Packages of this interpreter's may lie in several places: a user's own, a system's beneath a virtual environment,
+    a notebook's.
+    """
+    paths = sysconfig.get_paths()
+    return _OF_A_PACKAGE.search(path) is not None or any(
+        path.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
+
+
+def is_installed_module(name: str) -> bool:
+    """Whether a module that can be found here, or its package, is installed; a namespace package if all of it is."""
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except Exception:  # finders of others may raise anything
+        return False
+    if spec is None:
+        return False
+    if spec.origin is not None:
+        return is_installed_file(spec.origin)
+    folders = list(spec.submodule_search_locations or ())
+    return bool(folders) and all(is_installed_file(folder + os.sep) for folder in folders)
+
+
+def is_installed(module: str | None) -> bool:
+    """Whether a module belongs to the installation (not to the user's own project)."""
+    if not module or module == "__main__":
+        return False
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):
+        return True
+    return is_installed_module(top)
+
 
 _BROUGHT_LATER = {"torch": "torch._dynamo"}
 """What a package imports only once it is used: torch does so for its first optimizer, which takes about a second."""

@@ -7,7 +7,7 @@ import os
 import resource
 from typing import Any
 
-from maggy_like.processes.working_folder import working_folder
+from maggy_like.processes.resources import working_folder
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"})
 """Protocols of stores without folders, in which a put takes effect whole or not at all."""

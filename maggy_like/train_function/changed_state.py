@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed
 from maggy_like.protocol.task import Isolation
 from maggy_like.protocol.values import encodable, shortened
 from maggy_like.train_function.code import code_objects, own_functions, references

@@ -15,7 +15,7 @@ from itertools import islice
 from types import CodeType
 from typing import Any
 
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed
 
 
 def name_of(function: object) -> str:

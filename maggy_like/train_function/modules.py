@@ -14,8 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from maggy_like.processes.imports import remembered
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed, remembered
 from maggy_like.train_function.code import code_objects, held_values, own_functions
 
 RENDEZVOUS = "maggy_like.distributed.rendezvous"

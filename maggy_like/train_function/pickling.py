@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed
 from maggy_like.processes.pickles import Pickler, dumps
 from maggy_like.protocol.task import HandlerSettings, Isolation, LoggerSettings, LogSettings
 from maggy_like.protocol.values import encodable

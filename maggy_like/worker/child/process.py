@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from maggy_like.processes.channel import Channel, Disconnected
-from maggy_like.processes.imports import ImportWatch
-from maggy_like.processes.installation import is_installed_file
+from maggy_like.processes.imports import ImportWatch, is_installed_file
 from maggy_like.protocol.messages import (
     MAX_NAMES,
     MAX_NESTED,
