@@ -8,12 +8,9 @@ import sys
 import types
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Pickler", "dumps"]
 
@@ -44,16 +41,15 @@ class _Call:
         return self._reduced
 
 
-def _reduce_storage(storage: torch.TypedStorage) -> Any:
+def _reduce_storage(storage: Any) -> Any:
     """Reduce a tensor's memory to its bytes, for which torch would call ``torch.save``: that takes four times as long.
 
     Only torch is needed to read them.
     """
-    import torch
-
+    torch: Any = sys.modules["torch"]  # an import of it stays in other packages
     untyped = storage._untyped_storage  # .untyped() warns
     if untyped.device.type != "cpu" or not untyped.nbytes():
-        return storage.__reduce__()  # type: ignore[no-untyped-call]
+        return storage.__reduce__()
     memory: Any = torch.empty(0, dtype=torch.uint8).set_(untyped).numpy()
     filled = _Call(partial(torch.UntypedStorage.from_buffer, dtype=torch.uint8), pickle.PickleBuffer(memory))
     return partial(torch.TypedStorage, wrap_storage=filled, dtype=storage.dtype, _internal=True), ()
