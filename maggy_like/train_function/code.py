@@ -1,4 +1,4 @@
-"""What the code of a training function says: what it refers to, what it asks of its reporter, and which code it is."""
+"""What the code of a training function shows: the values it refers to, its use of the reporter, and a hash."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from maggy_like.processes.imports import is_installed
 
 
 def name_of(function: object) -> str:
-    """A function's name for messages."""
+    """Return the name that messages use for a function."""
     if isinstance(function, partial):
         return name_of(function.func)
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
 MAX_VALUES = 1000
-"""Values that are looked at in what a function holds."""
+"""Values to inspect in what a function holds."""
 
 MAX_PARTS = 50
-"""Of each value."""
+"""Parts to inspect of each value."""
 
 
 def references(function: Any) -> Iterator[tuple[str, str, Any]]:
-    """What a function brings along: (kind, name, value)."""
+    """Yield what a function refers to: (kind, name, value)."""
     if isinstance(function, partial):
         yield from (("the argument", str(name), value) for name, value in enumerate(function.args))
         yield from (("the argument", name, value) for name, value in function.keywords.items())
@@ -53,10 +53,10 @@ def _defaults(function: types.FunctionType) -> Mapping[str, Any]:
 
 
 def held_values(train_fn: Callable[..., Any]) -> Iterator[Any]:
-    """The function, what it and the user's functions that it calls refer to, and what lies in those values.
+    """Yield the function, what it and the user's functions that it calls refer to, and the parts of those values.
 
-    That is the steps of a pipeline, the arguments of a partial, the attributes of an object. Of large ones only a part
-    is looked at.
+    Parts are the steps of a pipeline, the arguments of a partial, the attributes of an object. Only some parts of a
+    large value are inspected.
     """
     functions = own_functions(train_fn)
     waiting = deque([train_fn, *(value for function in functions for _, _, value in references(function))])
@@ -64,19 +64,19 @@ def held_values(train_fn: Callable[..., Any]) -> Iterator[Any]:
     while waiting and len(seen) < MAX_VALUES:
         value = waiting.popleft()
         if id(value) not in seen:
-            seen[id(value)] = value  # kept, so that no other gets its id
+            seen[id(value)] = value  # kept, so that no other value gets its id
             yield value
             waiting.extend(islice(_parts(value), MAX_PARTS))
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What lies in a value; functions, classes and modules are looked at by their code."""
+    """Yield the parts of a value, except of functions, classes and modules, whose code is read instead."""
     if isinstance(value, partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, types.MethodType):
         yield value.__self__
     elif not isinstance(value, types.FunctionType | type | types.ModuleType):
-        with contextlib.suppress(Exception):  # objects may answer as they like; those without attributes have no vars()
+        with contextlib.suppress(Exception):  # attribute access may run any code; some objects have no vars()
             if isinstance(value, dict):
                 yield from value.values()
             elif isinstance(value, list | tuple | set | frozenset):
@@ -85,7 +85,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
-    """The function and those of the user's that it refers to, each once."""
+    """Yield the function and the user's functions that it refers to, each once."""
     seen: set[int] = set()
     waiting: list[Any] = [train_fn]
     while waiting:
@@ -125,21 +125,21 @@ def _callables(values: Iterable[Any]) -> list[Any]:
 
 
 def _methods_that(function: types.FunctionType, owner: Any) -> Iterator[types.MethodType]:
-    """The methods of ``owner`` that one of its methods names."""
+    """Yield the methods of ``owner`` that one of its methods names."""
     for name in {name for code in code_objects(function) for name in code.co_names}:
         if isinstance(method := getattr(type(owner), name, None), types.FunctionType):
             yield types.MethodType(method, owner)
 
 
 def _functions_that(function: types.FunctionType, module: types.ModuleType) -> Iterator[Any]:
-    """The functions and classes of a module that a function names."""
+    """Yield the functions and classes of a module that a function names."""
     for name in {name for code in code_objects(function) for name in code.co_names}:
         if isinstance(value := vars(module).get(name), types.FunctionType | type):
             yield value
 
 
 def code_objects(function: types.FunctionType) -> Iterator[types.CodeType]:
-    """The code of a function and of the functions and classes that are written in it."""
+    """Yield the code of a function and of the functions and classes defined in it."""
     waiting = [function.__code__]
     while waiting:
         code = waiting.pop()
@@ -150,30 +150,30 @@ def code_objects(function: types.FunctionType) -> Iterator[types.CodeType]:
 CALLBACKS = frozenset(
     {"KerasReport", "LightGBMReport", "LightningReport", "TransformersReport", "XGBoostReport", "sklearn_steps"}
 )
-"""What :mod:`maggy_like.callbacks` offers: each saves, restores, and asks for the budget."""
+"""The callbacks of :mod:`maggy_like.callbacks`: each saves, restores and reads the budget."""
 
 
 def uses_checkpoints(train_fn: Callable[..., Any]) -> bool:
-    """Whether the function, or one of the user's that it refers to, both saves and restores checkpoints.
+    """Return whether the function, or one of the user's that it refers to, saves and restores checkpoints.
 
-    What counts is a method ``checkpoint`` or ``restore`` of a variable or of an attribute ``reporter``, which the code
-    calls, or takes from what is named ``reporter``. A word alone counts for nothing: a name, a string, a function
-    ``checkpoint`` of a module. A callback of :mod:`maggy_like.callbacks` does both. What is reached in other ways (by
-    ``getattr``, in an installed package) is not seen.
+    The code must call a method ``checkpoint`` or ``restore`` of a variable or of an attribute ``reporter``, or read one
+    from something named ``reporter``. Other uses of these names do not count: a string, a function ``checkpoint`` of a
+    module. A callback of :mod:`maggy_like.callbacks` does both. Other ways (``getattr``, an installed package) are not
+    detected.
     """
     used = {name for code in _all_code(train_fn) for name in _methods_of_variables(code)}
     return {"checkpoint", "restore"} <= used or _uses_a_callback(train_fn)
 
 
 def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
-    """The names of the methods that code calls of a variable or of ``reporter``, or takes from ``reporter``."""
+    """Yield the names of the methods that code calls on a variable or ``reporter``, or reads from ``reporter``."""
     before = None
     for instruction in dis.get_instructions(code):
-        if instruction.opname == "EXTENDED_ARG":  # belongs to the next one, in code of many names
+        if instruction.opname == "EXTENDED_ARG":  # belongs to the next instruction, in code with many names
             continue
         if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and before is not None:
             receiver = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
-            # From 3.12 on the lowest bit of LOAD_ATTR says that the attribute is called.
+            # From 3.12 on, the lowest bit of LOAD_ATTR means that the attribute is called.
             is_call = instruction.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(instruction.arg & 1))
             is_variable = before.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME"))
             if receiver == "reporter" or (is_call and is_variable):
@@ -182,14 +182,13 @@ def _methods_of_variables(code: types.CodeType) -> Iterator[str]:
 
 
 def uses_budget(train_fn: Callable[..., Any]) -> bool:
-    """Whether the function, or one it calls by name, asks how many steps it has."""
+    """Return whether the function, or one that it calls by name, reads its number of steps."""
     return _uses_a_callback(train_fn) or any(
         "budget" in code.co_names or "budget" in code.co_varnames[: code.co_argcount] for code in _all_code(train_fn)
     )
 
 
 def _uses_a_callback(train_fn: Callable[..., Any]) -> bool:
-    """Whether the function, or one it calls by name, names a callback of ours."""
     return any(not CALLBACKS.isdisjoint((*code.co_names, *code.co_freevars)) for code in _all_code(train_fn))
 
 
@@ -198,10 +197,10 @@ def _all_code(train_fn: Callable[..., Any]) -> Iterator[types.CodeType]:
 
 
 def code_hash(train_fn: Callable[..., Any]) -> str:
-    """Identify the code of a function and of the user's functions that it calls; empty if they have none.
+    """Return a hash of the code of a function and of the user's functions that it calls; empty if they have none.
 
-    Comments, line numbers and the names of functions do not matter. Each version of Python has a bytecode of its own,
-    so its name comes first.
+    Comments, line numbers and the names of functions do not matter. The hash starts with the version of Python, since
+    each has its own bytecode.
     """
     codes = [b"".join(sorted(map(_digest, code_objects(function)))) for function in own_functions(train_fn)]
     if not codes:
@@ -210,7 +209,7 @@ def code_hash(train_fn: Callable[..., Any]) -> str:
 
 
 def is_comparable(one: str, other: str) -> bool:
-    """Whether two of :func:`code_hash` are of one version of Python."""
+    """Return whether two results of :func:`code_hash` are of the same version of Python."""
     return bool(one) and one.partition(":")[0] == other.partition(":")[0]
 
 
@@ -221,7 +220,7 @@ def _digest(code: CodeType) -> bytes:
 
 
 def _plain(constant: Any) -> Any:
-    """A constant whose text does not depend on the process: a set's does."""
+    """Return a constant in a form whose text does not depend on the process, as that of a set does."""
     if isinstance(constant, frozenset):
         return sorted(map(repr, constant))
     return tuple(map(_plain, constant)) if isinstance(constant, tuple) else constant

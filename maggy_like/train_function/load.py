@@ -1,4 +1,4 @@
-"""A training function in a trial's process: loaded with the caller's sources and logging, and called."""
+"""The training function in a trial's process: loaded with the caller's sources and logging, and its arguments."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from maggy_like.protocol.task import LoggerSettings, LogSettings, WorkerTask
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
     """Unpickle the training function; it comes from the driver that launched us, not from a socket.
 
-    In a process of its own it then finds what the caller's process has: a ``__main__`` with the functions and classes
-    that it uses, so that multiprocessing can pickle those by name; the text of notebook cells, for tracebacks; logging.
+    A trial's own process gets what the caller's process has: a ``__main__`` with the functions and classes that the
+    function uses, so that multiprocessing can pickle them by name; the text of notebook cells, for tracebacks; logging.
     """
     unpickler = _Unpickler(io.BytesIO(task.train_fn))
     function: Callable[..., Any] = unpickler.load()
@@ -34,7 +34,7 @@ def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
 
 
 def _enter_main(names: Mapping[str, Any]) -> None:
-    """Make a ``__main__`` that has ``names``. It has no file: no process must run the caller's script again."""
+    """Make a ``__main__`` with ``names``, but without a file: no process must run the caller's script again."""
     main = types.ModuleType("__main__")
     vars(main).update((name, value) for name, value in names.items() if not name.startswith("__"))
     sys.modules["__main__"] = main
@@ -44,7 +44,7 @@ class _Unpickler(pickle.Unpickler):
     """Unpickles what cloudpickle has pickled.
 
     Attributes:
-        main_globals: Those of functions that were pickled by value because they are ``__main__``'s: all in one dict.
+        main_globals: The globals, one dict, of functions that were pickled by value because they are of ``__main__``.
     """
 
     def __init__(self, data: io.BytesIO) -> None:
@@ -64,7 +64,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def set_up_logging(settings: LogSettings) -> None:
-    """Configure this process's logging. A logger that a module of the function's has given handlers keeps them."""
+    """Configure this process's logging; a logger that already has handlers, from an imported module, keeps them."""
     logging.disable(settings.disabled)
     _set_up(logging.getLogger(), settings.root)
     for name, wanted in settings.named.items():
@@ -85,7 +85,7 @@ def _set_up(logger: logging.Logger, wanted: LoggerSettings) -> None:
 
 
 def _formatter(pickled: bytes) -> logging.Formatter | None:
-    """The formatter; Python's own where it needs what is not installed here."""
+    """Unpickle a formatter; return Python's default if it needs what is not installed here."""
     with contextlib.suppress(Exception):
         formatter: logging.Formatter | None = pickle.loads(pickled) if pickled else None
         return formatter
@@ -93,11 +93,11 @@ def _formatter(pickled: bytes) -> logging.Formatter | None:
 
 
 INJECTED = ("reporter", "config", "budget")
-"""Parameters of a training function that are filled by the runtime, not by the search space."""
+"""Parameters of a training function that the runtime fills, not the search space."""
 
 
 class HasBudget(Protocol):
-    """Whatever can stand for ``reporter``."""
+    """An object that can be passed as ``reporter``."""
 
     budget: int
 
@@ -105,11 +105,11 @@ class HasBudget(Protocol):
 def arguments_for(
     parameters: Iterable[inspect.Parameter], config: Mapping[str, Any], reporter: HasBudget
 ) -> dict[str, Any]:
-    """The arguments of a training function that the configuration or the runtime fills.
+    """Return the arguments of a training function that the configuration or the runtime fills.
 
     Args:
-        parameters: The function's: names of the search space, ``reporter``, ``config`` (all
-            parameters as a dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
+        parameters: The function's parameters: names of the search space, ``reporter``, ``config`` (all parameters as a
+            dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
     """
     injected = {"reporter": reporter, "config": dict(config), "budget": reporter.budget}
     arguments: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Which installed modules a training function uses: workers import them before any trial."""
+"""The installed modules that a training function uses, which workers import before any trial."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from maggy_like.processes.imports import is_installed, remembered
 from maggy_like.train_function.code import code_objects, held_values, own_functions
 
 RENDEZVOUS = "maggy_like.distributed.rendezvous"
-"""What workers need to run a trial together."""
+"""The module that workers need to run a trial together."""
 
 _HELPERS = {
     "prepare": "maggy_like.distributed.parallel",
     "average": "maggy_like.distributed.parallel",
     "fully_shard": "maggy_like.distributed.sharded",
     "FullyShardedDataParallel": "maggy_like.distributed.sharded",
-    "checkpoint": "fsspec.implementations.local",  # a tenth of a second and more, which each trial would pay
+    "checkpoint": "fsspec.implementations.local",  # takes at least a tenth of a second in each trial
 }
-"""What a function calls, and the module that serves it."""
+"""A name that a function uses, and the module that serves it."""
 
 
 def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str, ...]:
-    """Installed modules that the function uses, and those that earlier trials of this process have imported.
+    """Return the installed modules that the function uses, and those that earlier trials of this process imported.
 
     Args:
-        wide: Whether several workers may run it together.
+        wide: If True, several workers may run the function together.
     """
     names: dict[str, None] = {}
     words: set[str] = set()
@@ -48,7 +48,7 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
                     names[imported] = None
                 elif instruction.opname == "IMPORT_FROM" and not is_installed(imported):
                     names[f"{imported}.{instruction.argval}"] = None  # it may be a module
-        names[function.__module__] = None  # one that travels by name is imported with its module
+        names[function.__module__] = None  # a function pickled by name is imported with its module
     for value in held_values(train_fn):
         names |= dict.fromkeys(_homes(value, words))
     own = [name for name in names if name != "__main__" and not is_installed(name)]
@@ -60,7 +60,7 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
 
 
 def _homes(value: Any, words: Collection[str]) -> Iterator[str]:
-    """The module of a value; of a module itself, also those in it that the function names (``sklearn.ensemble``)."""
+    """Yield a value's module; of a module, also the submodules that the function names (``sklearn.ensemble``)."""
     if isinstance(value, types.ModuleType):
         yield value.__name__
         for inner in [inner for name, inner in list(vars(value).items()) if name in words]:
@@ -72,19 +72,19 @@ def _homes(value: Any, words: Collection[str]) -> Iterator[str]:
 
 
 MAX_CHARACTERS = 1 << 20
-"""Characters of the user's project that are read at most: parsing them takes about half a second."""
+"""Maximum characters to read of the user's project: parsing them takes about half a second."""
 
 _PARSING = threading.Lock()
-"""Before 3.13, Python counts the depth of a parsed tree for all threads together, and fails if two of them parse."""
+"""Before 3.13, Python counts the depth of a parsed tree for all threads together, and fails if two threads parse."""
 
 
 def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return the installed modules that the user's own modules import, those that these import included.
+    """Return the installed modules that the user's modules import, directly or through each other.
 
     Args:
-        modules: Names of the user's own modules.
-        names: Names that the training function uses: of the imports inside of functions, only those in functions
-            with these names count.
+        modules: Names of the user's modules.
+        names: Names that the training function uses. Imports inside a function count only if the function has one of
+            these names.
     """
     found: dict[str, None] = {}
     waiting, seen, left = deque(dict.fromkeys(modules)), set[str](), MAX_CHARACTERS
@@ -104,9 +104,9 @@ def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
 
 
 def _find(module: str) -> ModuleSpec | None:
-    """Find a module without importing the packages that it lies in."""
+    """Find a module without importing its parent packages."""
     path, parts, spec = None, module.split("."), None
-    with contextlib.suppress(Exception):  # finders of others may raise anything
+    with contextlib.suppress(Exception):  # third-party finders may raise anything
         for end in range(1, len(parts) + 1):
             spec = PathFinder.find_spec(".".join(parts[:end]), path)
             if spec is None:
@@ -126,20 +126,20 @@ def _source(spec: ModuleSpec) -> bytes:
 def _imports_in(source: bytes, spec: ModuleSpec, names: Collection[str]) -> Iterator[str]:
     package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
     for node in _statements(parsed(source), names):
-        with contextlib.suppress(ImportError):  # a relative import beyond the package: raised when it is run
+        with contextlib.suppress(ImportError):  # a relative import beyond the package: the trial raises it
             yield from _imported(node, package)
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Parse a module, as an empty one if that fails: importing it raises an error that says more."""
-    # A MemoryError or a RecursionError is raised for deep nesting, a SystemError if a thread of the user's parses too.
+    """Parse a module; return an empty one if that fails, since importing it raises a better error."""
+    # A MemoryError or a RecursionError is raised for deep nesting, a SystemError if a user's thread parses too.
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError, SystemError), _PARSING:
         return ast.parse(source)
     return ast.Module(body=[], type_ignores=[])
 
 
 def _statements(module: ast.Module, names: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports of a module, in order. There is no recursion: trees of generated code can be deep."""
+    """Yield the imports of a module in order, without recursion: trees of generated code can be deep."""
     left: list[ast.AST] = [module]
     while left:
         node = left.pop()
@@ -152,7 +152,6 @@ def _statements(module: ast.Module, names: Collection[str]) -> Iterator[ast.Impo
 
 
 def _is_for_type_checkers(test: ast.expr) -> bool:
-    """Whether a condition reads ``TYPE_CHECKING``."""
     read = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test))
     return "TYPE_CHECKING" in read
 
@@ -164,5 +163,5 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
     module = "." * node.level + (node.module or "")
     base = importlib.util.resolve_name(module, package) if node.level else module
     yield base
-    if not is_installed(base):  # what is imported may be a module of the package
+    if not is_installed(base):  # an imported name may be a module of the package
         yield from (f"{base}.{alias.name}" for alias in node.names)
