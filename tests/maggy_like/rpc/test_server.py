@@ -132,8 +132,8 @@ class FutureHello(msgspec.Struct, tag="hello"):
     ("versions", "says"),
     [
         ({"package": "0.0.9", "home": "/opt/old"}, "the worker 0.0.9 (/opt/old)"),
-        (None, "the worker a version that does not say which it is"),
-        (["of", "another", "form"], "the worker a version that does not say which it is"),
+        (None, "the worker an unknown version"),
+        (["of", "another", "form"], "the worker an unknown version"),
     ],
 )
 def test_a_hello_of_another_protocol_can_be_read_and_both_versions_are_told(
