@@ -1,4 +1,7 @@
-"""File systems by URL: opened, written, marked by a run's driver, and which of their errors are refusals."""
+"""File systems by URL: opened, written, marked by a run's driver, and which of their errors are refusals.
+
+fsspec is imported at its first use: it takes a sixth of a second, and imports asyncio.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,26 @@ from typing import Any
 from maggy_like.processes.resources import working_folder
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"})
-"""Protocols of stores without folders, in which a put takes effect whole or not at all."""
+"""Protocols of stores without folders, in which a put takes effect completely or not at all."""
 
 
 def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
-    """The file system of a path or URL, and the path in it.
+    """Return the file system of a path or URL, and the path in it.
 
     Raises:
         ConfigError: It is a relative path, and the working folder was deleted.
-        ValueError: The URL's file system is not known.
+        ValueError: fsspec does not support the URL's protocol.
         ImportError: Its package is not installed.
     """
     from fsspec.core import url_to_fs
     from fsspec.implementations.local import LocalFileSystem
 
     scheme, separator, _ = os.fspath(url).partition("://")
-    if not separator or scheme in ("file", "local"):  # a folder of this machine may be called "a::b": no chain of URLs
+    if not separator or scheme in ("file", "local"):  # a local folder may be called "a::b", which is not a chain
         local = LocalFileSystem()
         try:
             return local, str(local._strip_protocol(url))
-        except FileNotFoundError:  # a relative path was given, and there is nothing that it is relative to
+        except FileNotFoundError:  # a relative path, and the working folder was deleted
             working_folder()
             raise
     fs, path = url_to_fs(url)
@@ -37,25 +40,25 @@ def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
 
 
 def is_local(fs: Any) -> bool:
-    """Whether a file system is that of this machine."""
+    """Return whether a file system is this machine's."""
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(fs, LocalFileSystem)
 
 
 def puts_whole(fs: Any) -> bool:
-    """Whether a file that is written to a file system appears there whole or not at all."""
+    """Return whether a file that is written to a file system appears completely or not at all."""
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     return not OBJECT_STORES.isdisjoint(protocols)
 
 
 def try_local_path(folder: str) -> str | None:
-    """The path on this machine of a folder given by its path or URL; None where it is another file system's."""
+    """Return the path on this machine of a folder given by path or URL; None if it is on another file system."""
     if "://" not in folder:
         return folder
     try:
         fs, path = open_url(folder)
-    except Exception:  # of whatever file system it is; its package may be missing
+    except Exception:  # each file system raises its own; its package may be missing
         return None
     return path if is_local(fs) else None
 
@@ -67,14 +70,14 @@ def put(url: str, data: bytes) -> None:
 
 
 def remove_folder(url: str) -> None:
-    """Remove a folder with all that is in it, if it is there."""
+    """Remove a folder and its contents, if it exists."""
     fs, path = open_url(url)
     if fs.exists(path):
         fs.rm(path, recursive=True)
 
 
 def write_file(fs: Any, path: str, data: bytes) -> None:
-    """Write a file and make its folder; on this machine's disks, for the user alone."""
+    """Write a file and make its folder; on this machine, only the user may read them."""
     if is_local(fs):
         os.makedirs(fs._parent(path), 0o700, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -84,10 +87,10 @@ def write_file(fs: Any, path: str, data: bytes) -> None:
 
 
 MAX_REASON = 500
-"""Characters of a store's refusal that a message quotes."""
+"""Maximum characters of a store's error in a message."""
 
 _NO_STORES = ("builtins", "pickle", "_pickle", "torch", "maggy_like")
-"""Modules whose errors, unless they are an ``OSError``, mean a wrong call and not a store that refuses."""
+"""Modules whose errors, except an ``OSError``, mean a wrong call and not a refusal of the store."""
 
 
 _LASTING = {
@@ -96,19 +99,18 @@ _LASTING = {
     errno.ENOSYS: "use another file system",
     errno.EOPNOTSUPP: "use another file system",
 }
-"""Refusals that no later try changes, and what to do."""
+"""Refusals that a retry cannot change, and what to do."""
 
 
 class StoreFault(Exception):
-    """A store refused what cannot be tried again where it failed: the attempt ends, uncounted, and runs again."""
+    """A store refused an operation that cannot be repeated in place: the attempt is retried and does not count."""
 
 
 def is_store_fault(error: BaseException) -> bool:
-    """Whether what a file system raised says that the store is away, full or forbidden, and not that it was misused.
+    """Return whether an error means that the store is unavailable, full or forbidden, and not a wrong call.
 
-    A refusal that would be the same the next time is none of these (see :func:`lasting_remedy`).
-
-    Each file system has its own errors (botocore's and aiohttp's are no ``OSError``).
+    Refusals that a retry cannot change do not count (see :func:`lasting_remedy`). Each file system has its own errors;
+    those of botocore and aiohttp are not an ``OSError``.
     """
     if lasting_remedy(error):
         return False
@@ -117,9 +119,9 @@ def is_store_fault(error: BaseException) -> bool:
 
 
 def lasting_remedy(error: BaseException | None) -> str:
-    """What to do about a refusal that lasts; empty for one that may pass.
+    """Return what to do about a refusal that a retry cannot change; empty for other errors.
 
-    A soft limit on the size of files may pass, since it can be raised while the process runs.
+    A soft limit on the size of files can be raised while the process runs, so it does not count.
 
     Example:
         >>> lasting_remedy(OSError(36, "File name too long"))
@@ -136,7 +138,7 @@ def _has_soft_limit() -> bool:
 
 
 def refusal(store: str, verb: str, error: BaseException) -> str:
-    """The message about a store's refusal.
+    """Return the message about a store's refusal.
 
     Example:
         >>> refusal("file:///states", "written", OSError(28, "No space left on device"))
@@ -147,43 +149,43 @@ def refusal(store: str, verb: str, error: BaseException) -> str:
 
 
 MAX_MARK_REASON = 300
-"""Characters of what a file system says that a worker passes on."""
+"""Maximum characters of a file system's error that a worker sends to the driver."""
 
 
 def is_visible(store: str, run_id: str) -> bool:
-    """Whether ``store`` holds the mark that the driver left there (see :func:`mark_store`)."""
+    """Return whether the driver's mark (see :func:`mark_store`) is visible in ``store``."""
     return look_for_mark(store, run_id) is None
 
 
 def look_for_mark(store: str, run_id: str) -> str | None:
-    """Why the driver's mark (see :func:`mark_store`) is not seen in ``store``; None where it is.
+    """Return why the driver's mark (see :func:`mark_store`) is not visible in ``store``; None if it is visible.
 
     Returns:
-        Empty where nothing refuses: another place has that name here, such as a folder of this machine's own.
+        Empty without an error: the same name means another place here, such as a folder of this machine.
     """
     try:
         fs, path = _mark_of(store)
         return None if fs.cat_file(path) == run_id.encode() else ""
     except FileNotFoundError:
         return ""
-    except Exception as error:  # of whatever file system it is: no credentials, no package, no way to it
+    except Exception as error:  # each file system raises its own: credentials, package, network
         return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MAX_MARK_REASON]
 
 
 def is_marked(store: str) -> bool:
-    """Whether ``store`` holds the mark of any run."""
+    """Return whether ``store`` has the mark of any run."""
     fs, path = _mark_of(store)
     return bool(fs.exists(path))
 
 
 def mark_store(store: str, run_id: str) -> None:
-    """Leave a mark in the store by which workers see that it is the same place."""
+    """Write the mark by which workers check that they see the same store as the driver."""
     fs, path = _mark_of(store)
     write_file(fs, path, run_id.encode())
 
 
 def unmark_store(store: str) -> None:
-    """Take the mark away again."""
+    """Remove the mark."""
     fs, path = _mark_of(store)
     fs.rm_file(path)
 

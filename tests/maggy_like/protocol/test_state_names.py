@@ -73,6 +73,8 @@ def test_no_message_names_what_its_attempt_has_not_saved(name: str) -> None:
     """As a worker would tell of it that makes its frames itself."""
     honest = encode(Checkpointed(3, 2, 1, "00003/2-1.pkl"))
     frame = msgspec.msgpack.encode({**msgspec.msgpack.decode(honest), "name": name})
-    with pytest.raises(msgspec.DecodeError, match=r"the name of a saved state must|must belong to attempt 2 of trial 3"):
+    with pytest.raises(
+        msgspec.DecodeError, match=r"the name of a saved state must|must belong to attempt 2 of trial 3"
+    ):
         decode_to_driver(frame)
     assert decode_to_driver(honest) == Checkpointed(3, 2, 1, "00003/2-1.pkl")

@@ -291,7 +291,7 @@ def test_a_state_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is sharded; read it with torch"):
         result.load_best()
     best.checkpoint = Checkpoint(1, "00000/1-1.pkl")
-    with pytest.raises(UserError, match="is gone"):
+    with pytest.raises(UserError, match="does not exist"):
         result.load_best()
 
 

@@ -200,7 +200,7 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
             load_run(given)
     with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as result"):
         load_run("nowhere/at/all")
-    with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+    with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a protocol that fsspec supports"):
         load_run("nowhere://x")
     with pytest.raises(ConfigError, match="load_run takes the folder of a run, a path or a URL, got 3"):
         load_run(3)  # type: ignore[arg-type]
