@@ -1,4 +1,4 @@
-"""The journal: a run's truth, one JSON line an event, on any file system."""
+"""The journal: the record of a run, one JSON line per event, on any file system."""
 
 from __future__ import annotations
 

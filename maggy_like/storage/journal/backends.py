@@ -1,4 +1,4 @@
-"""The folders that keep a journal: a local one, to which records are appended, and one in an object store."""
+"""The backends of a journal: a local folder, to whose file records are appended, and one in an object store."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from maggy_like.storage.journal.records import Part
 
 
 class Mark(NamedTuple):
-    """How far a journal was read: which of its files (its name or number), and how many bytes of that."""
+    """How far a journal was read: one of its files (its name or number), and the bytes read of it."""
 
     file: int | str = 0
     size: int = 0
 
 
 class JournalBackend(Protocol):
-    """A folder that holds one run's journal. :meth:`hold` comes before whatever writes.
+    """A folder with one run's journal. Call :meth:`hold` before any method that writes.
 
     Two kinds serve: :class:`~maggy_like.storage.journal.backends.LocalBackend` and
     :class:`~maggy_like.storage.journal.backends.ObjectStoreBackend`. Errors of the file system
@@ -34,46 +34,46 @@ class JournalBackend(Protocol):
     """
 
     name: str
-    """The folder, for people."""
+    """The folder, for messages."""
 
     @property
     def is_away(self) -> bool:
-        """Whether the newest call was refused in a place that may take seconds to refuse each further one."""
+        """Whether the last call failed in a store in which each further call may take seconds to fail."""
         ...
 
     def exists(self) -> bool:
-        """Whether there is a journal."""
+        """Return whether there is a journal."""
         ...
 
     def read(self) -> Iterator[Part]:
-        """The journal in order, in parts of some MiB; none if there is no journal.
+        """Yield the journal in order, in parts of some MiB; nothing without a journal.
 
         Read it to the end before :meth:`append`.
         """
         ...
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
-        """The whole lines behind ``mark``, and where they end; None if the journal was replaced since."""
+        """Return the complete lines after ``mark``, and their end; None if the journal was replaced since."""
         ...
 
     def is_held(self) -> bool:
-        """Whether a driver holds it, wherever that is; nothing is written to find out."""
+        """Return whether a driver on any machine holds it, without writing anything."""
         ...
 
     def hold(self, run: str = "") -> None:
         """Make the folder, and keep other drivers away until :meth:`release`.
 
         Args:
-            run: The call of ``lagom`` for which it is held. Where there are no locks, a driver that was started in the
-                place of a dead one of the same call takes it over at once.
+            run: Identifies the call of ``lagom``. Without locks, a driver that replaces a dead one of the same call
+                takes over at once.
 
         Raises:
-            JournalError: Another driver holds it; the message says which.
+            JournalError: Another driver, which the message describes, holds it.
         """
         ...
 
     def written(self) -> float:
-        """When it was written to last, before this driver held it: Unix time; 0 where nobody knows."""
+        """Return the Unix time of the last write before this driver held it; 0 if it is not known."""
         ...
 
     def renew(self) -> None:
@@ -85,21 +85,21 @@ class JournalBackend(Protocol):
         ...
 
     def append(self, data: bytes) -> None:
-        """Add whole lines; when this returns, they outlive the driver."""
+        """Add complete lines; when this returns, they outlive the driver."""
         ...
 
     def replace(self, data: bytes) -> str:
-        """Make ``data`` the whole journal, and keep the former one.
+        """Replace the journal by ``data``, and keep a copy of the former one.
 
-        Whenever the driver dies, the one or the other is there whole.
+        Whenever the driver dies, one of the two is complete.
 
         Returns:
-            Where the former one is.
+            The place of the former journal.
         """
         ...
 
     def clear(self) -> None:
-        """Remove the journal, and damaged ones that were kept; hold it before."""
+        """Remove the journal and the damaged ones that were kept; call :meth:`hold` before."""
         ...
 
     def release(self) -> None:
@@ -108,32 +108,32 @@ class JournalBackend(Protocol):
 
 
 BLOCK = 4 << 20
-"""Bytes that are read at a time."""
+"""Bytes to read at a time."""
 
 BEAT = 10.0
-"""Seconds between two signs of life in the lock's file."""
+"""Seconds between two heartbeats, which set the time of the lock's file."""
 
 LAPSE = 60.0
-"""Seconds after the last of them from which on a reader that cannot ask the lock takes the driver for dead."""
+"""Seconds after the last heartbeat from which a reader without locks considers the driver dead."""
 
 LOCK_TRIES = 20
 LOCK_PAUSE = 0.01
-"""How often, and after how many seconds each, a lock is tried: a reader that asks for it has it for a moment."""
+"""Number of attempts for a lock, and seconds between them: a reader that tests the lock has it for a moment."""
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class LocalBackend:
-    """A folder of this machine (or one that it mounts).
+    """A folder on this machine (or mounted there).
 
-    A record is handed to the operating system before :meth:`append` returns, so it survives the driver's
-    death; not the machine's, since nothing is synced to the disk for each record. An append that is cut off
-    leaves a torn last line, which the next driver leaves out. The lock is one of the kernel's, on a file of
-    its own so that the journal can be replaced; it ends with the process. Whether the run is held, the lock says
-    itself: what the file says of a host and a process is for people, since both mean nothing elsewhere.
+    A record is passed to the operating system before :meth:`append` returns, so it survives the driver's death. It may
+    not survive the machine's, since records are not synced to the disk. An interrupted append leaves a torn last line,
+    which the next driver ignores. The lock is a kernel lock, which ends with the process. It is on a separate file, so
+    that the journal can be replaced. The host and process in that file are only for people, since both mean nothing
+    on other machines.
 
     Args:
-        folder: Made, for the user alone, if it is not there.
+        folder: Made with access only for the user, if it does not exist.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -141,7 +141,7 @@ class LocalBackend:
         self._path = self._folder / "journal.jsonl"
         self._lock = self._file = -1
         self._size, self._written, self._beat = 0, 0.0, 0.0
-        self._is_torn = False  # behind that size lies a part of an append that failed
+        self._is_torn = False  # part of a failed append follows after that size
         self.name = str(folder)
 
     @property
@@ -149,11 +149,11 @@ class LocalBackend:
         return False
 
     def exists(self) -> bool:
-        return self._path.exists() and self._path.stat().st_size > 0  # an empty one was never begun
+        return self._path.exists() and self._path.stat().st_size > 0  # an empty one has no header
 
     def read(self) -> Iterator[Part]:
         line = 1
-        pending: list[bytes] = []  # of a line whose end was not read yet
+        pending: list[bytes] = []  # the parts of a line whose end was not read yet
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb", buffering=0) as file:
             while block := file.read(BLOCK):
                 if end := block.rfind(b"\n") + 1:
@@ -190,7 +190,7 @@ class LocalBackend:
             return False
         except BlockingIOError:
             return True
-        except OSError:  # the folder is mounted here without locks
+        except OSError:  # the folder is mounted without locks
             status = os.fstat(lock)
             return status.st_size > 0 and time.time() - status.st_mtime < LAPSE
         finally:
@@ -228,10 +228,10 @@ class LocalBackend:
         return self._written
 
     def renew(self) -> None:
-        """See that the journal is still there, since a file can be removed, and give a sign of life.
+        """Check that the journal's file still exists, and send a heartbeat.
 
         Raises:
-            JournalLostError: It is not.
+            JournalLostError: It does not exist.
         """
         if time.monotonic() - self._beat >= BEAT:
             self._beat = time.monotonic()
@@ -243,7 +243,7 @@ class LocalBackend:
                 return
         where, how = self._folder, "moved" if file.st_nlink else "deleted"
         raise JournalLostError(
-            f"{where} was {how} while the run went on, and its journal with it, so the search was ended; "
+            f"{where} was {how} with its journal while the run was active, so the search was ended; "
             + ("resume it in its new place" if file.st_nlink else "the result so far is this error's attribute result")
         )
 
@@ -256,7 +256,7 @@ class LocalBackend:
                 view = view[os.write(self._file, view) :]
         except OSError:
             self._is_torn = True
-            with contextlib.suppress(OSError):  # the next append does it, or the next driver leaves the torn line out
+            with contextlib.suppress(OSError):  # the next append does it, or the next driver ignores the torn line
                 self._cut()
             raise
         self._size += len(data)
@@ -287,8 +287,8 @@ class LocalBackend:
             if self._file >= 0:  # it was held
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._lock, 0)
-            with contextlib.suppress(OSError):  # there may be no locks
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
+            with contextlib.suppress(OSError):  # the file system may have no locks
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
         for fd in (self._file, self._lock):
             if fd >= 0:
                 os.close(fd)
@@ -300,7 +300,7 @@ class LocalBackend:
 
 
 SEGMENT = 256 << 10
-"""Bytes from which on a new segment begins: the most that one append writes again."""
+"""Bytes from which a new segment begins: the maximum that one append writes again."""
 
 _SEGMENT = re.compile(r"journal-(\d{6,})(?:-(\d+)\.(\d+))?\.jsonl")
 
@@ -308,12 +308,12 @@ _DAMAGED = re.compile(r"damaged-\d+")
 
 
 class _Segment(NamedTuple):
-    """A segment of the journal: its place in it, and by whom it was put.
+    """A segment of the journal: its place, and the driver that wrote it.
 
     Attributes:
         number: Its place, from 1.
-        epoch: The driver's (see :class:`Lease`).
-        turn: How many puts of that driver had failed by then: each of them may take effect later.
+        epoch: The driver's epoch (see :class:`Lease`).
+        turn: How many puts of that driver had failed before: each of them may still take effect.
     """
 
     number: int
@@ -327,21 +327,21 @@ class _Segment(NamedTuple):
 
 
 class ObjectStoreBackend:
-    """A folder of any fsspec file system that replaces an object whole, as object stores do.
+    """A folder of any fsspec file system that replaces objects completely, as object stores do.
 
-    Such stores cannot append. So each append puts the present segment again, with the new records at its
-    end. A put takes effect whole or not at all, and the old object stays readable until then: there are no
-    torn records here, and nothing that was safe is ever at risk.
+    Such stores cannot append. So each append puts the current segment again, with the new records at its end. A put
+    takes effect completely or not at all, and the old object stays readable until then. So no record is ever torn, and
+    earlier records are never at risk.
 
-    A put may take effect late: its driver was frozen, or the network has kept it, and another driver goes on with
-    the run. So no driver writes to another's objects. The first put of a driver repeats the last segment under a name
-    of its own, with the driver's epoch, and readers leave out the segments of earlier epochs from that place on. A put
-    that failed is followed by one under another name for the same reason.
+    A put may take effect late: its driver was frozen, or the network was slow, while another driver continued the run.
+    So no driver writes to another's objects. The first put of a driver repeats the last segment under a new name with
+    the driver's epoch. From that place on, readers ignore the segments of earlier epochs. For the same reason, a put
+    that follows a failed one uses another name.
 
     Args:
         fs: The file system.
         path: The folder's path in it.
-        url: The folder, for people.
+        url: The folder, for messages.
     """
 
     def __init__(self, fs: Any, path: str, url: str) -> None:
@@ -366,7 +366,7 @@ class ObjectStoreBackend:
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}
-        if mark.file and mark.file not in sizes:  # another driver or a repair has written it anew
+        if mark.file and mark.file not in sizes:  # another driver or a repair has rewritten it
             return None
         is_known = bool(mark.file)
         for name, (segment, size) in sizes.items():
@@ -375,7 +375,7 @@ class ObjectStoreBackend:
             known, is_known = mark.size if is_known else 0, False
             if size < known:
                 return None
-            if size > known:  # a store refuses to read from the very end
+            if size > known:  # a store refuses a read that starts at the end
                 new = self._fs.cat_file(self._file(segment), start=known)
                 data, mark = data + new, Mark(name, known + len(new))
         return data, mark
@@ -413,7 +413,7 @@ class ObjectStoreBackend:
         self._fs.makedirs(f"{self._path}/damaged-{count}", exist_ok=True)
         for segment in damaged:
             self._fs.pipe_file(f"{self._path}/damaged-{count}/{segment.name}", self._fs.cat_file(self._file(segment)))
-        # One put makes the repaired journal the valid one: it is of a later epoch or turn than what lies behind it.
+        # One put makes the repaired journal valid: its epoch or turn is later than that of the segments after it.
         self._turn += 1
         self._put(damaged[0].number, data)
         for segment in damaged:
@@ -427,20 +427,20 @@ class ObjectStoreBackend:
             self._fs.rm_file(f"{self._path}/{name}")
         for name in filter(_DAMAGED.fullmatch, names):
             self._fs.rm(f"{self._path}/{name}", recursive=True)
-        self._number, self._segment, self._is_first = 0, b"", True  # what was read of it is not to be put again
+        self._number, self._segment, self._is_first = 0, b"", True  # the next put must not repeat what was read
 
     def release(self) -> None:
         self._lease.give_back(is_clean=not self._turn, is_away=self.is_away)
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """Note whether the store serves."""
+        """Note whether the store is available."""
         self.is_away = True
         yield
         self.is_away = False
 
     def _put(self, number: int, content: bytes) -> None:
-        """Put the segment whole; after a failure, the next put has another name, and counts in place of this one."""
+        """Put the segment; after a failure, the next put has another name and replaces this one."""
         try:
             self._fs.pipe_file(self._file(_Segment(number, self._lease.epoch, self._turn)), content)
         except BaseException:
@@ -453,7 +453,7 @@ class ObjectStoreBackend:
         return f"{self._path}/{segment.name}"
 
     def _segments(self) -> dict[_Segment, int]:
-        """The segments that count, in order, and how many bytes each has: an epoch or turn ends those before it."""
+        """Return the valid segments in order with their sizes: each epoch or turn invalidates earlier ones."""
         self._fs.invalidate_cache()
         found: list[dict[str, Any]] = []
         with contextlib.suppress(FileNotFoundError):
@@ -470,10 +470,10 @@ class ObjectStoreBackend:
 
 
 def backend_of(url: str) -> JournalBackend:
-    """The folder at a path or at any URL that fsspec knows.
+    """Return the backend of the folder at a path or at any URL that fsspec supports.
 
     Raises:
-        ValueError: The URL's file system is not known.
+        ValueError: fsspec does not support the URL's protocol.
         ImportError: Its package is not installed.
     """
     fs, path = open_url(url)

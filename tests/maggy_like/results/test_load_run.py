@@ -182,7 +182,7 @@ def test_of_a_damaged_journal_the_whole_lines_are_read(
     assert [trial.config for trial in again.trials] == [trial.config for trial in result.trials]
     assert contents(tmp_path) == before
     file.write_bytes(lines[0][:-9])
-    with pytest.raises(JournalError, match="line 1 is no header of a run"):
+    with pytest.raises(JournalError, match="line 1 must be the header of a run"):
         load_run(tmp_path / "runs" / "first")
 
 

@@ -83,7 +83,7 @@ def test_a_store_that_has_just_refused_is_asked_nothing_as_the_run_ends(monkeypa
         with pytest.raises(StoreError, match="no endpoint"):
             journal.append([CREATED])
         asked = len(calls)
-        with pytest.raises(JournalError, match=r"cannot be written; go on with resume=True"):
+        with pytest.raises(JournalError, match=r"cannot be written; continue with resume=True"):
             journal.note(RunStatus(Ending.INTERRUPTED, 2.5, 1.0))
         journal.close()
         assert asked == len(calls)

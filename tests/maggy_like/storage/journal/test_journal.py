@@ -139,7 +139,7 @@ def test_what_was_left_over_as_a_mended_journal_took_its_place_is_passed_over() 
     ],
 )
 def test_without_its_header_a_journal_is_refused(damage: object) -> None:
-    with pytest.raises(JournalError, match="line 1 is no header of a run, or a damaged one"):
+    with pytest.raises(JournalError, match="line 1 must be the header of a run, and is damaged"):
         read(damage(LINES[0]), *LINES[1:])  # type: ignore[operator]
 
 

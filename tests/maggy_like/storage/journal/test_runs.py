@@ -147,9 +147,7 @@ def test_wrong_use_of_overwrite_is_named(search: Any) -> None:
 
 
 def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a protocol that"
-    ):
+    with pytest.raises(ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a protocol that"):
         search(directory="nowhere://x")
     with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a protocol that"):
         search(store="nowhere://x")
