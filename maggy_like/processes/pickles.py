@@ -1,4 +1,4 @@
-"""Pickles for other processes: functions and classes of a script or notebook by value, each with its own file."""
+"""Pickles for other processes: functions and classes of a script or notebook by value, with their file names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Pickler", "dumps"]
 
 
 def dumps(value: Any) -> bytes:
-    """A value as bytes, which ``pickle.loads`` reads."""
+    """Pickle a value; ``pickle.loads`` reads the result."""
     if (storage := sys.modules.get("torch.storage")) is not None:
         Pickler.dispatch_table[storage.TypedStorage] = _reduce_storage
     with io.BytesIO() as file:
@@ -25,14 +25,14 @@ def dumps(value: Any) -> bytes:
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    """Reduce code as cloudpickle does, with its file: 3.1.3 writes ``<dynamic-code>``, by which no source is found."""
+    """Reduce code as cloudpickle does, but keep its file: 3.1.3 writes ``<dynamic-code>``, so no source is found."""
     kind, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    at = next(at for at, argument in enumerate(arguments) if isinstance(argument, str))  # of the texts, it comes first
+    at = next(at for at, argument in enumerate(arguments) if isinstance(argument, str))  # the file is the first text
     return kind, (*arguments[:at], code.co_filename, *arguments[at + 1 :])
 
 
 class _Call:
-    """Is pickled as the result of a call."""
+    """An object that is pickled as the result of a call."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._reduced = function, arguments
@@ -42,9 +42,9 @@ class _Call:
 
 
 def _reduce_storage(storage: Any) -> Any:
-    """Reduce a tensor's memory to its bytes, for which torch would call ``torch.save``: that takes four times as long.
+    """Reduce a tensor's memory to its bytes; torch would call ``torch.save``, which takes four times as long.
 
-    Only torch is needed to read them.
+    Unpickling needs only torch.
     """
     torch: Any = sys.modules["torch"]  # an import of it stays in other packages
     untyped = storage._untyped_storage  # .untyped() warns

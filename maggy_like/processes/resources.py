@@ -1,4 +1,4 @@
-"""What the system gives this process: a working folder, descriptors and memory."""
+"""What the system gives this process: its working folder, descriptors and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def working_folder() -> str:
     """Return the working folder.
 
     Raises:
-        ConfigError: It was deleted, or moved to where this process cannot see it.
+        ConfigError: It was deleted, or moved to a place that this process cannot see.
     """
     try:
         return os.getcwd()
@@ -27,23 +27,23 @@ def working_folder() -> str:
 
 
 def open_descriptors() -> list[int]:
-    """Return the open descriptors; none where the system does not tell."""
-    with contextlib.suppress(OSError):  # there is no /proc, or no descriptor is left to read it with
+    """Return the open descriptors; empty if the system does not list them."""
+    with contextlib.suppress(OSError):  # without /proc, or without a free descriptor for reading it
         return [int(name) for name in os.listdir("/proc/self/fd")]
     return []
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have open (``ulimit -n``)."""
+    """Return how many descriptors this process may have open (``ulimit -n``)."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return os.sysconf("SC_OPEN_MAX") if limit == resource.RLIM_INFINITY else limit
 
 
 def close_all_but(kept: Collection[int]) -> None:
-    """Close all descriptors but some."""
+    """Close all descriptors except ``kept``."""
     if found := open_descriptors():
         for fd in set(found).difference(kept):
-            with contextlib.suppress(OSError):  # it was that of the listing
+            with contextlib.suppress(OSError):  # it was the listing's own
                 os.close(fd)
     else:
         for low, high in pairwise([-1, *sorted(kept), descriptor_limit()]):
@@ -52,23 +52,21 @@ def close_all_but(kept: Collection[int]) -> None:
 
 
 TOO_LITTLE_MEMORY = ("failed to map segment", "cannot allocate memory", "memory allocation still failed", "memoryerror")
-"""What loaders say where the address space is too small for a library, in lower case."""
+"""Messages of loaders, in lower case, when the address space is too small for a library."""
 
 # Measured with RLIMIT_AS on Linux: numpy 2.4, pyarrow 26, pandas 2.3, torch 2.13 with its optimizers.
-LEAST_MEMORY = (
-    "least for an import alone: numpy 96m, pyarrow 119m, pandas 259m, torch 666m; what a trial needs comes on top"
-)
+LEAST_MEMORY = "minimum for an import only: numpy 96m, pyarrow 119m, pandas 259m, torch 666m; a trial needs more"
 
 
 def address_space() -> int | None:
-    """The bytes that this process may map, if that is bounded."""
+    """Return the bytes that this process may map; None without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def too_small() -> str:
-    """What to do where the address space is too small."""
+    """Return what to do if the address space is too small."""
     return (
-        "which is too little for this import: raise spark.executor.pyspark.memory, or leave it out (on one machine: "
-        f"ulimit -v); {LEAST_MEMORY}"
+        "which is too little for this import: raise or unset spark.executor.pyspark.memory (on one machine: ulimit "
+        f"-v); {LEAST_MEMORY}"
     )

@@ -24,23 +24,23 @@ from maggy_like.processes.zygote.become import NO_FORK, STARTED, become, become_
 IDLE_SECONDS = 600.0
 
 _OURS = ("maggy_like.worker.agent.agent", "maggy_like.worker.agent.fork_server")
-"""What every worker imports."""
+"""Modules that every worker imports."""
 
 
 def main(control_fd: int, owner: int) -> None:
-    """Serve the process at the other end of ``control_fd`` until it is gone."""
+    """Serve the process at the other end of ``control_fd`` until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     set_base([entry for entry in sys.path if entry not in given])
     control = socket.socket(fileno=control_fd)
     control.sendall(STARTED.pack(_first_fork()))
     _load(_OURS)
-    with contextlib.suppress(ProcessLookupError):  # the owner is gone already
+    with contextlib.suppress(ProcessLookupError):  # the owner has ended already
         _serve(control, os.pidfd_open(owner))
 
 
 def _first_fork() -> int:
-    """A fork that ends at once, which shows that there can be others: some sandboxes know none."""
+    """Make a fork that ends at once, as a test: some sandboxes allow none."""
     try:
         pid = fork_sibling()
     except OSError:
@@ -65,7 +65,7 @@ def _serve(control: socket.socket, owner: int) -> None:
             pid = fork_sibling()
             if pid == 0:
                 (become if is_whole else become_fresh)(request, descriptors)
-            with contextlib.suppress(BrokenPipeError):  # it is killed by its session, or by its lifeline's end
+            with contextlib.suppress(BrokenPipeError):  # its owner no longer waits; its session or its lifeline ends it
                 os.write(answer, STARTED.pack(pid))
         for fd in (answer, *descriptors):
             os.close(fd)
@@ -75,16 +75,16 @@ def _load(modules: Iterable[str]) -> None:
     """Import modules before any fork."""
     if import_ahead(modules):
         gc.collect()
-        gc.freeze()  # so that a fork's collector leaves the shared pages alone
+        gc.freeze()  # so that a fork's collector does not touch the shared pages
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a module is of an installed package, which does not change from call to call as a user's own does."""
+    """Return whether a module is new and installed: a user's own modules may change between searches."""
     return module not in sys.modules and is_installed_module(module)
 
 
 def _is_wanted(answer: int) -> bool:
-    """Whether somebody still waits at the other end of a pipe."""
+    """Return whether the other end of a pipe is still open."""
     poller = select.poll()
     poller.register(answer, 0)
     return not poller.poll(0)
