@@ -141,10 +141,10 @@ def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        (["torch"], r"names of modules, got \['torch'\]; write"),
-        (3, "names of modules, got 3; write"),
-        ("", "names of modules, got ''; write"),
-        (".torch", "names of modules, got '.torch'; write"),
+        (["torch"], r"names of modules, got \['torch'\]; use"),
+        (3, "names of modules, got 3; use"),
+        ("", "names of modules, got ''; use"),
+        (".torch", "names of modules, got '.torch'; use"),
         ("tourch.nn", "cannot import 'tourch.nn': no such package is installed"),
     ],
 )
