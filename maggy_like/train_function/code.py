@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from types import CodeType
 from typing import Any
 
 from maggy_like.processes.imports import is_installed
@@ -213,8 +212,8 @@ def is_comparable(one: str, other: str) -> bool:
     return bool(one) and one.partition(":")[0] == other.partition(":")[0]
 
 
-def _digest(code: CodeType) -> bytes:
-    constants = [_plain(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
+def _digest(code: types.CodeType) -> bytes:
+    constants = [_plain(constant) for constant in code.co_consts if not isinstance(constant, types.CodeType)]
     parts = code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants
     return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).digest()
 

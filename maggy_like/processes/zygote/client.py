@@ -26,134 +26,6 @@ from maggy_like.processes.lifeline import is_supported
 from maggy_like.processes.resources import working_folder
 from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
 
-LOOK = 1.0
-"""Seconds between two checks whether the zygote hangs."""
-
-
-class Process(Protocol):
-    """The common methods of ``subprocess.Popen`` and :class:`ForkedProcess`."""
-
-    stdin: IO[bytes] | None
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """Return the exit status, negative for a signal; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: It is still running.
-        """
-
-    def kill(self) -> None:
-        """Kill it, if it has not ended."""
-
-
-class ForkedProcess:
-    """A child of this process that another process has forked or will fork.
-
-    Args:
-        stdin: Our end of its standard input.
-        answer: A pipe that returns its process id; if it ends without one, the process was not started.
-        pid: Its process id, if it is known already.
-        on_given_up: Called with the seconds since the request if it is killed before it has begun.
-        hangs: Returns whether the process that should fork it has done nothing for too long since a given time.
-
-    Attributes:
-        why: Why it was not started, if the other process hung.
-    """
-
-    def __init__(
-        self,
-        stdin: IO[bytes],
-        answer: int | None = None,
-        pid: int | None = None,
-        on_given_up: Callable[[float], None] | None = None,
-        hangs: Callable[[float], bool] | None = None,
-    ) -> None:
-        self.why = ""
-        self.stdin: IO[bytes] | None = stdin
-        self.returncode: int | None = None
-        self._answer = answer
-        self._pid = pid
-        self._on_given_up = on_given_up
-        self._hangs = hangs
-        self._asked = time.monotonic()
-        self._lock = threading.RLock()
-
-    def poll(self) -> int | None:
-        with self._lock:
-            self._read_answer(0.0)
-            if self._answer is not None and self._hangs is not None and self._hangs(self._asked):
-                self.why = "the process that forks workers did nothing for too long, and was killed"
-                self._give_up(math.inf)
-            if self.returncode is None and self._pid is not None:
-                try:
-                    pid, status = os.waitpid(self._pid, os.WNOHANG)
-                except ChildProcessError:  # other code waited for our children: the status is lost
-                    pid, status = self._pid, 0
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-            return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
-            if self._pid is None:
-                with self._lock:
-                    self._read_answer(LOOK if left is None else min(LOOK, left))
-            else:
-                with contextlib.suppress(ProcessLookupError):
-                    _poll_end(self._pid, left)
-        return status
-
-    def kill(self) -> None:
-        with self._lock:
-            if self.poll() is not None:
-                return
-            if self._pid is not None:
-                os.kill(self._pid, signal.SIGKILL)  # it was not reaped, so no other process has its id
-            else:
-                self._give_up(time.monotonic() - self._asked)
-
-    def _give_up(self, waited: float) -> None:
-        """Cancel the request before the process has begun."""
-        if self._answer is not None:
-            os.close(self._answer)  # its zygote checks this before it forks
-            self._answer, self.returncode = None, -signal.SIGKILL
-            if self._on_given_up is not None:
-                self._on_given_up(waited)
-
-    def _read_answer(self, timeout: float | None) -> None:
-        if self._answer is None or not _poll(self._answer, timeout):
-            return
-        data = os.read(self._answer, STARTED.size)
-        os.close(self._answer)
-        self._answer = None
-        if len(data) == STARTED.size:
-            (self._pid,) = STARTED.unpack(data)
-        else:
-            self.returncode = -signal.SIGKILL  # the zygote has ended
-
-
-def _poll_end(pid: int, timeout: float | None) -> None:
-    end = os.pidfd_open(pid)
-    try:
-        _poll(end, timeout)
-    finally:
-        os.close(end)
-
-
-def _poll(fd: int, timeout: float | None) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(None if timeout is None else max(0.0, 1e3 * timeout)))
-
-
 CLOSE_PATIENCE = 0.5
 """Seconds that a zygote gets to end; its current import is no longer needed."""
 
@@ -418,6 +290,134 @@ class Zygote:
         with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored
             os.waitpid(pid, 0)
         self._has_forked = True
+
+
+LOOK = 1.0
+"""Seconds between two checks whether the zygote hangs."""
+
+
+class Process(Protocol):
+    """The common methods of ``subprocess.Popen`` and :class:`ForkedProcess`."""
+
+    stdin: IO[bytes] | None
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running.
+        """
+
+    def kill(self) -> None:
+        """Kill it, if it has not ended."""
+
+
+class ForkedProcess:
+    """A child of this process that another process has forked or will fork.
+
+    Args:
+        stdin: Our end of its standard input.
+        answer: A pipe that returns its process id; if it ends without one, the process was not started.
+        pid: Its process id, if it is known already.
+        on_given_up: Called with the seconds since the request if it is killed before it has begun.
+        hangs: Returns whether the process that should fork it has done nothing for too long since a given time.
+
+    Attributes:
+        why: Why it was not started, if the other process hung.
+    """
+
+    def __init__(
+        self,
+        stdin: IO[bytes],
+        answer: int | None = None,
+        pid: int | None = None,
+        on_given_up: Callable[[float], None] | None = None,
+        hangs: Callable[[float], bool] | None = None,
+    ) -> None:
+        self.why = ""
+        self.stdin: IO[bytes] | None = stdin
+        self.returncode: int | None = None
+        self._answer = answer
+        self._pid = pid
+        self._on_given_up = on_given_up
+        self._hangs = hangs
+        self._asked = time.monotonic()
+        self._lock = threading.RLock()
+
+    def poll(self) -> int | None:
+        with self._lock:
+            self._read_answer(0.0)
+            if self._answer is not None and self._hangs is not None and self._hangs(self._asked):
+                self.why = "the process that forks workers did nothing for too long, and was killed"
+                self._give_up(math.inf)
+            if self.returncode is None and self._pid is not None:
+                try:
+                    pid, status = os.waitpid(self._pid, os.WNOHANG)
+                except ChildProcessError:  # other code waited for our children: the status is lost
+                    pid, status = self._pid, 0
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+            if self._pid is None:
+                with self._lock:
+                    self._read_answer(LOOK if left is None else min(LOOK, left))
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    _poll_end(self._pid, left)
+        return status
+
+    def kill(self) -> None:
+        with self._lock:
+            if self.poll() is not None:
+                return
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)  # it was not reaped, so no other process has its id
+            else:
+                self._give_up(time.monotonic() - self._asked)
+
+    def _give_up(self, waited: float) -> None:
+        """Cancel the request before the process has begun."""
+        if self._answer is not None:
+            os.close(self._answer)  # its zygote checks this before it forks
+            self._answer, self.returncode = None, -signal.SIGKILL
+            if self._on_given_up is not None:
+                self._on_given_up(waited)
+
+    def _read_answer(self, timeout: float | None) -> None:
+        if self._answer is None or not _poll(self._answer, timeout):
+            return
+        data = os.read(self._answer, STARTED.size)
+        os.close(self._answer)
+        self._answer = None
+        if len(data) == STARTED.size:
+            (self._pid,) = STARTED.unpack(data)
+        else:
+            self.returncode = -signal.SIGKILL  # the zygote has ended
+
+
+def _poll_end(pid: int, timeout: float | None) -> None:
+    end = os.pidfd_open(pid)
+    try:
+        _poll(end, timeout)
+    finally:
+        os.close(end)
+
+
+def _poll(fd: int, timeout: float | None) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(None if timeout is None else max(0.0, 1e3 * timeout)))
 
 
 def _activity(pid: int) -> tuple[str, int]:
