@@ -67,6 +67,6 @@ def address_space() -> int | None:
 def too_small() -> str:
     """Return what to do if the address space is too small."""
     return (
-        "which is too little for this import: raise or unset spark.executor.pyspark.memory (on one machine: ulimit "
-        f"-v); {LEAST_MEMORY}"
+        "which is too little for this import: raise spark.executor.pyspark.memory or unset it (on one machine, raise "
+        f"ulimit -v); {LEAST_MEMORY}"
     )
