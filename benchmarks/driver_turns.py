@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Finished
+from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.server import FETCH, Handshakes, Received, Server
 

@@ -27,8 +27,6 @@ from multiprocessing.synchronize import Event
 import zmq
 
 from benchmarks.common import parser, publish
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Beat,
@@ -39,8 +37,9 @@ from maggy_like.protocol.messages import (
     Ready,
     Reported,
     ToDriver,
+    encode,
 )
-from maggy_like.protocol.task import KeyPair
+from maggy_like.protocol.task import KeyPair, WorkerId
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import new_session
 from maggy_like.rpc.security import secure_client

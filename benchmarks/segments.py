@@ -91,7 +91,7 @@ def segments(trials: Iterable[Trial], marks: Marks) -> dict[str, float]:
 
 def mark_worker() -> None:
     """Put the marks of an agent, a fork server and its children; called in their interpreters before all else."""
-    from maggy_like.protocol import codec
+    from maggy_like.protocol import messages as codec
     from maggy_like.protocol.messages import Assign, Finished
 
     client.is_supported = lambda: False  # type: ignore[attr-defined]  # taken by name

@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 import zmq
 
-from maggy_like.protocol.codec import decode_to_worker, encode
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Assign,
@@ -37,6 +36,8 @@ from maggy_like.protocol.messages import (
     ToDriver,
     Welcome,
     awaits_answer,
+    decode_to_worker,
+    encode,
 )
 from maggy_like.rpc.client import Heartbeat, is_readable
 from maggy_like.rpc.limits import WINDOW, limit_client

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from maggy_like.spark.engine.engine import SparkEngine
     from maggy_like.spark.servers import ConnectServer, StandaloneCluster
     from maggy_like.spark.session import spark_session
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
     from maggy_like.worker.child.reporter import Reporter
     from optimizers.samplers.bayesian import BayesianSearch
     from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol
@@ -79,7 +79,7 @@ _HOMES = {
     "Sobol": "optimizers.samplers.non_adaptive",
     "SparkEngine": "maggy_like.spark.engine.engine",
     "StandaloneCluster": "maggy_like.spark.servers",
-    "Store": "maggy_like.storage.store",
+    "Store": "maggy_like.storage.run_paths",
     "TPE": "optimizers.samplers.optuna_sampler",
     "Threshold": "optimizers.schedulers.stopping",
     "Training": "maggy_like.results.training",

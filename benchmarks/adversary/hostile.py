@@ -29,7 +29,6 @@ import zmq
 from benchmarks.ill_meant import Liar
 from maggy_like import Float, LocalEngine, Reporter, Result, lagom
 from maggy_like.engines.base import EngineRun
-from maggy_like.protocol.codec import encode
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Assign,
@@ -41,6 +40,7 @@ from maggy_like.protocol.messages import (
     Ready,
     Refused,
     Shutdown,
+    encode,
 )
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.client import Client

@@ -13,9 +13,9 @@ from maggy_like.ablation.outcome import Ablation
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.ablation.variant import RESERVED, Declaration, check_filled, names_of, parameters_of
 from maggy_like.errors import ConfigError
-from maggy_like.train_function.arguments import HasBudget, arguments_for
+from maggy_like.train_function.code import name_of
+from maggy_like.train_function.load import HasBudget, arguments_for
 from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.names import name_of
 from maggy_like.train_function.parameters import check_function
 from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
 from optimizers.checks import as_int

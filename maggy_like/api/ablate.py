@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.run_spec import DriverSide
     from maggy_like.engines.base import Engine
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
     from optimizers.core.base import Optimizer
     from optimizers.space.search_space import SearchSpace
 
@@ -199,8 +199,7 @@ def ablate(
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
-    from maggy_like.train_function.sources import sources_of
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
 
     if metric is not None and not isinstance(metric, str):
         raise ConfigError(f"metric={metric!r}: an ablation compares one metric; pass its name")

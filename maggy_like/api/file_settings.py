@@ -9,11 +9,18 @@ from typing import Any
 from maggy_like.argument_checks import flag
 from maggy_like.driver.settings import FileSettings
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.texts import is_encodable
+from maggy_like.protocol.values import is_encodable
 from maggy_like.storage.folders import within
-from maggy_like.storage.run_paths import RunPaths, check_directory, check_name, default_name, store_url
-from maggy_like.storage.store import Store, read_store
-from maggy_like.train_function.code_hash import code_hash
+from maggy_like.storage.run_paths import (
+    RunPaths,
+    Store,
+    check_directory,
+    check_name,
+    default_name,
+    read_store,
+    store_url,
+)
+from maggy_like.train_function.code import code_hash
 
 
 def check_files(

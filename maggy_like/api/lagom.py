@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.settings import SearchSettings, TrainingSettings
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
     from optimizers.core.base import Optimizer
     from optimizers.core.objectives import Directions
     from optimizers.core.study_state import ValueRule
@@ -181,8 +181,7 @@ def lagom(
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
-    from maggy_like.train_function.sources import sources_of
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
     from optimizers.space.search_space import SearchSpace
 
     check_order(train_fn, searchspace)

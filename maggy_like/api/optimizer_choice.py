@@ -8,8 +8,7 @@ from typing import Any
 
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.processes.pickles import dumps
-from maggy_like.train_function.names import name_of
-from maggy_like.train_function.reporter_use import uses_checkpoints
+from maggy_like.train_function.code import name_of, uses_checkpoints
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
 from optimizers.registry import make_optimizer

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.engines.base import Engine
-    from maggy_like.storage.store import Store
+    from maggy_like.storage.run_paths import Store
 
 
 @overload
@@ -117,14 +117,12 @@ def run(
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.run_spec import RunSpec
     from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
-    from maggy_like.protocol.fields import UNBOUNDED
+    from maggy_like.protocol.messages import UNBOUNDED
     from maggy_like.train_function.changed_state import state_hints
+    from maggy_like.train_function.code import name_of, uses_budget
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.names import name_of
     from maggy_like.train_function.parameters import check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints
-    from maggy_like.train_function.reporter_use import uses_budget
-    from maggy_like.train_function.sources import sources_of
+    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
     from optimizers.samplers.non_adaptive import Enumeration
     from optimizers.space.domains import Constant
     from optimizers.space.search_space import SearchSpace

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.texts import shortened
+from maggy_like.protocol.values import shortened
 from optimizers.space import Config
 from optimizers.space.scalars import plain, read_value
 

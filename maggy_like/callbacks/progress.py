@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from maggy_like.protocol.report_error import ReportError
-from maggy_like.protocol.texts import shortened
+from maggy_like.protocol.values import ReportError, shortened
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.stop_state import TrialStopped
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.callbacks.progress import Progress
 from maggy_like.extras import require
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 
 require("transformers", "TransformersReport")
 

@@ -19,8 +19,7 @@ from maggy_like.driver.runner import Site, execute
 from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.endpoint import PortRange
 from maggy_like.rpc.server import Server
 from maggy_like.storage.control_files import ControlFiles, DriverRecord

@@ -17,7 +17,7 @@ from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.messages import UNBOUNDED
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from maggy_like.display.base import Snapshot, TrainingLine, WorkerLine
 from maggy_like.display.failures import failures_by_kind
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.messages import UNBOUNDED
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 

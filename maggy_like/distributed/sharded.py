@@ -20,8 +20,7 @@ import torch.distributed as dist
 
 from maggy_like.processes import pickles
 from maggy_like.storage.checkpoints import StateLostError, naming
-from maggy_like.storage.faults import StoreFault, is_store_fault
-from maggy_like.storage.file_systems import is_local, open_url
+from maggy_like.storage.file_systems import StoreFault, is_local, is_store_fault, open_url
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlanner

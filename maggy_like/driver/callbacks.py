@@ -20,7 +20,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.trackers.base import TrackedEnd, TrackedRun, Tracker
-from maggy_like.train_function.names import name_of
+from maggy_like.train_function.code import name_of
 from optimizers.core.events import AttemptEnded, Event, Measured
 from optimizers.core.study import Study
 

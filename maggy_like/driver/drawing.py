@@ -7,7 +7,7 @@ from maggy_like.display.drawing import draw
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.run import Worker
 from maggy_like.protocol.endings import Phase
-from maggy_like.protocol.fields import UNBOUNDED
+from maggy_like.protocol.messages import UNBOUNDED
 
 LINES = 500
 """Workers whose lines are drawn at once, at most: the driver hears nobody meanwhile."""

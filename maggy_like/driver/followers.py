@@ -21,7 +21,7 @@ from maggy_like.display import Display, PlainDisplay, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
 from maggy_like.trackers.backlog import MOST, Backlog
-from maggy_like.train_function.names import name_of
+from maggy_like.train_function.code import name_of
 from optimizers.core.events import Event
 
 DISPLAY_PERIOD = 0.1

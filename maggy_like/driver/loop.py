@@ -35,7 +35,6 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Beat,
     Broken,
@@ -53,6 +52,7 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Waiting,
 )
+from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
 from maggy_like.storage.journal import Journal
 from optimizers.core.base import Pending, Proposal, Update

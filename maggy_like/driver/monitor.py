@@ -15,8 +15,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import FirstWorkers, GrowingSupervisor, Supervisor
 from maggy_like.engines.base import Engine
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerTask
+from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerId, WorkerTask
 
 POLL = 0.05
 LEAVE_PATIENCE = 3.0

@@ -16,7 +16,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
-from maggy_like.storage.file_systems import remove_folder
+from maggy_like.storage.file_systems import is_marked, mark_store, remove_folder, unmark_store
 from maggy_like.storage.folders import local_path, probe, probe_path, url_of, within
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
@@ -31,8 +31,7 @@ from maggy_like.storage.journal import (
     to_records,
 )
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.storage.store_marks import is_marked, mark_store, unmark_store
-from maggy_like.train_function.code_hash import is_comparable
+from maggy_like.train_function.code import is_comparable
 from maggy_like.version import __version__
 from optimizers.core.study import Study, initial_points
 from optimizers.core.trial import Trial

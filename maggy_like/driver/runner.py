@@ -26,16 +26,14 @@ from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.run import Options, TrainingPlan
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
-from maggy_like.processes.imports import remember, remembered
-from maggy_like.processes.module_path import module_path
+from maggy_like.processes.imports import module_path, remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.folders import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus
-from maggy_like.storage.scratch import OutputFolder
-from maggy_like.train_function.caller_logging import read_logging
+from maggy_like.storage.run_paths import OutputFolder
+from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study
 

@@ -23,8 +23,8 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.driver.state_machine.machine import StateMachine
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
+from maggy_like.protocol.task import WorkerId
 from optimizers.checks import short
 from optimizers.core.events import AttemptEnded, TrialCreated
 from optimizers.core.study import Study

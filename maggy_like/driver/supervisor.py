@@ -17,8 +17,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving,
 from maggy_like.engines.base import EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
 """Launches in a row of which no worker gets ready, after which a worker's place counts as unusable."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from maggy_like.driver.state_machine.commands import AfterJournal, Append, BeforeJournal, Command, Show, StoreReturned
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.errors import StoreError
-from maggy_like.storage.faults import is_store_fault, lasting_remedy
+from maggy_like.storage.file_systems import is_store_fault, lasting_remedy
 from maggy_like.storage.journal import Journal
 
 FIRST_PAUSE = 0.1

@@ -1,3 +1,3 @@
-"""Ties and channels between processes of one machine."""
+"""Processes on one machine: how they start, what they share, and when they end."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whole messages over a local stream socket: four bytes of length, then the bytes.
+"""Complete messages over a local stream socket: four bytes of length, then the bytes.
 
-Between an agent and its fork server and children. A Unix stream socket, not a datagram one, since
-macOS has no SOCK_SEQPACKET and the pickled function may be large.
+They connect an agent with its fork server and children. The socket is a stream, since macOS has no SOCK_SEQPACKET and
+the pickled function may be larger than a datagram.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import threading
 _LENGTH = struct.Struct("!I")
 
 MAX_MESSAGE = 1 << 28
-"""Bytes of a message; a peer that announces a longer one is disconnected."""
+"""Maximum bytes of a message; a peer that announces a longer one is disconnected."""
 
 
 class Disconnected(OSError):
-    """The other end is gone, or this one is no longer what it was."""
+    """The other end is closed, or this one is."""
 
 
 class Channel:
-    """One end of a socket pair. ``send`` may be called from several threads, all else from one.
+    """One end of a socket pair. ``send`` may be called from several threads, all other methods from one.
 
-    An end either sends or posts: only so does a message never begin inside another.
+    An end must use either ``send`` or ``post``, so that no message begins inside another.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -34,16 +34,15 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """A channel, and the raw socket of its other end to hand to another process."""
+        """Return a channel, and the raw socket of its other end for another process."""
         mine, theirs = socket.socketpair()
         return cls(mine), theirs
 
     def fileno(self) -> int:
-        """For pollers."""
         return self._sock.fileno()
 
     def send(self, message: bytes) -> None:
-        """Send one message whole.
+        """Send one message.
 
         Raises:
             Disconnected: It cannot be sent.
@@ -55,37 +54,37 @@ class Channel:
             raise Disconnected(*error.args) from None
 
     def post(self, message: bytes) -> None:
-        """Send one message whole, and never wait: what does not go out now is kept for :meth:`flush`."""
+        """Send one message without waiting: bytes that cannot be sent now are kept for :meth:`flush`."""
         self._unsent += _LENGTH.pack(len(message)) + message
         self.flush()
 
     def flush(self) -> None:
-        """Send what of the posted messages the other end takes now; where it is gone, they are dropped."""
+        """Send the bytes of posted messages that the other end takes now; drop them if it is closed."""
         try:
             while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent, socket.MSG_DONTWAIT)]
         except BlockingIOError:
             pass
-        except OSError:  # reading tells of it
+        except OSError:  # reading notices it
             self._unsent.clear()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something that was posted has not gone out."""
+        """Whether posted bytes are not sent yet."""
         return bool(self._unsent)
 
     def receive(self) -> bytes | None:
-        """Wait for one message; None when the other end is gone."""
+        """Wait for one message; return None when the other end is closed."""
         while (message := self._next()) is None:
             if not self._fill():
                 return None
         return message
 
     def drain(self) -> tuple[list[bytes], bool]:
-        """All whole messages that have arrived; does not wait.
+        """Return all complete messages that have arrived, without waiting.
 
         Returns:
-            The messages, and whether the other end is still there.
+            The messages, and whether the other end is still open.
         """
         alive = self._fill(socket.MSG_DONTWAIT)
         messages = []
@@ -95,11 +94,10 @@ class Channel:
         return messages, alive and not too_long
 
     def close(self) -> None:
-        """Close this end."""
         self._sock.close()
 
     def _fill(self, flags: int = 0) -> bool:
-        """Read once; False when the other end is gone."""
+        """Read once; return False when the other end is closed."""
         try:
             chunk = self._sock.recv(1 << 18, flags)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What makes a process unfit to be forked: threads, GPUs, and what its modules hold that two processes cannot share."""
+"""What makes a process unsafe to fork: threads, GPUs, and state of its modules that processes cannot share."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from maggy_like.processes.descriptors import open_descriptors
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed
 from maggy_like.processes.lifeline import children
+from maggy_like.processes.resources import open_descriptors
 
 _THREAD_PATIENCE = 0.1
-"""Seconds in which a thread that has been joined is gone."""
+"""Seconds until a thread that was joined has ended."""
 
 _SEEDS_OF_USERS = 1 << 32
-"""torch draws its first seed from 64 bits; a smaller one was set."""
+"""torch draws its first seed from 64 bits; a user set a smaller one."""
 
 
 def why_not_whole() -> str:
-    """Return why a fork of this process would lack something that this process has; empty if it would not."""
+    """Return why a fork would lack something of this process; empty if it would not."""
     deadline = time.monotonic() + _THREAD_PATIENCE
     while (threads := _threads()) != 1:
         if threads is None:
-            return "cannot be looked into without /proc"
+            return "cannot be inspected without /proc"
         if time.monotonic() >= deadline:
             return "starts a thread"
         time.sleep(0.001)
@@ -40,9 +40,9 @@ def why_not_whole() -> str:
 
 
 class SharingCheck:
-    """Tells whether what is loaded in a block can be shared by forks, as if each of them had loaded it.
+    """Checks whether forks can share what is loaded in a block, as if each of them had loaded it.
 
-    Forks share open files and connections. They run no exit hook and no finalizer of their parent, and their random
+    Forks share open files and connections. They do not run their parent's exit hooks and finalizers. Their random
     numbers are seeded again, which would undo a seed that a module sets.
 
     Example:
@@ -93,7 +93,7 @@ class SharingCheck:
 
 
 def _threads() -> int | None:
-    """How many threads this process has, those of C libraries too; None where the system does not tell."""
+    """Return the number of threads, including those of C libraries; None without /proc."""
     try:
         return len(os.listdir("/proc/self/task"))
     except FileNotFoundError:
@@ -105,18 +105,18 @@ def _descriptors() -> set[int]:
 
 
 def _finalizers() -> dict[Any, Any]:
-    """What ``weakref.finalize`` has to call, by finalizer."""
+    """Return the pending finalizers of ``weakref.finalize``."""
     return dict(getattr(weakref.finalize, "_registry", {}))
 
 
 def _is_of_users(finalizer: Any) -> bool:
-    """Whether the user's code needs a finalizer, such as that of a temporary folder."""
+    """Return whether a finalizer is of the user's code, or of a temporary folder."""
     found = finalizer.peek()
     return found is not None and (found[1].__module__ == "tempfile" or not is_installed(found[1].__module__))
 
 
 def _numpy_is_seeded() -> bool:
-    """Whether somebody has seeded numpy's global generator: it forgets the entropy that it began with."""
+    """Return whether numpy's global generator was seeded: it then loses the entropy that it began with."""
     numpy_random: Any = sys.modules.get("numpy.random")
     with contextlib.suppress(AttributeError):
         return numpy_random is not None and numpy_random.mtrand._rand._bit_generator.seed_seq is None
@@ -138,7 +138,7 @@ def _has_generator(module: Any) -> bool:
 
 
 def _watch(module: types.ModuleType, name: str, called: list[str], *, of_users: bool = False) -> Callable[[], None]:
-    """Have calls of a function noted, if wanted only those by the user's own modules; returns what ends that."""
+    """Record the calls of a function, optionally only those by the user's modules; return what ends that."""
     function = getattr(module, name)
 
     def watched(*args: Any, **kwargs: Any) -> Any:

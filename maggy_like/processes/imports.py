@@ -1,23 +1,92 @@
-"""Importing ahead: a process imports what its forks will need, so that none of them imports it again."""
+"""The modules of this process: their search path, which are installed, and which its forks will need."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
+import os
+import re
 import sys
+import sysconfig
 import types
 from collections.abc import Collection, Iterable
 
-from maggy_like.processes.installation import is_installed
+
+def module_path() -> tuple[str, ...]:
+    """Return the text entries of ``sys.path``; Python itself ignores others, such as a ``pathlib.Path``."""
+    return tuple(entry for entry in sys.path if isinstance(entry, str))
+
+
+def python_path(entries: Iterable[str]) -> str:
+    """Join folders for ``PYTHONPATH``, except those with a colon in their name, which would split it.
+
+    Example:
+        >>> python_path(["/home/me", "/runs/2026-11-25T13:00"])
+        '/home/me'
+    """
+    return os.pathsep.join(entry for entry in entries if os.pathsep not in entry)
+
+
+_STANDARD = re.compile(r"[/\\]lib(64)?[/\\]python3(\.\d+)?t?([/\\]lib-dynload)?[/\\]?$|[/\\]python3\d+t?\.zip$", re.I)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]?$", re.I)
+_OF_A_PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]", re.I)
+
+
+def is_standard(entry: str) -> bool:
+    """Return whether a folder or archive is Python's standard library."""
+    return _STANDARD.search(entry) is not None
+
+
+def is_installation(entry: str) -> bool:
+    """Return whether an entry of the search path is Python's or of installed packages."""
+    return is_standard(entry) or _INSTALLED.search(entry) is not None
+
+
+def is_installed_file(path: str) -> bool:
+    """Return whether a file is of Python or of an installed package, in any environment.
+
+    The packages of an interpreter may be in several places: the user's, the system's below a virtual environment, or a
+    notebook's.
+    """
+    paths = sysconfig.get_paths()
+    return _OF_A_PACKAGE.search(path) is not None or any(
+        path.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
+
+
+def is_installed_module(name: str) -> bool:
+    """Return whether a module's top-level package is found here and installed, with all parts of a namespace."""
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except Exception:  # third-party finders may raise anything
+        return False
+    if spec is None:
+        return False
+    if spec.origin is not None:
+        return is_installed_file(spec.origin)
+    folders = list(spec.submodule_search_locations or ())
+    return bool(folders) and all(is_installed_file(folder + os.sep) for folder in folders)
+
+
+def is_installed(module: str | None) -> bool:
+    """Return whether a module belongs to the installation, and not to the user's project."""
+    if not module or module == "__main__":
+        return False
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):
+        return True
+    return is_installed_module(top)
+
 
 _BROUGHT_LATER = {"torch": "torch._dynamo"}
-"""What a package imports only once it is used: torch does so for its first optimizer, which takes about a second."""
+"""Modules that a package imports at its first use: torch does so for its first optimizer, in about a second."""
 
 
 def import_ahead(modules: Iterable[str]) -> bool:
-    """Import modules, and what they would import later; whether any of it was new.
+    """Import modules, and those that they would import later; return whether any was new.
 
-    A module that cannot be imported is skipped: where it is needed, its import fails again and is reported there.
+    A module that cannot be imported is skipped: a trial that needs it reports the error.
     """
     before = len(sys.modules)
     for name in modules:
@@ -30,9 +99,9 @@ def import_ahead(modules: Iterable[str]) -> bool:
 
 
 def _fill_caches() -> None:
-    """Have narwhals look for its plugins, which it does once per process by reading a file of each installed package.
+    """Have narwhals search for plugins, for which it reads a file of each installed package once per process.
 
-    scikit-learn (1.9 and later) asks narwhals about each array, so each trial would spend 30 ms on this.
+    scikit-learn (1.9 and later) calls narwhals for each array, so each trial would spend 30 ms on this.
     """
     if (dependencies := sys.modules.get("narwhals.dependencies")) is not None:
         with contextlib.suppress(Exception):
@@ -43,12 +112,12 @@ _remembered: dict[str, None] = {}
 
 
 def remember(modules: Iterable[str]) -> None:
-    """Have the workers of this process's next runs import what trials have imported."""
+    """Remember modules that trials imported, for the workers of this process's next runs."""
     _remembered.update(dict.fromkeys(modules))
 
 
 def remembered() -> tuple[str, ...]:
-    """Return the modules that trials of this process's runs have imported."""
+    """Return the modules that trials of this process's runs imported."""
     return tuple(_remembered)
 
 
@@ -59,23 +128,23 @@ def _try(name: str) -> None:
 
 
 SETTLED = 10
-"""Calls of :meth:`ImportWatch.settled` without a new module after which a trial has imported what it needs for now."""
+"""Calls of :meth:`ImportWatch.settled` without a new module after which a trial's imports count as complete."""
 
 
 class ImportWatch:
     """Finds the modules of installed packages that a trial imports, in the order in which their imports began.
 
     Args:
-        known: The modules that the process had when it was forked.
+        known: The modules that the process had as it was forked.
     """
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = set(known)
         self._seen = self._reported = len(sys.modules)
-        self._calls = 0  # since the last module came
+        self._calls = 0  # since the last new module
 
     def settled(self) -> list[str]:
-        """Return the new modules once no more have come for some calls; cheap if there are none."""
+        """Return the new modules once some calls have found no more; cheap without new modules."""
         count = len(sys.modules)
         self._calls = self._calls + 1 if count == self._seen else 0
         self._seen = count
@@ -95,7 +164,7 @@ class ImportWatch:
 
 
 def _has_spec(name: str, module: types.ModuleType) -> bool:
-    """Whether importing a module by its name would find it again; some packages put objects among the modules."""
+    """Return whether a module can be imported by its name; some packages put other objects into ``sys.modules``."""
     spec = getattr(module, "__spec__", None)
     is_name = all(part.isidentifier() for part in name.split("."))
     return is_name and getattr(spec, "name", None) == name and getattr(spec, "loader", None) is not None

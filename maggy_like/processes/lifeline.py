@@ -1,10 +1,11 @@
-"""Ties between processes: nothing that we start outlives what started it."""
+"""Ties between processes: each ends with the one that started it, and a fork may be another process's child."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import sys
 import time
@@ -15,15 +16,15 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _KILL_PAUSE = 0.001
-"""Seconds between two looks at what was killed: a kill takes a moment."""
+"""Seconds between two checks of killed processes: a kill takes a moment."""
 
 
 def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel signal this process when its parent dies (Linux; elsewhere pipes' ends tell).
+    """Have the kernel signal this process when its parent dies (Linux; other systems rely on the ends of pipes).
 
     Args:
-        parent: The parent's process id, to notice a parent that is gone already.
-        sig: The signal; one that can be handled where there is something left to clean up.
+        parent: The parent's process id, to notice a parent that has died already.
+        sig: The signal; use one that can be handled if something must be cleaned up.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -33,24 +34,24 @@ def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
 
 
 def adopt_orphans(adopt: bool = True) -> None:
-    """Become the parent of descendants whose own parent has died, or of no more of them (Linux)."""
+    """Become the parent of descendants whose own parent dies, or stop that (Linux)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
 def children() -> list[int]:
-    """Process ids of this process's children, adopted ones included (Linux)."""
+    """Return the process ids of this process's children, including adopted ones (Linux)."""
     listing = Path(f"/proc/self/task/{os.getpid()}/children")
     return [int(pid) for pid in listing.read_text().split()] if listing.exists() else []
 
 
 def end_orphans(spared: Collection[int], patience: float) -> None:
-    """Kill and reap this process's children, and what each leaves to it as it dies (Linux).
+    """Kill and reap this process's children, and the orphans that each leaves to it (Linux).
 
     Args:
         spared: Process ids of children that were not started by us.
-        patience: Seconds of waiting after which those are left that no signal ends. The time in which this process,
-            or the machine, stood still does not count: they could not die in it either.
+        patience: Seconds of waiting after which processes that no signal ends are left. Time in which this process or
+            the machine was frozen does not count, since they could not die in it either.
     """
     waited = 0.0
     while (orphans := set(children()).difference(spared)) and waited < patience:
@@ -63,7 +64,39 @@ def end_orphans(spared: Collection[int], patience: float) -> None:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and, if it leads one, its process group; what is gone already is fine."""
+    """Kill a process and, if it leads one, its process group; ignore processes that have ended."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+"""The number of the system call ``clone``, by processor."""
+
+_CLONE_PARENT = 0x8000
+
+
+def is_supported() -> bool:
+    """Return whether :func:`fork_sibling` works on this machine."""
+    return sys.platform == "linux" and platform.machine() in SYS_CLONE and hasattr(os, "pidfd_open")
+
+
+def fork_sibling() -> int:
+    """Fork like ``os.fork``, but make the new process a child of this one's parent, which can then wait for it.
+
+    Raises:
+        OSError: The system refuses another process.
+    """
+    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
+    clone = libc.syscall
+    clone.restype = ctypes.c_long
+    arguments = [ctypes.c_long(n) for n in (SYS_CLONE[platform.machine()], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)]
+    python.PyOS_BeforeFork()
+    pid = int(clone(*arguments))
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "cannot fork")
+    return pid

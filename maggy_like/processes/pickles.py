@@ -1,4 +1,4 @@
-"""Pickles for other processes: functions and classes of a script or notebook by value, each with its own file."""
+"""Pickles for other processes: functions and classes of a script or notebook by value, with their file names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ import sys
 import types
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Pickler", "dumps"]
 
 
 def dumps(value: Any) -> bytes:
-    """A value as bytes, which ``pickle.loads`` reads."""
+    """Pickle a value; ``pickle.loads`` reads the result."""
     if (storage := sys.modules.get("torch.storage")) is not None:
         Pickler.dispatch_table[storage.TypedStorage] = _reduce_storage
     with io.BytesIO() as file:
@@ -28,14 +25,14 @@ def dumps(value: Any) -> bytes:
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    """Reduce code as cloudpickle does, with its file: 3.1.3 writes ``<dynamic-code>``, by which no source is found."""
+    """Reduce code as cloudpickle does, but keep its file: 3.1.3 writes ``<dynamic-code>``, so no source is found."""
     kind, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    at = next(at for at, argument in enumerate(arguments) if isinstance(argument, str))  # of the texts, it comes first
+    at = next(at for at, argument in enumerate(arguments) if isinstance(argument, str))  # the file is the first text
     return kind, (*arguments[:at], code.co_filename, *arguments[at + 1 :])
 
 
 class _Call:
-    """Is pickled as the result of a call."""
+    """An object that is pickled as the result of a call."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._reduced = function, arguments
@@ -44,16 +41,15 @@ class _Call:
         return self._reduced
 
 
-def _reduce_storage(storage: torch.TypedStorage) -> Any:
-    """Reduce a tensor's memory to its bytes, for which torch would call ``torch.save``: that takes four times as long.
+def _reduce_storage(storage: Any) -> Any:
+    """Reduce a tensor's memory to its bytes; torch would call ``torch.save``, which takes four times as long.
 
-    Only torch is needed to read them.
+    Unpickling needs only torch.
     """
-    import torch
-
+    torch: Any = sys.modules["torch"]  # an import of it stays in other packages
     untyped = storage._untyped_storage  # .untyped() warns
     if untyped.device.type != "cpu" or not untyped.nbytes():
-        return storage.__reduce__()  # type: ignore[no-untyped-call]
+        return storage.__reduce__()
     memory: Any = torch.empty(0, dtype=torch.uint8).set_(untyped).numpy()
     filled = _Call(partial(torch.UntypedStorage.from_buffer, dtype=torch.uint8), pickle.PickleBuffer(memory))
     return partial(torch.TypedStorage, wrap_storage=filled, dtype=storage.dtype, _internal=True), ()

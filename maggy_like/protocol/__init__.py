@@ -1,3 +1,3 @@
-"""What the driver and its workers say to each other: messages, their fields, and the task that a worker gets."""
+"""The protocol of the driver and its workers: messages, their fields, and the task that a worker gets."""
 
 from __future__ import annotations

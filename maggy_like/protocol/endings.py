@@ -1,4 +1,4 @@
-"""What a run does while it goes on, and how it ends."""
+"""The phases of a run, and the ways in which it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Phase(enum.StrEnum):
-    """What a run that goes on does."""
+    """What a run does before it ends."""
 
     STARTING = "starting"
     SEARCHING = "searching"
@@ -14,7 +14,7 @@ class Phase(enum.StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be tried or trained: never, of a phase."""
+        """Whether no more trials or trainings will run: always False for a phase."""
         return False
 
 
@@ -24,33 +24,33 @@ class Ending(enum.StrEnum):
     COMPLETED = "completed"
     """All trials have ended."""
     TIMEOUT = "timeout"
-    """The time was up."""
+    """The timeout was reached."""
     TARGET = "target"
-    """A trial has reached the target."""
+    """A trial reached the target."""
     STOPPED = "stopped"
     """The caller's program stopped it."""
     INTERRUPTED = "interrupted"
-    """Somebody pressed Ctrl-C."""
+    """The user pressed Ctrl-C."""
     CANCELLED = "cancelled"
-    """Somebody stopped it from outside, in the cluster's interface for one."""
+    """It was stopped from outside, for example in the cluster's interface."""
     ERROR = "error"
     """An error ended it."""
     RUNNING = "running"
-    """It goes on."""
+    """It has not ended."""
     KILLED = "killed"
     """Its driver died before it recorded an ending."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be tried or trained."""
+        """Whether no more trials or trainings will run."""
         return self is not Ending.RUNNING
 
     @property
     def is_planned(self) -> bool:
-        """Whether the search came to an end that its caller had set: a training follows, if there is one."""
+        """Whether the search reached a limit that its caller set, so that a training may follow."""
         return self in (Ending.COMPLETED, Ending.TIMEOUT, Ending.TARGET)
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the search would have gone on, and ``resume=True`` does so."""
+        """Whether the search was not complete, so that ``resume=True`` continues it."""
         return self in (Ending.TIMEOUT, Ending.STOPPED, Ending.INTERRUPTED, Ending.CANCELLED)

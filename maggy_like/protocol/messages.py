@@ -1,34 +1,76 @@
 """The messages between the driver and its workers, and between a worker's agent and its child.
 
-Each is a :mod:`msgspec` struct in a tagged union, msgpack on the wire: decoding checks every field,
-so nothing that comes from the network is ever unpickled or trusted by shape. This module imports
-little beside msgspec, since every worker loads it.
+Each is a :mod:`msgspec` struct in a tagged union, msgpack on the wire. Decoding checks every field: its size, its range
+and its form. So nothing that comes from the network is unpickled or trusted by shape. A worker of ours stays below all
+bounds; a message that exceeds one is refused as malformed. Every worker loads this module, so it imports little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.fields import MAX_NESTED, Count, Host, Line, Name, Number, Port, Step, Text, is_flat
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
+from optimizers.core.trial import FailureKind as FailureKind  # workers load nothing else of optimizers
+
+UNBOUNDED = 2**31 - 1
+"""The budget of a function without a maximum number of steps."""
+
+MAX_STEP = 2**63 - 1
+"""The largest absolute value of a step."""
+
+MAX_NAME = 500
+"""Maximum characters of a metric's name."""
+
+MAX_NAMES = 10_000
+"""Maximum number of metrics that one trial may report."""
+
+MAX_NESTED = 50
+"""Maximum nesting of lists and dicts in what a function returned."""
+
+Number = Annotated[int, Meta(ge=0, le=UNBOUNDED)]
+"""The number of a trial, an attempt, a worker, an incarnation or a rank."""
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Step = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Host = Annotated[str, Meta(max_length=255)]
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+Line = Annotated[str, Meta(max_length=10_000)]
+Text = Annotated[str, Meta(max_length=1_000_000)]
+
+
+def is_flat(value: Any, depth: int) -> bool:
+    """Return whether plain data is nested at most ``depth`` times, with only text as keys.
+
+    Example:
+        >>> is_flat([{"a": [1]}], 3), is_flat([{"a": [1]}], 2), is_flat({1: 2}, 3)
+        (True, False, False)
+    """
+    if isinstance(value, dict):
+        if any(type(key) is not str for key in value):
+            return False
+        value = value.values()
+    elif not isinstance(value, list):
+        return True
+    return depth > 0 and all(is_flat(item, depth - 1) for item in value if type(item) in (list, dict))
+
 
 PROTOCOL_VERSION = 11
-"""Counts with each change of a message, or of the ``WorkerTask`` that workers are given."""
+"""Increases with each change of a message or of ``WorkerTask``."""
 
 MAX_TYPES = 20
-"""How many classes of an exception a worker names."""
+"""Maximum number of an exception's classes in a message."""
 
 MAX_PLACE = 300
-"""Characters of a class's name, or of a place in the user's code."""
+"""Maximum characters of a class's name, or of a place in the user's code."""
 
 MAX_MODULES = 20_000
-"""How many modules a worker names at once."""
+"""Maximum number of modules in a message."""
 
 Columns = tuple[list[Step], list[float]]
 """Steps and values of one metric."""
@@ -37,16 +79,16 @@ OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 
 
 class RankInfo(msgspec.Struct, frozen=True):
-    """Which of the workers that run an attempt together one is, in torchrun's terms.
+    """The place of a worker among those that run an attempt together, in torchrun's terms.
 
     Attributes:
-        rank: Its number among all.
-        world_size: How many they are.
-        local_rank: Its number among those of its host.
-        local_world_size: How many of them are on its host.
+        rank: The worker's number.
+        world_size: Number of workers.
+        local_rank: The worker's number on its host.
+        local_world_size: Number of workers on its host.
         group_rank: Number of its host.
-        group_world_size: How many hosts there are.
-        devices: The GPUs of all ranks on its host: the ``n``-th is that of local rank ``n``, and further ones follow.
+        group_world_size: Number of hosts.
+        devices: The GPUs of all ranks on its host: the ``n``-th is for local rank ``n``, the others follow.
     """
 
     rank: int
@@ -59,13 +101,13 @@ class RankInfo(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A worker introduces itself; the driver ignores whatever it sends before.
+    """A worker introduces itself; the driver ignores anything it sends before.
 
     Attributes:
-        store_unseen: Why the run's store, as the worker sees it, is not the driver's; empty where it is just another
-            place, None where it is the same.
-        connection: How often this incarnation has said hello, so that an old hello counts for nothing.
-        versions: What the worker runs, if it says so.
+        store_unseen: Why the worker does not see the driver's store; None if it does, empty if the URL means another
+            place on its machine.
+        connection: How many hellos this incarnation has sent, so that the driver ignores an old one.
+        versions: What the worker runs.
     """
 
     version: Number
@@ -84,7 +126,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """A sign of life; the driver answers each with one of its own."""
+    """A heartbeat; the driver replies to each with another."""
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
@@ -92,8 +134,8 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
     Attributes:
         objective: Name of the metric in ``columns`` that is optimised.
-        awaiting: Whether the trial waits for a :class:`Decided` before it goes on.
-        slowed: Whether the trial had to wait, since it reports more than is taken in; said once an attempt.
+        awaiting: Whether the trial waits for a :class:`Decided` before it continues.
+        slowed: Whether the trial had to wait because it reports faster than the driver receives; set once per attempt.
     """
 
     trial: Number
@@ -106,17 +148,17 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
     def __post_init__(self) -> None:
         for steps, values in self.columns.values():
             if len(steps) != len(values):
-                raise ValueError("a column has other than one value a step")
+                raise ValueError("a column must have one value per step")
         if self.columns and self.objective not in self.columns:
-            raise ValueError("the objective is not among the columns")
+            raise ValueError("the columns must include the objective")
 
 
 class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
     """A trial saved its state.
 
     Attributes:
-        name: The state's, which must be of this attempt (see :mod:`maggy_like.protocol.state_names`): others load it,
-            and it may be removed.
+        name: The state's name. It must belong to this attempt (see :mod:`maggy_like.protocol.state_names`), since
+            other processes load and remove the state.
     """
 
     trial: Number
@@ -132,8 +174,8 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
     """A trial waits for the store; without a reason and a call, the wait is over.
 
     Attributes:
-        reason: What the store refused, if it did.
-        calls: Whether the store has not answered a call yet.
+        reason: The store's error, if it refused something.
+        calls: Whether a call of the store has not returned yet.
     """
 
     trial: Number
@@ -143,17 +185,16 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial no longer waits."""
         return not (self.reason or self.calls)
 
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
-    """Lines that a trial printed; ``dropped`` more stand only in the trial's log file.
+    """Lines that a trial printed; ``dropped`` more are only in the trial's log file.
 
     Attributes:
-        rank: Whose lines, where several workers run the trial together.
-        live: What the line after them shows now, which is still being written or redrawn, such as a progress bar. The
-            next message of the same trial and rank says what has become of it.
+        rank: The rank that printed them, if several workers run the trial together.
+        live: The unfinished line after them, such as a progress bar. The next message of the same trial and rank
+            replaces it.
     """
 
     trial: Number
@@ -174,7 +215,7 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
-    """The answer to a :class:`Halt`: the rank has made ``reports`` reports, and waits in the next."""
+    """The reply to a :class:`Halt`: the rank has made ``reports`` reports, and waits in the next."""
 
     trial: Number
     attempt: Number
@@ -185,16 +226,16 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     """A trial's attempt is over; the worker is ready for the next.
 
     Attributes:
-        outcome: ``returned``, ``stopped`` (as asked), ``raised`` or ``died`` (the process ended or was killed).
-        kind: Of the failure, if it raised or died.
-        types: Of an exception: the names of its class and of those that it is derived from.
-        place: Of an exception: where in the user's code it came from, as ``file:function:line``.
-        at: When it failed, in Unix time: which rank was the first.
-        attributes: What the function returned beside its numbers
-            (see :func:`maggy_like.protocol.attributes.as_attributes`).
-        returned: What a function that is no training returned, if it is plain data.
-        stored: Whether it is in the store, since it is not.
-        cut_at: The step past its budget whose report ended the function; None if it came to its own end.
+        outcome: ``returned``, ``stopped`` (as requested), ``raised`` or ``died`` (the process ended or was killed).
+        kind: The kind of failure, if it raised or died.
+        types: The names of an exception's class and its base classes.
+        place: Where in the user's code an exception was raised, as ``file:function:line``.
+        at: Unix time of a failure, which shows which rank failed first.
+        attributes: What the function returned apart from its numbers
+            (see :func:`maggy_like.protocol.values.as_attributes`).
+        returned: What a function given to ``run`` returned, if it is plain data.
+        stored: Whether the returned value is in the store, because it is not plain data.
+        cut_at: The step past its budget whose report ended the function; None if the function ended by itself.
     """
 
     trial: Number
@@ -215,23 +256,22 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
-            raise ValueError(f"the driver alone records {self.kind}")
+            raise ValueError(f"only the driver records {self.kind}")
         if not (is_flat(self.returned, MAX_NESTED) and is_flat(self.attributes, MAX_NESTED)):
-            raise ValueError(f"nested more than {MAX_NESTED} times, or keys that are no text")
+            raise ValueError(f"values must be nested at most {MAX_NESTED} times and have only text as keys")
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """The worker can run no trial at all, and why."""
+    """The worker cannot run any trial, and why."""
 
     message: Text
 
 
 class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
-    """What the user should know about this worker or its trial; of those about one subject, the first is shown.
+    """A note for the user about this worker or its trial; only the first about each subject is shown.
 
     Attributes:
-        subject: Such as ``logs``.
-        trial: The trial that the note is about, if it is about one.
+        trial: The trial that the note is about, if any.
     """
 
     subject: Literal["logs", "loading", "states"]
@@ -240,13 +280,13 @@ class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
 
 
 class Imported(msgspec.Struct, frozen=True, tag="imported"):
-    """Modules of installed packages that a trial has imported: to be imported before the next ones start."""
+    """Modules of installed packages that a trial imported, to be imported before the next trials start."""
 
     modules: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=MAX_MODULES)]
 
     @classmethod
     def of(cls, modules: Sequence[str]) -> Imported:
-        """What can be sent of a list of modules."""
+        """Make the message from the modules that fit into it."""
         return cls([name for name in modules if len(name) <= MAX_PLACE][:MAX_MODULES])
 
 
@@ -255,7 +295,7 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The driver knows the worker, on this connection."""
+    """The driver accepts the worker on this connection."""
 
 
 class Assign(msgspec.Struct, frozen=True, tag="assign"):
@@ -265,12 +305,12 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
         budget: Step up to which the attempt may run.
         milestones: Steps at which the trial must wait for a :class:`Decided`.
         objective: The metric that is optimised, or None while it is not known.
-        is_search: Whether a metric is optimised at all; where not, the one that is reported first stands for it.
-        checkpoint: Name of the state to go on from, if there is one: its own, or that of the trial it starts from.
-        older: Names of states saved before that one, the newest first, should it be damaged or gone.
-        discard: Names of this trial's older states, which are not needed any more.
-        open_ended: Whether a function that does not read its budget may train past it.
-        rank_info: Which of them the worker is, where several run the attempt together.
+        is_search: Whether a metric is optimised; if not, the first reported metric takes its place.
+        checkpoint: Name of the state to continue from, if any: the trial's own, or that of the trial it starts from.
+        older: Names of states saved before that one, the newest first, in case it is damaged or missing.
+        discard: Names of this trial's older states that are no longer needed.
+        open_ended: If True, a function that does not read its budget may train past it.
+        rank_info: The worker's rank, if several run the attempt together.
     """
 
     trial: int
@@ -297,7 +337,7 @@ class Meet(msgspec.Struct, frozen=True, tag="meet"):
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided"):
-    """The answer to a :class:`Reported` that is awaited; every rank waits for it at that step."""
+    """The reply to a :class:`Reported` that is awaited; every rank waits for it at that step."""
 
     trial: int
     attempt: int
@@ -305,7 +345,7 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
 
 
 class Kept(msgspec.Struct, frozen=True, tag="kept"):
-    """The answer to a :class:`Checkpointed`: the journal has it, and the older states ``discard`` may go."""
+    """The reply to a :class:`Checkpointed`: the journal has it, and the states ``discard`` may be removed."""
 
     trial: int
     attempt: int
@@ -313,7 +353,7 @@ class Kept(msgspec.Struct, frozen=True, tag="kept"):
 
 
 class Halt(msgspec.Struct, frozen=True, tag="halt"):
-    """Wait in the next report, and say how many were made: the ranks are to stop at the same one."""
+    """Wait in the next report and send the number of reports, so that all ranks stop at the same one."""
 
     trial: int
     attempt: int
@@ -339,7 +379,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The driver does not accept this peer, and why."""
+    """The driver rejects this peer, and why."""
 
     reason: str
 
@@ -364,5 +404,72 @@ ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shut
 
 
 def awaits_answer(message: ToDriver) -> bool:
-    """Whether a worker, or the trial that it runs, does nothing until the driver answers."""
+    """Return whether the worker, or the trial that it runs, waits for the driver's reply."""
     return message.awaiting if isinstance(message, Reported) else isinstance(message, Ready | Opened | Held | Finished)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_TO_DRIVER: msgspec.msgpack.Decoder[ToDriver] = msgspec.msgpack.Decoder(ToDriver)
+_TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_ALSO_MALFORMED = UnicodeDecodeError, RecursionError  # msgspec raises these for invalid text and deep nesting
+
+
+def encode(message: ToDriver | ToWorker) -> bytes:
+    """Return the message as bytes."""
+    if isinstance(message, Assign):
+        message = msgspec.structs.replace(message, config=_each(_form, message.config))
+    return _ENCODER.encode(message)
+
+
+def decode_to_driver(frame: bytes | memoryview) -> ToDriver:
+    """Decode a message of a worker or child.
+
+    Raises:
+        msgspec.DecodeError: The frame is not a valid message.
+    """
+    try:
+        return _TO_DRIVER.decode(frame)
+    except _ALSO_MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def foreign_hello(frame: bytes | memoryview) -> dict[str, Any] | None:
+    """Return a hello in another version of the protocol as plain data; None for anything else."""
+    try:
+        said = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, *_ALSO_MALFORMED):
+        return None
+    is_hello = isinstance(said, dict) and said.get("type") == "hello" and isinstance(said.get("version"), int)
+    return said if is_hello and said["version"] != PROTOCOL_VERSION else None
+
+
+def decode_to_worker(frame: bytes | memoryview) -> ToWorker:
+    """Decode a message of the driver.
+
+    Raises:
+        msgspec.DecodeError: The frame is not a valid message.
+    """
+    try:
+        message = _TO_WORKER.decode(frame)
+        if isinstance(message, Assign):
+            message = msgspec.structs.replace(message, config=_each(_value, message.config))
+        return message
+    except _ALSO_MALFORMED as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _each(change: Callable[[Any], Any], config: dict[str, Any]) -> dict[str, Any]:
+    return {name: change(value) for name, value in config.items()}
+
+
+def _form(value: Any) -> Any:
+    """Return a value in the form of ``optimizers.space.scalars.to_json``, since msgpack too has no tuples."""
+    if isinstance(value, tuple):
+        return {"tuple": [_form(inner) for inner in value]}
+    return [_form(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _value(form: Any) -> Any:
+    if isinstance(form, dict):
+        return tuple(map(_value, form["tuple"])) if form.keys() == {"tuple"} else form
+    return [_value(inner) for inner in form] if isinstance(form, list) else form

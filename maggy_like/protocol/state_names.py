@@ -1,7 +1,7 @@
-"""What the saved states of a run are called, relative to its store: ``00003/2-1.pkl``.
+"""The names of a run's saved states, relative to its store: ``00003/2-1.pkl``.
 
-A state has the folder of the trial that saved it, the number of the attempt and of the state in it. A name is not
-trusted before it is parsed: it may come from a foreign process or from a journal that was edited by hand.
+A name consists of the trial's folder, the number of the attempt and the number of the state. A name is not trusted
+before it is parsed: it may come from another process or from a journal that was edited by hand.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from typing import NamedTuple
 
 WHOLE = ".pkl"
-"""How the name of a state ends that one process wrote."""
+"""Suffix of a state that one process wrote."""
 
 SHARDED = ".dcp"
-"""How the name of a state ends that several ranks wrote, each its shards."""
+"""Suffix of a state that several ranks wrote, each its own shards."""
 
 _NAME = re.compile(r"([0-9]{5,18})/([1-9][0-9]{0,17})-([1-9][0-9]{0,17})(\.pkl|\.dcp)")
 
@@ -36,38 +36,34 @@ class StateName(NamedTuple):
 
 
 def parse_name(name: str) -> StateName:
-    """Read a name that ``str(StateName(...))`` has made.
+    """Parse a name that ``str(StateName(...))`` made.
 
     Raises:
-        ValueError: It is none, and may lead out of the store.
+        ValueError: The name is not valid, and may lead out of the store.
     """
     if (found := _NAME.fullmatch(name)) is not None:
         parsed = StateName(int(found[1]), int(found[2]), int(found[3]), found[4])
         if str(parsed) == name:  # each state has one name
             return parsed
-    raise ValueError(f"{name[:100]!r} names no saved state; it must be like {str(StateName(3, 2, 1))!r}")
+    raise ValueError(f"the name of a saved state must be like {str(StateName(3, 2, 1))!r}, got {name[:100]!r}")
 
 
 def check_owner(name: str, trial: int, attempt: int) -> None:
-    """Check that an attempt may have saved a state of this name.
+    """Check that the state belongs to an attempt.
 
     Raises:
-        ValueError: It is no name, or the state is of another trial or attempt.
+        ValueError: The name is not valid, or the state belongs to another trial or attempt.
     """
     parsed = parse_name(name)
     if (parsed.trial, parsed.attempt) != (trial, attempt):
-        raise ValueError(f"{name!r} is no state of attempt {attempt} of trial {trial}")
+        raise ValueError(f"the state must belong to attempt {attempt} of trial {trial}, got {name!r}")
 
 
 def state_url(store: str, name: str) -> str:
-    """The URL of a saved state.
-
-    Args:
-        store: URL of the run's store.
-        name: The state's name in it.
+    """Return the URL of a saved state.
 
     Raises:
-        ValueError: It names no state.
+        ValueError: The name is not valid.
     """
     parse_name(name)
     return f"{store.rstrip('/')}/{name}"

@@ -1,13 +1,64 @@
-"""What a worker gets when it is launched: the run, and its own slot."""
+"""What a worker gets when it is launched: the run, the caller's logging, and the worker's slot."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
-from maggy_like.protocol.log_settings import LogSettings
+
+class WorkerId(msgspec.Struct, frozen=True, gc=False):
+    """One incarnation of a worker.
+
+    Attributes:
+        index: The worker's slot, from 0.
+        incarnation: How often this slot has been launched.
+    """
+
+    index: int
+    incarnation: int
+
+
+class HandlerSettings(msgspec.Struct, frozen=True):
+    """A handler that shows records to people.
+
+    Attributes:
+        formatter: The pickled formatter; empty for none.
+    """
+
+    level: int
+    formatter: bytes
+
+
+class LoggerSettings(msgspec.Struct, frozen=True):
+    """The settings of one logger.
+
+    Attributes:
+        level: The logger's own level; 0 if it has its parent's.
+        handlers: The handlers that show its records.
+        propagate: Whether its parents' handlers get its records too.
+    """
+
+    level: int = logging.NOTSET
+    handlers: tuple[HandlerSettings, ...] = ()
+    propagate: bool = True
+
+
+class LogSettings(msgspec.Struct, frozen=True):
+    """How logging is configured.
+
+    Attributes:
+        root: The root logger.
+        named: The settings of other loggers, by name, except default ones.
+        disabled: The level up to which all records are dropped (see :func:`logging.disable`).
+    """
+
+    root: LoggerSettings
+    named: dict[str, LoggerSettings] = {}
+    disabled: int = logging.NOTSET
+
 
 Isolation = Literal["process", "worker", "none"]
 
@@ -15,18 +66,18 @@ KeyPair = tuple[bytes, bytes]
 """Public and secret CURVE key, 40 bytes of Z85 text each."""
 
 LOG_PATIENCE = 10.0
-"""Seconds that a worker which leaves, and the driver, wait for the last logs to reach the store."""
+"""Seconds that a leaving worker and the driver wait for the last logs to reach the store."""
 
 
 class DriverProcess(msgspec.Struct, frozen=True):
-    """The process in which the driver runs: workers may run on other machines, with other Pythons.
+    """The driver's process, since workers may run on other machines and other Pythons.
 
     Attributes:
         host: Name of the machine.
         executable: The Python interpreter.
         python: Its minor version.
-        folder: The working folder, in absolute terms.
-        own_modules: The user's own modules, which no package brings, by name, and where they lie.
+        folder: The absolute path of the working folder.
+        own_modules: The paths of the user's own modules, which are not of an installed package, by name.
     """
 
     host: str
@@ -37,34 +88,34 @@ class DriverProcess(msgspec.Struct, frozen=True):
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """All that the workers of one run have in common, and nothing that lets anybody in.
+    """The settings that all workers of a run share. They contain no secret.
 
     Attributes:
         address: ZeroMQ address of the driver.
-        ipv6: Whether the driver listens at an IPv6 address: a name in ``address`` is resolved to one, if it has any.
-        rank_ports: Lowest and highest of the ports at which rank 0 of several may listen; any if None.
+        ipv6: Whether the driver listens at an IPv6 address, to which a name in ``address`` is resolved if possible.
+        rank_ports: Lowest and highest port on which rank 0 of several may listen; any if None.
         server_key: The driver's public CURVE key.
-        run_id: What the run's store is marked with.
+        run_id: The mark in the run's store.
         train_fn: The training function, pickled by cloudpickle.
         preload: Modules that the fork server imports once, before any trial.
-        sys_path: The driver's module search path; in a worker's child processes, their own.
-        argv: The driver's command line, which a trial sees as its own.
+        sys_path: The driver's module search path; in a worker's child processes, the worker's.
+        argv: The driver's command line, which is also ``sys.argv`` in a trial.
         store: URL of the folder that holds the checkpoints.
         logs: Folder for the trials' log files, a path or a URL.
-        log_copies: URL of the folder in the store to which workers copy them that do not see ``logs``; empty where
-            the run has no such place.
+        log_copies: URL of the folder in the store to which workers that do not see ``logs`` copy the files; empty if
+            the run has none.
         isolation: ``process`` (a fresh child per trial), ``worker`` (one child for all), ``none``
             (the trial runs in the launching process itself).
         interval: Seconds between two batches of measurements.
-        grace: Seconds between telling a trial to stop and killing it.
-        report_timeout: Seconds that a trial may go on without a report or a checkpoint.
-        returns_anything: Whether the function is no training, so that it may return whatever it likes.
-        logging: How logging is configured in the caller's process.
-        sources: Text of the files and notebook cells that the function's code is from, by file name.
-        silence: Seconds without a word of the driver after which the worker gives up.
-        driver: Where the driver runs; None where workers are processes that it has started itself.
+        grace: Seconds between the request that a trial stops and its kill.
+        report_timeout: Seconds that a trial may run without a report or a checkpoint.
+        returns_anything: Whether the function was given to ``run``, so that it may return any value.
+        logging: The logging settings of the caller's process.
+        sources: Text of the files and notebook cells of the function's code, by file name.
+        silence: Seconds without a message of the driver after which the worker gives up.
+        driver: The driver's process; None if it started the workers itself.
         name: The run's name.
-        about: What it is, in a few words, for whoever sees its workers in a list of a cluster's jobs.
+        about: A short description of the run for a cluster's list of jobs.
     """
 
     address: str
@@ -93,7 +144,6 @@ class WorkerTask(msgspec.Struct, frozen=True):
 
     @property
     def copies_logs(self) -> bool:
-        """Whether workers may have to copy the trials' logs to a store."""
         return bool(self.log_copies) or "://" in self.logs
 
     def __repr__(self) -> str:
@@ -106,11 +156,11 @@ class WorkerContext:
     """One worker's slot. The agent has it, not the processes that run trials.
 
     Attributes:
-        index: Its number in the gang, from 0.
+        index: Number of the slot, from 0.
         incarnation: How often this slot has been launched.
         host: Name of the machine.
-        keys: Its own CURVE key pair, public and secret. No ``repr`` shows it: a log must not let anybody in.
-        accelerators: Addresses of the GPUs that are its own.
+        keys: The worker's own CURVE key pair, public and secret; not in ``repr``, so that no log shows it.
+        accelerators: Addresses of the worker's GPUs.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Ranks: the variables by which torchrun tells a process which one it is, and what they do when they part ways."""
+"""Ranks: the environment variables that torchrun sets, and the error when ranks take different steps."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import os
 from maggy_like.protocol.messages import RankInfo
 
 UNEVEN = "the ranks did not take the same steps"
-"""In the message of a rank that met another one in a different collective operation."""
+"""Part of the message of a rank whose collective operation did not match another rank's."""
 
 _MISMATCHES = ("Received data size doesn't match expected size", "Detected mismatch between collectives")
-"""What gloo and torch print then."""
+"""Messages of gloo and torch in that case."""
 
 
 def on_uneven_steps(text: str) -> str:
-    """The likely cause of a rank's failure, where its text says that the collective operations did not match."""
+    """Return the likely cause of a rank's failure if its text shows mismatched collective operations, else empty."""
     if not any(mismatch in text for mismatch in _MISMATCHES):
         return ""
     return (
-        f": another rank was in a different collective operation, so {UNEVEN}. Give prepare() the loaders, which then "
-        "yield equally many batches on all ranks, and have all call average() and checkpoint() equally often"
+        f": another rank was in a different collective operation, so {UNEVEN}. Pass the loaders to prepare(), so that "
+        "they yield equally many batches on all ranks, and call average() and checkpoint() equally often on all"
     )
 
 
 def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:
-    """What torchrun would set for this rank."""
+    """Return the variables that torchrun would set for this rank."""
     return {
         "RANK": str(info.rank),
         "WORLD_SIZE": str(info.world_size),
@@ -36,17 +36,17 @@ def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:
         "ROLE_WORLD_SIZE": str(info.world_size),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "maggy_like",  # by which Fabric knows torchrun
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 must not open another on its port
+        "TORCHELASTIC_RUN_ID": "maggy_like",  # by which Fabric detects torchrun
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is open: rank 0 must not open another on its port
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
 
 
 def rank_and_ranks() -> tuple[int, int]:
-    """This process's rank and the number of ranks, as torchrun has set them; one rank where nothing did.
+    """Return this process's rank and the number of ranks as torchrun set them; (0, 1) without torchrun.
 
-    Variables that a platform has set for the whole process are no start by torchrun.
+    Variables that a platform set for the whole process do not count as torchrun's.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
@@ -54,11 +54,11 @@ def rank_and_ranks() -> tuple[int, int]:
 
 
 def leave_ranks() -> None:
-    """Remove from this process's environment what makes it a rank of several.
+    """Remove the variables from this process's environment that make it one of several ranks.
 
-    Kubeflow, SageMaker, AzureML and scripts of SLURM set it for the whole process that searches; a trial of one worker
+    Kubeflow, SageMaker, AzureML and SLURM scripts set them for the whole process that searches; a trial of one worker
     would wait for ranks that nobody starts.
     """
-    alone = RankInfo(0, 1, 0, 1, 0, 1)
-    for name in (*environment(alone, "", 0), "NODE_RANK"):  # the last is Lightning's
+    single = RankInfo(0, 1, 0, 1, 0, 1)
+    for name in (*environment(single, "", 0), "NODE_RANK"):  # the last is Lightning's
         os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""Which maggy_like and which Python a process runs, so that a driver and its workers can say how they differ."""
+"""The versions of maggy_like and Python that a process runs, and messages about how a worker's differ."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from msgspec import Meta
 from maggy_like.version import __version__
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
-"""The minor version: packages are made for one, and so are functions that travel by value."""
+"""The minor version: packages and functions that are pickled by value are made for one."""
 
-Word = Annotated[str, Meta(max_length=5000)]
+Short = Annotated[str, Meta(max_length=5000)]
 
-_REMEDY = "install the same on all machines, or send the driver's with spark-submit --py-files (docs/shipping.md)"
+_REMEDY = (
+    "install the same version on all machines, or send the driver's with spark-submit --py-files (docs/shipping.md)"
+)
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -24,25 +26,25 @@ class Versions(msgspec.Struct, frozen=True):
 
     Attributes:
         package: The version of maggy_like.
-        home: The folder or archive that it lies in.
+        home: The folder or archive that contains it.
         python: The minor version of Python.
         executable: The interpreter.
     """
 
-    package: Word
-    home: Word
-    python: Word
-    executable: Word
+    package: Short
+    home: Short
+    python: Short
+    executable: Short
 
 
 def own_versions() -> Versions:
-    """Those of this process."""
+    """Return the versions of this process."""
     home = os.path.abspath(f"{__file__}/../../..")
     return Versions(__version__, home, PYTHON, sys.executable or "?")
 
 
 def misfit(worker: Versions, driver: Versions) -> str:
-    """How a worker differs from the driver so much that it cannot serve it, and what to do; empty if it does not."""
+    """Return why a worker's versions do not fit the driver's, and what to do; empty if they fit."""
     if worker.python != driver.python:
         return (
             f"the driver runs Python {driver.python} ({driver.executable}) and the worker Python {worker.python} "
@@ -58,17 +60,17 @@ def misfit(worker: Versions, driver: Versions) -> str:
 
 
 def foreign_protocol(theirs: Any, protocol: int, driver: Versions) -> str:
-    """What to say of a hello in another version of the protocol.
+    """Return the message about a hello in another version of the protocol.
 
     Args:
-        theirs: The hello as plain data: its form may be any.
-        protocol: The driver's version of it.
+        theirs: The hello as plain data of any form.
+        protocol: The driver's version of the protocol.
         driver: What the driver runs.
     """
     said = theirs.get("versions")
     package, home = (said.get("package"), said.get("home")) if isinstance(said, dict) else (None, None)
-    has = f"{str(package)[:100]} ({str(home)[:500]})" if package else "a version that does not say which it is"
+    has = f"{str(package)[:100]} ({str(home)[:500]})" if package else "an unknown version"
     return (
-        f"the driver has maggy_like {driver.package} ({driver.home}) and the worker {has}: they speak versions "
+        f"the driver has maggy_like {driver.package} ({driver.home}) and the worker {has}: they use versions "
         f"{protocol} and {str(theirs.get('version'))[:20]} of the protocol; {_REMEDY}"
     )

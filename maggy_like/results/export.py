@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
 from maggy_like.extras import require
-from maggy_like.protocol.attributes import attribute_names
+from maggy_like.protocol.values import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
 from optimizers.samplers.optuna_space import quiet

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.display.text import clean, config_text, duration, number, pairs, tally, words
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
-from maggy_like.protocol.texts import encodable
+from maggy_like.protocol.values import encodable
 from maggy_like.results.attempts import Attempt
 from maggy_like.results.best_state import state_of
 from maggy_like.results.data import ResultData

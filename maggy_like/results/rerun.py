@@ -14,7 +14,7 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.results.data import ResultData
 from maggy_like.results.record import read_record
 from maggy_like.results.saved import read_saved
-from maggy_like.train_function.arguments import arguments_for
+from maggy_like.train_function.load import arguments_for
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.sender import as_number
 from optimizers.core.events import CheckpointSaved

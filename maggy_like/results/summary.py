@@ -7,7 +7,7 @@ import math
 from maggy_like.display.failures import failures_by_kind
 from maggy_like.display.text import MAX_FAILURES, config_text, duration, failure, number, place, tally, words
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.texts import encodable
+from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData
 from maggy_like.results.pareto import pareto_lines
 from maggy_like.results.training import training_line

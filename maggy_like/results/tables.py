@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.extras import require
-from maggy_like.protocol.attributes import attribute_names
+from maggy_like.protocol.values import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial
 from optimizers.space.search_space import SearchSpace

@@ -8,7 +8,7 @@ from typing import Any
 
 from maggy_like.display.text import duration, number
 from maggy_like.errors import TrainingError
-from maggy_like.protocol.texts import encodable
+from maggy_like.protocol.values import encodable
 from maggy_like.results.saved import read_saved
 from maggy_like.storage.folders import name_of_folder
 from optimizers.core.trial import Trial, TrialState

@@ -10,8 +10,17 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from maggy_like.protocol.codec import decode_to_worker, encode
-from maggy_like.protocol.messages import Beat, Hello, Refused, ToDriver, ToWorker, Welcome, awaits_answer
+from maggy_like.protocol.messages import (
+    Beat,
+    Hello,
+    Refused,
+    ToDriver,
+    ToWorker,
+    Welcome,
+    awaits_answer,
+    decode_to_worker,
+    encode,
+)
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc.limits import DEAD, WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header

@@ -5,8 +5,7 @@ from __future__ import annotations
 import zmq
 from zmq.utils import z85
 
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import KeyPair
+from maggy_like.protocol.task import KeyPair, WorkerId
 
 ZAP_DOMAIN = b"maggy_like"
 

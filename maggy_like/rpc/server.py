@@ -14,10 +14,20 @@ import msgspec
 import zmq
 
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.codec import decode_to_driver, encode, foreign_hello
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.messages import PROTOCOL_VERSION, Beat, Goodbye, Hello, Refused, ToDriver, ToWorker, Welcome
-from maggy_like.protocol.task import KeyPair
+from maggy_like.protocol.messages import (
+    PROTOCOL_VERSION,
+    Beat,
+    Goodbye,
+    Hello,
+    Refused,
+    ToDriver,
+    ToWorker,
+    Welcome,
+    decode_to_driver,
+    encode,
+    foreign_hello,
+)
+from maggy_like.protocol.task import KeyPair, WorkerId
 from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
 from maggy_like.rpc.backlog import Backlog
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, bracketed, own_address, take_port

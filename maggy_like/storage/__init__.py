@@ -1,3 +1,3 @@
-"""Whatever lies at a path or a URL: a run's folder, its journal, saved states and log files."""
+"""What a run keeps at a path or a URL: its journal, saved states, log files and control files."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints in a store by URL, so that a paused or lost trial goes on anywhere."""
+"""Checkpoints in a store at a URL, so that a paused or lost trial can continue on any worker."""
 
 from __future__ import annotations
 
@@ -10,48 +10,47 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, parse_name, state_url
-from maggy_like.storage.faults import is_store_fault, lasting_remedy
-from maggy_like.storage.file_systems import open_url, puts_whole, write_file
+from maggy_like.protocol.values import ReportError
+from maggy_like.storage.file_systems import is_store_fault, lasting_remedy, open_url, puts_whole, write_file
 
 T = TypeVar("T")
 
 WRITE_PATIENCE = 900.0
-"""Seconds that another rank waits for a state that rank 0 is writing; it may be waiting for the store itself."""
+"""Seconds that other ranks wait for a state from rank 0, which may itself wait for the store."""
 
 
 class StateLostError(Exception):
-    """A saved state is damaged: there is not enough of it to be read."""
+    """A saved state is damaged."""
 
 
 class StateGoneError(StateLostError, FileNotFoundError):
-    """A saved state is not there."""
+    """A saved state does not exist."""
 
 
 class Retry(Protocol):
-    """Calls what a store may refuse; a trial tries again until the store serves."""
+    """Calls an operation of the store; in a trial, retries until the store is back."""
 
     def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
-        """What ``act`` gives; ``answers`` are errors that are no refusal."""
+        """Return the result of ``act``; raise errors of the types ``answers``, which are not refusals."""
 
 
 def once(verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
-    """Try no second time."""
+    """Call without a retry."""
     return act()
 
 
 class CheckpointStore:
-    """Saves and loads the states of one attempt by name under one folder of any fsspec file system.
+    """Saves and loads the states of one attempt by name in a folder of any fsspec file system.
 
-    Which of them are of use, the driver says; a state is removed only after a newer one was saved. What is no name
-    of a state is neither read nor written, and what is no state of this trial is never removed.
+    The driver decides which states are still needed. A state is removed only after a newer one was saved. Names that
+    are not valid are neither read nor written, and states of other trials are never removed.
 
     Args:
-        url: The folder, or None to keep states in memory (a function that runs alone).
+        url: The folder, or None to keep states in memory (a function that is called outside of a run).
         trial: Number of the trial.
-        discard: Names of older states to be removed.
-        retry: Does what the store may refuse.
+        discard: Names of older states to remove.
+        retry: Calls the operations that the store may refuse.
     """
 
     def __init__(self, url: str | None, trial: int = 0, discard: tuple[str, ...] = (), retry: Retry = once) -> None:
@@ -64,28 +63,27 @@ class CheckpointStore:
 
     @property
     def has_place(self) -> bool:
-        """Whether states go to a file system."""
         return self._url is not None
 
     def next_name(self, attempt: int, suffix: str = WHOLE) -> str:
-        """The name of the next state: the same on every rank, each of which calls this for every state."""
+        """Return the name of the next state; all ranks call this for every state, so they get the same name."""
         self._count += 1
         return str(StateName(self._trial, attempt, self._count, suffix))
 
     def url_of(self, name: str) -> str:
-        """Where a state is, or will be.
+        """Return the URL of a state.
 
         Raises:
-            ValueError: It names no state.
+            ValueError: The name is not valid.
         """
         return state_url(self._url or "memory:", name)
 
     def save(self, name: str, state: Any) -> None:
-        """Save a state, whole or not at all.
+        """Save a state, completely or not at all.
 
         Raises:
-            ReportError: It holds what cannot be pickled, or cannot be written now or later.
-            ValueError: It names no state.
+            ReportError: It cannot be pickled, or cannot be written now or later.
+            ValueError: The name is not valid.
         """
         data = _pickle("the state given to checkpoint()", state)
         if self._url is None:
@@ -94,30 +92,28 @@ class CheckpointStore:
             _save(self.url_of(name), data, self._retry)
 
     def keep(self, returned: Any) -> None:
-        """Save what a function returned that is no training.
+        """Save what a function given to ``run`` returned.
 
         Raises:
-            ReportError: It holds what cannot be pickled.
+            ReportError: It cannot be pickled.
         """
         if self._url is not None:
             save_state(returned_url(self._url), returned, self._retry)
 
     def remove_later(self, name: str) -> None:
-        """Have a state removed by the next :meth:`tidy`."""
+        """Have the next :meth:`tidy` remove a state."""
         self._discard.append(name)
 
     def tidy(self) -> None:
-        """Remove what is of no use any more, unless the store refuses; call after a newer state was saved."""
+        """Remove the states that are no longer needed, until the store refuses; call after saving a newer state."""
         while self._url is not None and self._discard and self.remove(self._discard[-1]):
             self._discard.pop()
 
     def remove(self, name: str) -> bool:
-        """Remove a state of this trial, or what there is of one that could not be saved whole.
-
-        A store that will not, or has not got it, is no reason for a trial to fail.
+        """Remove a state of this trial, or the parts of an incomplete one; errors do not fail the trial.
 
         Returns:
-            Whether there is nothing left to try: each refusal of a store that is away takes seconds.
+            False if the store is unavailable, since each further attempt would take seconds.
         """
         try:
             if self._url is not None and parse_name(name).trial == self._trial:
@@ -131,47 +127,43 @@ class CheckpointStore:
         return True
 
     def load(self, name: str) -> Any:
-        """Read a state back.
+        """Load a state.
 
         Raises:
-            StateLostError: It is damaged, or gone.
-            ValueError: It names no state.
+            StateLostError: It is damaged or does not exist.
+            ValueError: The name is not valid.
         """
         if self._url is None:
             return _unpickle(self._memory)
         return load_state(self.url_of(name), self._retry)
 
     def await_state(self, name: str) -> Any:
-        """Read a state that rank 0 may still be writing.
-
-        Raises:
-            ReportError: None has come for ``WRITE_PATIENCE``.
-        """
+        """Load a state that rank 0 may still be writing (see :func:`await_state`)."""
         return await_state(self.url_of(name), self._retry)
 
 
 def load_state(url: str, retry: Retry = once) -> Any:
-    """Read a state that was saved whole.
+    """Load a state that one process saved.
 
     Raises:
-        StateGoneError: There is none.
+        StateGoneError: It does not exist.
         StateLostError: It is damaged.
     """
     try:
         data = retry("read", partial(_read, url), FileNotFoundError)
     except FileNotFoundError as error:
-        raise StateGoneError(f"{url} is gone: removed, or in a store that is not seen here") from error
+        raise StateGoneError(f"{url} does not exist: it was removed, or its store is not visible here") from error
     try:
         return _unpickle(data)
-    except (EOFError, pickle.UnpicklingError) as error:  # so it ends where the end of a state is missing
-        raise StateLostError(f"{url} is damaged: {len(data)} bytes that are no whole state ({error})") from error
+    except (EOFError, pickle.UnpicklingError) as error:  # errors of pickle for a truncated state
+        raise StateLostError(f"{url} is damaged: its {len(data)} bytes are not a complete state ({error})") from error
 
 
 def await_state(url: str, retry: Retry = once) -> Any:
-    """Read a state that rank 0 may still be writing.
+    """Load a state that rank 0 may still be writing.
 
     Raises:
-        ReportError: None has come for ``WRITE_PATIENCE``.
+        ReportError: It did not appear within ``WRITE_PATIENCE``.
     """
     waited, pause = 0.0, 0.01
     while True:
@@ -180,8 +172,8 @@ def await_state(url: str, retry: Retry = once) -> Any:
         except StateGoneError:
             if waited >= WRITE_PATIENCE:
                 raise ReportError(
-                    f"rank 0 has written no {url} for {WRITE_PATIENCE:.0f} s; all ranks must call checkpoint() equally "
-                    "often, before they call restore()"
+                    f"rank 0 did not write {url} within {WRITE_PATIENCE:.0f} s; call checkpoint() equally often on all "
+                    "ranks, before restore()"
                 ) from None
         time.sleep(pause)
         waited += pause
@@ -192,7 +184,7 @@ def save_state(url: str, returned: Any, retry: Retry = once) -> None:
     """Save what a function returned.
 
     Raises:
-        ReportError: It holds what cannot be pickled.
+        ReportError: It cannot be pickled.
     """
     _save(url, _pickle("what the function returned", returned), retry)
 
@@ -208,18 +200,18 @@ def _save(url: str, data: bytes, retry: Retry) -> None:
 
 @contextlib.contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Say of an object that cannot be pickled what it was. It could not the next time either: no failure to retry."""
+    """Name the object in the error if it cannot be pickled, which a retry would not change."""
     try:
         yield
     except (pickle.PickleError, TypeError, AttributeError) as error:
         raise ReportError(
-            f"{what} cannot be saved ({type(error).__name__}: {error}); leave out what belongs to this process alone "
-            "(locks, generators, open files), or give the state_dict() of objects that hold it"
+            f"{what} cannot be saved ({type(error).__name__}: {error}); leave out what exists only in this process "
+            "(locks, generators, open files), or pass the state_dict() of the objects that hold it"
         ) from error
 
 
 def _pickle(what: str, state: Any) -> bytes:
-    """The bytes of an object; classes and functions of a script or notebook are in them, for other processes."""
+    """Pickle an object; classes and functions of a script or notebook are included, for other processes."""
     from maggy_like.processes.pickles import dumps
 
     with naming(what):
@@ -227,15 +219,15 @@ def _pickle(what: str, state: Any) -> bytes:
 
 
 def returned_url(store: str) -> str:
-    """Where what a function returned that is no training is kept."""
+    """Return the URL of what a function given to ``run`` returned."""
     return f"{store.rstrip('/')}/returned.pkl"
 
 
 def _unpickle(data: bytes) -> Any:
-    """The object; classes of this very script or notebook stay as they are.
+    """Unpickle an object without changes to the classes of this script or notebook.
 
-    cloudpickle knows a class that this process has sent, but gives it the methods that came back, for which the rest of
-    the notebook is as it was: a helper that is redefined after that would not be called.
+    cloudpickle recognises a class that this process has sent, but replaces its methods by the unpickled ones. Those
+    refer to the notebook as it was then: they would not call a helper that was redefined since.
     """
     mine = [it for it in vars(sys.modules["__main__"]).values() if isinstance(it, type) and it.__module__ == "__main__"]
     before = [(it, dict(vars(it))) for it in mine]
@@ -255,7 +247,7 @@ def _read(url: str) -> bytes:
 
 def _write_whole(url: str, data: bytes) -> None:
     fs, path = open_url(url)
-    if puts_whole(fs):  # one request; others would copy and delete
+    if puts_whole(fs):  # one request; with a temporary file such a store would copy and delete
         fs.pipe_file(path, data)
         return
     part = f"{path}.part"
@@ -263,6 +255,6 @@ def _write_whole(url: str, data: bytes) -> None:
         write_file(fs, part, data)
         fs.mv(part, path)
     except BaseException:
-        with contextlib.suppress(Exception):  # there may be none, or the store may be gone
+        with contextlib.suppress(Exception):  # it may not exist, or the store may be unavailable
             fs.rm_file(part)
         raise

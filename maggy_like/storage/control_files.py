@@ -1,4 +1,4 @@
-"""Small files beside a run's journal, through which its driver, workers and clients find each other."""
+"""Small files next to a run's journal, by which its driver, workers and clients find each other."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class ErrorRecord(msgspec.Struct, frozen=True):
 
 
 class DriverRecord(msgspec.Struct, frozen=True):
-    """Where the driver of a run is. It holds no secret.
+    """Where the driver of a run is. The file contains no secret.
 
     Attributes:
-        run: The call of ``lagom``.
-        attempt: Which of Spark's attempts at the driver's task wrote it, from 0.
+        run: Identifies the call of ``lagom``.
+        attempt: Number, from 0, of Spark's attempt at the driver's task that wrote it.
         address: ZeroMQ address of its server.
         host: Name of its machine.
-        began: When the first attempt began: Unix time.
-        n_trials: How many configurations are wanted, or None for no bound.
-        timeout: Seconds that the search may take, or None.
-        is_over: Whether the run has ended, and no driver is to be looked for.
-        error: What it ended of, if of an error.
+        began: Unix time at which the first attempt began.
+        n_trials: Maximum number of configurations, or None.
+        timeout: Maximum seconds of the search, or None.
+        is_over: Whether the run has ended, so that clients stop looking for a driver.
+        error: The error that ended the run, if any.
     """
 
     run: str
@@ -48,18 +48,18 @@ class DriverRecord(msgspec.Struct, frozen=True):
 
 
 class StopRequestRecord(msgspec.Struct, frozen=True):
-    """A client's request that a run ends; ``reason`` becomes its ending: ``stopped`` or ``interrupted``."""
+    """A client's request to end a run with the ending ``stopped`` or ``interrupted``."""
 
     run: str
     reason: Ending
 
     def __post_init__(self) -> None:
         if self.reason not in (Ending.STOPPED, Ending.INTERRUPTED):
-            raise ValueError(f"no client can end a run as {self.reason}")
+            raise ValueError(f"reason must be stopped or interrupted, got {self.reason}")
 
 
 class LogLineRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A line for the reader, as :class:`~maggy_like.display.base.LogLine` has it."""
+    """A line for the user, see :class:`~maggy_like.display.base.LogLine`."""
 
     trial: int | None
     text: str
@@ -70,8 +70,8 @@ class LogLinesRecord(msgspec.Struct, frozen=True):
     """The driver's newest lines.
 
     Attributes:
-        run: The call of ``lagom``.
-        first: The number of the first of them.
+        run: Identifies the call of ``lagom``.
+        first: The number of the first line.
     """
 
     run: str
@@ -92,15 +92,15 @@ class ControlFiles:
         self._driver, self._stop, self._lines = (f"{path}/{name}.json" for name in ("driver", "stop", "lines"))
 
     def has_folder(self) -> bool:
-        """Whether the run's folder is seen from here."""
+        """Return whether the run's folder is visible from here."""
         return bool(self._fs.exists(self._folder))
 
     def publish(self, record: DriverRecord) -> None:
-        """Say where the driver is, or how it ended."""
+        """Write where the driver is, or how it ended."""
         self._fs.pipe_file(self._driver, msgspec.json.encode(record))
 
     def driver(self) -> DriverRecord | None:
-        """Where the driver of the run is; None where none has recorded it."""
+        """Read where the driver of the run is; None if no driver has written it."""
         return self._read(self._driver, DriverRecord)
 
     def ask_to_stop(self, record: StopRequestRecord) -> None:
@@ -108,33 +108,33 @@ class ControlFiles:
         self._fs.pipe_file(self._stop, msgspec.json.encode(record))
 
     def stop_wanted(self, run: str) -> Ending | None:
-        """The ending that a client asked for in this call of ``lagom``, if one did."""
+        """Read the ending that a client requested for this call of ``lagom``; None if none did."""
         record = self._read(self._stop, StopRequestRecord)
         return record.reason if record is not None and record.run == run else None
 
     def publish_lines(self, record: LogLinesRecord) -> None:
-        """Show lines to the clients."""
+        """Write the newest lines for the clients."""
         self._fs.pipe_file(self._lines, msgspec.json.encode(record))
 
     def lines(self) -> LogLinesRecord | None:
-        """The driver's newest lines, if it has any."""
+        """Read the driver's newest lines; None if there are none."""
         return self._read(self._lines, LogLinesRecord)
 
     def clear(self, run: str) -> None:
-        """Remove the files of earlier calls of ``lagom``, so that no client follows or stops one of those."""
+        """Remove the files of earlier calls of ``lagom``, so that clients follow and stop only this one."""
         kinds: dict[str, type[DriverRecord | StopRequestRecord | LogLinesRecord]] = {
             self._driver: DriverRecord,
             self._stop: StopRequestRecord,
             self._lines: LogLinesRecord,
         }
         for path, kind in kinds.items():
-            with contextlib.suppress(Exception):  # of whatever file system it is: the run does not depend on it
+            with contextlib.suppress(Exception):  # each file system raises its own; the run does not depend on this
                 record = self._read(path, kind)
                 if record is not None and record.run != run:
                     self._fs.rm_file(path)
 
     def _read(self, path: str, kind: type[T]) -> T | None:
-        """An object; None if it is not there, or is being written just now."""
+        """Read a record; None if it does not exist, or is being written."""
         try:
             return msgspec.json.decode(self._fs.cat_file(path), type=kind)
         except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Folders that are given as a path or as the URL of any fsspec file system: checked, joined, tried."""
+"""Folders given as a path or as the URL of any fsspec file system: checked, joined and probed."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from maggy_like.errors import ConfigError
 from maggy_like.storage.file_systems import OBJECT_STORES, is_local, open_url
 
 Folder = Path | str
-"""A folder: a path of this machine, or a URL as text."""
+"""A folder: a path on this machine, or a URL as text."""
 
 PROBE_PATIENCE = 60.0
-"""Seconds that a file system gets to answer before a run begins."""
+"""Seconds that a file system gets for the probe before a run begins."""
 
-REMEDY = "see to its address and your credentials, or pass another"
+REMEDY = "check its address and your credentials, or pass another"
 
 _LONGEST = 300
-"""Characters of an error that a message quotes."""
+"""Maximum characters of an error in a message."""
 
 _WITH_BUCKETS = OBJECT_STORES | {"adl"}
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 
 def within(folder: Folder, name: str) -> Folder:
-    """A folder or file in a folder."""
+    """Return the path or URL of a name in a folder."""
     return folder / name if isinstance(folder, Path) else f"{folder}/{name}"
 
 
-def beside(folder: Folder, name: str) -> Folder:
-    """A folder in the same place."""
+def sibling_of(folder: Folder, name: str) -> Folder:
+    """Return the folder of another name in the same parent."""
     return within(parent_of(folder), name)
 
 
 def parent_of(folder: Folder) -> Folder:
-    """The folder around it."""
+    """Return the folder that contains ``folder``."""
     return folder.parent if isinstance(folder, Path) else folder.rpartition("/")[0]
 
 
 def name_of_folder(folder: Folder) -> str:
-    """Its last part."""
+    """Return the last part of a folder's path or URL."""
     return folder.name if isinstance(folder, Path) else folder.rpartition("/")[2]
 
 
 def local_url(folder: Path) -> str:
-    """The URL by which fsspec knows a folder of this machine: as it is, since it reads no ``%20`` as a space."""
+    """Return fsspec's URL of a path on this machine, without escapes, which fsspec does not decode."""
     return f"file://{folder}"
 
 
 def url_of(folder: Folder) -> str:
-    """The URL by which fsspec knows a folder."""
+    """Return fsspec's URL of a folder."""
     return local_url(folder) if isinstance(folder, Path) else folder
 
 
 def local_path(folder: Folder) -> Path | None:
-    """The path of a folder of this machine (or one that it mounts); None where it is another file system's."""
+    """Return the path of a folder on this machine (or mounted there); None if it is on another file system."""
     if isinstance(folder, Path):
         return folder
     fs, path = open_url(folder)
@@ -72,7 +72,7 @@ def local_path(folder: Folder) -> Path | None:
 
 
 def is_in_memory(folder: Folder) -> bool:
-    """Whether a folder is in memory, which no other process sees."""
+    """Return whether a folder is in fsspec's memory, which other processes cannot read."""
     if isinstance(folder, Path):
         return False
     from fsspec.implementations.memory import MemoryFileSystem
@@ -81,14 +81,14 @@ def is_in_memory(folder: Folder) -> bool:
 
 
 def check_folder(argument: str, given: str | PathLike[str]) -> str:
-    """The path or URL of a folder as text, without a slash at its end.
+    """Return the path or URL of a folder as text, without a slash at its end.
 
     Args:
-        argument: What it was given as, for people; empty where there is but one thing that can be meant.
+        argument: Name of the argument, for messages; empty if it is obvious.
         given: A path or a URL.
 
     Raises:
-        ConfigError: It is none, or a URL that fsspec would read as something else than was meant.
+        ConfigError: It is neither, or a URL that fsspec would probably misread.
     """
     if not isinstance(given, str | PathLike) or not fspath(given).strip():
         raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
@@ -110,9 +110,9 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
         open_url(where)
     except ImportError as error:
         raise ConfigError(_package_is_missing(named, _said(error))) from error
-    except Exception as error:  # of whatever file system it is: some connect at once
+    except Exception as error:  # each file system raises its own; some connect here
         is_unknown = isinstance(error, ValueError) and "rotocol not known" in str(error)
-        remedy = "use a URL that fsspec knows" if is_unknown else REMEDY
+        remedy = "use a protocol that fsspec supports" if is_unknown else REMEDY
         raise ConfigError(f"{named} cannot be opened: {_said(error)}; {remedy}") from error
     return where
 
@@ -128,7 +128,7 @@ def _package_is_missing(named: str, said: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    """An error's message on one line, cut after 300 characters."""
+    """Return an error's message on one line, shortened."""
     said = " ".join(str(error).split()) or type(error).__name__
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
 
@@ -139,44 +139,45 @@ def _check_url(named: str, url: str) -> None:
     if "::" in scheme or "://" in scheme:
         raise ConfigError(
             f"{named} is a chain of file systems, and a cache or an archive does not show at once what "
-            f"others have written; pass {url.rpartition('::')[2]!r}"
+            f"other processes have written; pass {url.rpartition('::')[2]!r}"
         )
     known = _known_schemes()
-    if scheme == "abfss" and scheme not in known:  # the only one of the large stores that comes with its package alone
+    if scheme == "abfss" and scheme not in known:  # fsspec lists this protocol only if its package is installed
         raise ConfigError(_package_is_missing(named, "Install adlfs to access Azure storage"))
     if scheme not in known and scheme.lower() in known:
         raise ConfigError(
-            f"{named} cannot be opened: fsspec knows no {scheme!r}; pass {url.replace(scheme, scheme.lower(), 1)!r}"
+            f"{named} cannot be opened: fsspec does not support {scheme!r}; pass "
+            f"{url.replace(scheme, scheme.lower(), 1)!r}"
         )
     if url != url.strip():
-        raise ConfigError(f"{named} begins or ends with white space; leave it out")
+        raise ConfigError(f"{named} begins or ends with white space; remove it")
     if not path.strip("/"):
-        raise ConfigError(f"{named} names no folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
+        raise ConfigError(f"{named} does not name a folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
     if found := re.search(r"[?*\[]", path):
         raise ConfigError(
-            f"{named} has a {found[0]!r}, which begins a query or a pattern; name a plain folder, and give "
+            f"{named} has a {found[0]!r}, which begins a query or a pattern; pass a plain folder, and set "
             "credentials and options by the environment or by fsspec's configuration files"
         )
     if (plain := unquote(path)) != path:
-        raise ConfigError(f"{named} has percent signs, which fsspec does not read; write {f'{scheme}://{plain}'!r}")
+        raise ConfigError(f"{named} has percent signs, which fsspec does not decode; pass {f'{scheme}://{plain}'!r}")
     if ".." in path.split("/"):
-        raise ConfigError(f"{named} has '..', which an object store takes for a name; leave it out")
+        raise ConfigError(f"{named} has '..', which is an ordinary name in an object store; remove it")
     if scheme in ("file", "local") and not path.startswith("/"):
-        raise ConfigError(f"{named} is relative to the present folder; pass {f'{scheme}:///{path}'!r}")
+        raise ConfigError(f"{named} is relative to the working folder; pass {f'{scheme}:///{path}'!r}")
 
 
 def probe(folder: str) -> None:
-    """Write, read and remove a small file in a run's folder: a folder that is of no use is found before the run begins.
+    """Write, read and remove a small file in a run's folder, so that errors appear before the run begins.
 
     Raises:
-        ConfigError: One of them cannot be done, or not within :data:`PROBE_PATIENCE`.
+        ConfigError: One of these fails, or takes longer than :data:`PROBE_PATIENCE`.
     """
     failed: list[Exception] = []
 
     def try_it() -> None:
         try:
             _write_and_read(folder)
-        except Exception as error:  # of whatever file system it is
+        except Exception as error:  # each file system raises its own
             failed.append(error)
 
     trial = threading.Thread(target=try_it, name="maggy-probe", daemon=True)
@@ -184,8 +185,8 @@ def probe(folder: str) -> None:
     trial.join(PROBE_PATIENCE)
     if trial.is_alive():
         raise ConfigError(
-            f"directory={parent_of(folder)!r} does not answer: no file could be written there in {PROBE_PATIENCE:g} s; "
-            "see that it can be reached from here, or pass another"
+            f"directory={parent_of(folder)!r} does not respond: no file could be written in {PROBE_PATIENCE:g} s; "
+            "check that it can be reached from here, or pass another"
         )
     if failed:
         error = failed[0]
@@ -196,10 +197,10 @@ def probe(folder: str) -> None:
 
 
 def probe_path(folder: Path) -> None:
-    """Make a run's folder, and try in it what its journal needs: a run that could not begin leaves nothing behind.
+    """Make a run's folder and try the operations that its journal needs; after an error, remove the folder.
 
     Raises:
-        ConfigError: It cannot be made, or its file system lacks something.
+        ConfigError: It cannot be made, or its file system does not support an operation.
     """
     exists = folder.exists()
     try:
@@ -216,7 +217,7 @@ def probe_path(folder: Path) -> None:
     except ConfigError:
         _remove_probe(file)
         if not exists:
-            with contextlib.suppress(OSError):  # another driver may have come
+            with contextlib.suppress(OSError):  # another driver may have put files there
                 folder.rmdir()
         raise
     _remove_probe(file)
@@ -225,10 +226,10 @@ def probe_path(folder: Path) -> None:
 def _lacks(folder: Path, operation: str, error: OSError) -> ConfigError:
     where = f"directory={str(folder.parent)!r}"
     if error.errno in _REFUSALS:
-        return ConfigError(f"{where} cannot be written ({error}); make room or fix the access, or pass another")
+        return ConfigError(f"{where} cannot be written ({error}); free space, fix the access, or pass another")
     return ConfigError(
         f"{where} must be on a file system that can {operation}, got {type(error).__name__}: {_said(error)}; use a "
-        "directory on another one, or the URL of a store such as 's3://bucket/runs'"
+        "directory on another file system, or the URL of a store such as 's3://bucket/runs'"
     )
 
 
@@ -239,13 +240,13 @@ def _lock(file: Path) -> None:
 
 
 def _append(file: Path) -> None:
-    """As a journal is written: by a driver, seen by others meanwhile, and once more by the next driver."""
+    """Append as drivers do to a journal: repeatedly, read by others meanwhile, and again by the next driver."""
     for number in range(2):
         with _opened(file) as fd:
             for count in range(2):
                 os.write(fd, b"line\n")
                 if file.read_bytes() != b"line\n" * (2 * number + count + 1):
-                    raise OSError("what was appended is not what is read")
+                    raise OSError("a read returns something else than was appended")
 
 
 def _rename(file: Path) -> None:
@@ -274,7 +275,7 @@ _OPERATIONS: tuple[tuple[str, Callable[[Path], None]], ...] = (
     ("lock files (flock)", _lock),
     ("rename files", _rename),
 )
-_REFUSALS = (errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of a file system that lacks nothing
+_REFUSALS = (errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # from a file system that supports all operations
 
 
 def _write_and_read(folder: str) -> None:
@@ -283,14 +284,14 @@ def _write_and_read(folder: str) -> None:
     _write(fs, path, file, content)
     try:
         if fs.cat_file(file) != content:
-            raise OSError("what was written is not what is read")
+            raise OSError("a read returns something else than was written")
     finally:
-        with contextlib.suppress(Exception):  # some may write and not remove: a run can do without
+        with contextlib.suppress(Exception):  # some users may write but not remove, which is enough for a run
             fs.rm_file(file)
 
 
 def _write(fs: Any, folder: str, file: str, content: bytes) -> None:
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-    if not protocols & _WITH_BUCKETS:  # there, folders need not be made, and a bucket must not
+    if not protocols & _WITH_BUCKETS:  # there, folders need not be made, and a bucket must not be
         fs.makedirs(folder, exist_ok=True)
     fs.pipe_file(file, content)

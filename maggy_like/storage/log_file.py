@@ -1,4 +1,4 @@
-"""A trial's log file, which no flood of output makes grow without bound."""
+"""A trial's log file, whose size is bounded however much the trial prints."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from io import FileIO
 from pathlib import Path
 
 MAX_FILE = 64 << 20
-"""Bytes of a trial's output that stand in its log file from the beginning."""
+"""Bytes to keep from the beginning of a trial's output."""
 
 MAX_END = 64 << 10
-"""Bytes of the output's end that follow them."""
+"""Bytes to keep from the end of the output."""
 
 
 def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
-    """The name of the log file of one of a trial's workers.
+    """Return the name of the log file of one of a trial's workers.
 
     Args:
         trial: The trial's number.
-        rank: The worker's.
-        attempt: Where each attempt has a file of its own (see :mod:`maggy_like.worker.agent.logs`), which one.
+        rank: The worker's rank.
+        attempt: The attempt's number, if each attempt has its own file (see :mod:`maggy_like.worker.agent.logs`).
 
     Example:
         >>> log_name(7), log_name(7, rank=1), log_name(7, attempt=2)
@@ -31,18 +31,18 @@ def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
 
 
 class LogFile:
-    """The beginning of the output whole, then how much was left out, and the last lines.
+    """A file with the beginning of the output, the number of bytes left out, and the last lines.
 
-    A file that cannot be written (a full disk, a folder without permission) costs the trial nothing, and is tried again
-    with the next output.
+    If the file cannot be written (a full disk, a folder without permission), the trial continues, and the next output
+    is another try.
 
     Args:
-        folder: Where it goes; made if it is not there.
+        folder: Its folder; made if it does not exist.
         name: Its name (see :func:`log_name`); a trial's attempts share it.
         cap: Bytes to keep from the beginning, over all attempts.
 
     Attributes:
-        error: Why something could not be written, if so.
+        error: The error of the last failed write, if any.
     """
 
     def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:
@@ -53,35 +53,35 @@ class LogFile:
         self._end = b""
         self._live = b""
         self._live_from = 0
-        self._room = 0
-        self._file: FileIO | None = None  # until the first output comes: a silent trial has none
+        self._space = 0
+        self._file: FileIO | None = None  # until the first output: a trial without output has no file
 
     def write(self, lines: bytes) -> None:
-        """Take in finished lines, in the place of what :meth:`show` has shown."""
+        """Write finished lines in place of what :meth:`show` wrote."""
         if self._file is None:
-            self._room = self._open()
+            self._space = self._open()
         self._withdraw()
-        if self._room and (not self._left_out or self._catch_up()):
-            written = self._append(lines[: self._room])
-            self._room -= written
+        if self._space and (not self._left_out or self._catch_up()):
+            written = self._append(lines[: self._space])
+            self._space -= written
             lines = lines[written:]
         if lines:
             self._left_out += len(lines)
             self._end = (self._end + lines[-MAX_END:])[-MAX_END:]
 
     def show(self, live: bytes) -> None:
-        """Have ``live``, which may yet change, stand at the end of the file."""
+        """Write ``live``, which may still change, at the end of the file."""
         if live == self._live:
             return
         if self._file is None:
-            self._room = self._open()
+            self._space = self._open()
         self._withdraw()
-        if self._file is not None and not self._left_out and 0 < len(live) < self._room:
+        if self._file is not None and not self._left_out and 0 < len(live) < self._space:
             self._live_from = self._size()
             self._live = live[: self._append(live)]
 
     def close(self) -> None:
-        """Write what is known of the end, and close."""
+        """Write the last lines, and close."""
         if self._left_out:
             self._withdraw()
             self._catch_up()
@@ -90,20 +90,20 @@ class LogFile:
                 self._file.close()
 
     def _catch_up(self) -> bool:
-        """Write the note about output that was left out, and the last lines; returns whether all is written."""
+        """Write the note about the bytes left out, and the last lines; return whether all was written."""
         text = self._end
         if (left_out := self._left_out - len(self._end)) > 0:
             cut, _, last = self._end.partition(b"\n")
             text = f"\n... {left_out + len(cut) + 1} bytes left out ...\n".encode() + last
         written = self._append(text)
-        self._room = max(0, self._room - written)
+        self._space = max(0, self._space - written)
         if written:
             self._end = text[written:]
             self._left_out = len(self._end)
         return written == len(text)
 
     def _open(self) -> int:
-        """Make or open the file; how much of the beginning of the output it still takes."""
+        """Open the file, and return how many bytes of the output's beginning it can still take."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = FileIO(self._path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
@@ -113,7 +113,7 @@ class LogFile:
             return 0
 
     def _withdraw(self) -> None:
-        """Take back what was shown, unless another attempt of the trial has written behind it."""
+        """Remove what :meth:`show` wrote, unless another attempt of the trial has written after it."""
         if self._live and self._file is not None:
             with contextlib.suppress(OSError):
                 if self._size() == self._live_from + len(self._live):
@@ -125,7 +125,7 @@ class LogFile:
         return os.fstat(self._file.fileno()).st_size
 
     def _append(self, data: bytes) -> int:
-        """Write as much as can be; how many bytes those were."""
+        """Write as much as possible, and return the number of bytes written."""
         written = 0
         try:
             while self._file is not None and written < len(data):

@@ -1,8 +1,11 @@
-"""Where a run is kept: its name, its folder, and that of its checkpoints, which go by that name."""
+"""The places of a run: its name, its folder, its store of checkpoints, and the agents' own output."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -11,16 +14,27 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
-from maggy_like.processes.working_folder import working_folder
-from maggy_like.storage.folders import Folder, beside, check_folder, local_path, local_url, url_of, within
+from maggy_like.processes.resources import working_folder
+from maggy_like.storage.file_systems import put
+from maggy_like.storage.folders import (
+    Folder,
+    check_folder,
+    local_path,
+    local_url,
+    name_of_folder,
+    sibling_of,
+    url_of,
+    within,
+)
 
 _LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_directory(directory: str | PathLike[str]) -> Folder:
-    """The folder of all runs: a path, made absolute, or a URL."""
+    """Return the folder of all runs: an absolute path, or a URL."""
     if not isinstance(directory, str | PathLike) or not str(directory).strip():
         raise ConfigError(
             f"directory must be the path or URL of a folder, got {directory!r}; leave it out for 'maggy_runs'"
@@ -37,7 +51,7 @@ class RunPaths:
     """Where a run's files are.
 
     Attributes:
-        directory: The folder of its journal and its logs: a path, or a URL where one was given.
+        directory: The folder of its journal and its logs: a path, or a URL if one was given.
         store: The URL of the folder that holds its saved states.
     """
 
@@ -46,18 +60,18 @@ class RunPaths:
 
     @classmethod
     def recorded(cls, folder: Folder, store: str) -> RunPaths:
-        """The paths of a run whose folder is ``folder`` now, and whose journal says ``store``."""
+        """Return the paths of a run in ``folder`` whose journal has ``store``."""
         return cls(folder, store if "://" in store else url_of(within(folder, store) if store else folder))
 
     @property
     def recorded_store(self) -> str:
-        """The store, for the journal: relative where it moves with the run's folder."""
+        """The store for the journal: relative if it is in the run's folder, so that it can be moved with it."""
         root = url_of(self.directory)
         return self.store[len(root) :].strip("/") if f"{self.store}/".startswith(f"{root}/") else self.store
 
     @property
     def journal(self) -> str:
-        """The folder of its journal, as text."""
+        """The folder of its journal as text."""
         return str(self.directory)
 
     @property
@@ -67,48 +81,145 @@ class RunPaths:
 
     @property
     def log_copies(self) -> str:
-        """URL of the folder for logs of workers that do not see that one; empty where the store is no other place."""
+        """URL of the folder for logs of workers that do not see ``logs``; empty if the store is in the run's folder."""
         return "" if self.has_own_store else f"{self.store}/logs"
 
     @property
     def has_own_store(self) -> bool:
-        """Whether its states are in its own folder, where they are by default."""
+        """Whether its states are in its own folder, as by default."""
         return self.store == store_url(None, self.directory)
 
     def of_sibling(self, name: str) -> RunPaths:
-        """The paths of another run that lies beside this one."""
-        directory = beside(self.directory, name)
-        return RunPaths(directory, store_url(None, directory) if self.has_own_store else str(beside(self.store, name)))
+        """Return the paths of another run in the same places."""
+        directory = sibling_of(self.directory, name)
+        return RunPaths(
+            directory, store_url(None, directory) if self.has_own_store else str(sibling_of(self.store, name))
+        )
 
 
 def check_name(name: str) -> str:
-    """A run's name, fit for a folder."""
+    """Check that a name can be a run's: it must also be the name of a folder."""
     if isinstance(name, str) and len(name) > _LONGEST:
-        raise ConfigError(f"name={name[:40]!r}... has {len(name)} characters; use at most {_LONGEST}")
+        raise ConfigError(f"name must have at most {_LONGEST} characters, got {len(name)}: {name[:40]!r}...")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name={name!r} cannot name a folder; use the letters a to z and A to Z, digits, '.', '_' and '-', and "
-            "begin with a letter or a digit"
+            f"name must be the name of a folder, got {name!r}; use the letters a to z and A to Z, digits, '.', '_' and "
+            "'-', and begin with a letter or a digit"
         )
     return name
 
 
 def default_name(train_fn: Callable[..., Any]) -> str:
-    """A new run's name: the function's, the time, and four characters that make it its own."""
+    """Return a new run's name: the function's, the time, and four random characters."""
     function = re.sub(r"[^A-Za-z0-9._-]", "", getattr(train_fn, "__name__", "")).lstrip("._-") or "run"
     return f"{function}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
 def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
-    """The URL of a run's checkpoints: in its own folder, or in one of the same name elsewhere.
+    """Return the URL of a run's checkpoints: in its own folder, or in one of its name in ``store``.
 
     Args:
-        store: The folder of all runs' checkpoints, checked; None for the run's own.
-        folder: The run's own.
+        store: The checked folder of all runs' checkpoints; None for the run's own folder.
+        folder: The run's own folder.
         name: The run's name.
     """
     if store is None:
         return url_of(within(folder, "checkpoints"))
     where = f"{store}/{name}"
     path = local_path(where)
-    return where if path is None else local_url(path)  # workers have present folders of their own
+    return where if path is None else local_url(path)  # not relative: a worker has another working folder
+
+
+@dataclass(frozen=True)
+class Store:
+    """Choose where a run saves its states, and how many it keeps. ``store="s3://..."`` is ``Store("s3://...")``.
+
+    Args:
+        url: Path or URL of a folder in which each run has a folder of its name for its states. Set it if ``directory``
+            is not shared by all hosts. By default, the states are in ``directory``.
+        keep_checkpoints: Number of a trial's newest states to keep, in addition to that of its best value.
+
+    Raises:
+        ConfigError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, store=Store("s3://bucket/states", keep_checkpoints=1))
+    """
+
+    url: str | PathLike[str] | None = None
+    keep_checkpoints: int = 2
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            object.__setattr__(self, "url", check_folder("store", self.url))
+        object.__setattr__(self, "keep_checkpoints", whole("keep_checkpoints", self.keep_checkpoints, least=1))
+
+
+def read_store(store: Any) -> Store:
+    """Return the :class:`Store` of an argument: a store, its path or URL, or None for the default.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(store, Store):
+        return store
+    if store is not None and not isinstance(store, str | PathLike):
+        raise ConfigError(f"store must be the path or URL of a folder, or a Store, got {store!r}")
+    return Store(store)
+
+
+COPY_PATIENCE = 10.0
+"""Seconds for copying the files to a store."""
+
+
+class OutputFolder:
+    """The folder for the output of agents and fork servers outside of trials, which helps when one dies.
+
+    It is ``workers`` in the run's folder. For a run at a URL it is a temporary folder, whose files are moved to
+    ``workers`` at the end.
+
+    Args:
+        directory: The run's folder.
+
+    Attributes:
+        path: Its path on this machine.
+    """
+
+    def __init__(self, directory: Folder) -> None:
+        own = local_path(directory)
+        self._url = f"{directory}/workers" if own is None else ""
+        self._is_tried = False
+        made = tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(directory)}-") if own is None else ""
+        self.path = Path(made) if own is None else own / "workers"
+
+    def move(self, *, is_away: bool = False) -> str:
+        """Move the files to the run's folder at a URL, with a single try.
+
+        Args:
+            is_away: If True, the store is unavailable, and the files stay.
+
+        Returns:
+            A line with their place; empty for a run at a path, and without output.
+        """
+        if not self._url or not self.path.exists() or self._is_tried:
+            return ""
+        self._is_tried = True
+        files = [file for file in self.path.iterdir() if file.stat().st_size]
+        arrived: list[Path] = []
+        copying = threading.Thread(target=self._copy, args=(files, arrived), name="maggy-output", daemon=True)
+        if files and not is_away:
+            copying.start()
+            copying.join(COPY_PATIENCE)
+        if len(arrived) < len(files):
+            return f"the workers' own output is in {self.path}"
+        shutil.rmtree(self.path, ignore_errors=True)
+        return f"the workers' own output is in {self._url}" if files else ""
+
+    def _copy(self, files: list[Path], arrived: list[Path]) -> None:
+        """Copy files until the store refuses one."""
+        for file in files:
+            try:
+                put(f"{self._url}/{file.name}", file.read_bytes())
+            except Exception:  # each file system raises its own; the files stay, and move() returns their place
+                return
+            arrived.append(file)

@@ -1,3 +1,3 @@
-"""The user's training function: what it takes, how it travels, and how it is called."""
+"""The user's training function: its parameters, its pickled form and its call in a trial."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the caller's script has set in modules, which processes of trials import anew and find as they are written."""
+"""Hints about settings that the caller's script made in modules, which each trial imports again and so does not see."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from maggy_like.processes.installation import is_installed
+from maggy_like.processes.imports import is_installed
 from maggy_like.protocol.task import Isolation
-from maggy_like.protocol.texts import encodable, shortened
-from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.own_imports import parsed
-from maggy_like.train_function.references import code_objects, own_functions, references
+from maggy_like.protocol.values import encodable, shortened
+from maggy_like.train_function.code import code_objects, own_functions, references
+from maggy_like.train_function.modules import modules_of, parsed
 
 MAX_CHARACTERS = 1 << 17
-"""Of a module that is read: larger ones are generated, not settings."""
+"""Size of a module up to which it is read: larger ones are generated, not settings."""
 
 MAX_NAMED = 3
-"""Names that a hint has."""
+"""Names that a hint mentions."""
 
 
 def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str, ...]:
     """Return hints about settings that the function uses, that were made in this process, and that no trial will see.
 
     Args:
-        isolation: That of the trials: in this process they see all that it has.
+        isolation: The trials' isolation; with ``none`` they run in this process and see everything.
     """
     if isolation == "none":
         return ()
@@ -37,19 +36,19 @@ def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str
     if changed := list(_changed_names(train_fn)):
         more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
         hints.append(
-            f"{', '.join(changed[:MAX_NAMED])}{more}: trials import modules anew, so they find the value in the "
+            f"{', '.join(changed[:MAX_NAMED])}{more}: trials import modules again, so they find the value in the "
             "source; set it inside train_fn, or pass it as an argument with functools.partial"
         )
     if calls := list(_changed_libraries(train_fn)):
         hints.append(
-            f"{', '.join(calls)} was called here and has no effect in the trials, which import the package anew; "
+            f"{', '.join(calls)} was called here and has no effect in the trials, which import the package again; "
             "call it inside train_fn"
         )
     return tuple(map(encodable, hints))
 
 
 def _changed_names(train_fn: Callable[..., Any]) -> Iterator[str]:
-    """Names of the user's own modules that the function reads, with their values here and in the source."""
+    """Yield a description of each changed constant of the user's modules that the function reads."""
     modules: dict[str, types.ModuleType] = {}
     words: set[str] = set()
     for function in own_functions(train_fn):
@@ -68,7 +67,7 @@ def _changed_names(train_fn: Callable[..., Any]) -> Iterator[str]:
 
 
 def _constants(module: types.ModuleType) -> dict[str, Any]:
-    """What a module's source sets to a literal, and to nothing else."""
+    """Return the names that a module's source sets only once, to a literal."""
     tree = parsed(_source(module))
     stored = Counter(
         name
@@ -93,7 +92,9 @@ def _constants(module: types.ModuleType) -> dict[str, Any]:
         )
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or not isinstance(target, ast.Name):
             continue
-        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # it is computed
+        with contextlib.suppress(
+            ValueError, TypeError, SyntaxError, MemoryError, RecursionError
+        ):  # the value is computed
             value = ast.literal_eval(node.value)
             is_registry = isinstance(value, dict | list | set) and (not value or target.id in read)
             if stored[target.id] == 1 and not stored["*"] and not is_registry:
@@ -110,18 +111,18 @@ def _source(module: types.ModuleType) -> bytes:
 
 
 def _differs(current: Any, written: Any) -> bool:
-    with contextlib.suppress(Exception):  # of an array, a comparison gives no truth value
+    with contextlib.suppress(Exception):  # comparing arrays gives no truth value
         return bool(current != written)
     return True
 
 
 def _changed_libraries(train_fn: Callable[..., Any]) -> Iterator[str]:
-    """The calls by which settings of a library that the function uses were changed."""
-    if not any(own_functions(train_fn)):  # a function of a package takes its settings along
+    """Yield the calls that changed settings of a library that the function uses."""
+    if not any(own_functions(train_fn)):  # a function of an installed package finds its settings there
         return
     changed = []
     for package, call, is_default in _SETTINGS:
-        with contextlib.suppress(Exception):  # it is of another version
+        with contextlib.suppress(Exception):  # another version of the package may differ
             if package in sys.modules and not is_default(sys.modules[package]):
                 changed.append((package, call))
     used = {name.partition(".")[0] for name in modules_of(train_fn)} if changed else ()
@@ -146,4 +147,4 @@ _SETTINGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         lambda it: not it.are_deterministic_algorithms_enabled(),
     ),
 )
-"""A package, the call that changes its settings, and whether a package has those with which it begins."""
+"""A package, the call that changes a setting, and a test whether the setting has its default."""

@@ -1,24 +1,26 @@
-"""Loads the training function in a trial's process, with the ``__main__``, sources and logging of the caller's."""
+"""The training function in a trial's process: loaded with the caller's sources and logging, and its arguments."""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import io
 import linecache
+import logging
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from maggy_like.protocol.task import WorkerTask
-from maggy_like.train_function.logging_config import set_up_logging
+from maggy_like.protocol.task import LoggerSettings, LogSettings, WorkerTask
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
     """Unpickle the training function; it comes from the driver that launched us, not from a socket.
 
-    In a process of its own it then finds what the caller's process has: a ``__main__`` with the functions and classes
-    that it uses, so that multiprocessing can pickle those by name; the text of notebook cells, for tracebacks; logging.
+    A trial's own process gets what the caller's process has: a ``__main__`` with the functions and classes that the
+    function uses, so that multiprocessing can pickle them by name; the text of notebook cells, for tracebacks; logging.
     """
     unpickler = _Unpickler(io.BytesIO(task.train_fn))
     function: Callable[..., Any] = unpickler.load()
@@ -32,7 +34,7 @@ def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
 
 
 def _enter_main(names: Mapping[str, Any]) -> None:
-    """Make a ``__main__`` that has ``names``. It has no file: no process must run the caller's script again."""
+    """Make a ``__main__`` with ``names``, but without a file: no process must run the caller's script again."""
     main = types.ModuleType("__main__")
     vars(main).update((name, value) for name, value in names.items() if not name.startswith("__"))
     sys.modules["__main__"] = main
@@ -42,7 +44,7 @@ class _Unpickler(pickle.Unpickler):
     """Unpickles what cloudpickle has pickled.
 
     Attributes:
-        main_globals: Those of functions that were pickled by value because they are ``__main__``'s: all in one dict.
+        main_globals: The globals, one dict, of functions that were pickled by value because they are of ``__main__``.
     """
 
     def __init__(self, data: io.BytesIO) -> None:
@@ -59,3 +61,68 @@ class _Unpickler(pickle.Unpickler):
         if globals.get("__name__") == "__main__":
             self.main_globals = globals
         return cloudpickle._make_function(code, globals, *rest)
+
+
+def set_up_logging(settings: LogSettings) -> None:
+    """Configure this process's logging; a logger that already has handlers, from an imported module, keeps them."""
+    logging.disable(settings.disabled)
+    _set_up(logging.getLogger(), settings.root)
+    for name, wanted in settings.named.items():
+        _set_up(logging.getLogger(name), wanted)
+
+
+def _set_up(logger: logging.Logger, wanted: LoggerSettings) -> None:
+    if wanted.level:
+        logger.setLevel(wanted.level)
+    if logger.handlers or not wanted.handlers:
+        return
+    logger.propagate = wanted.propagate
+    for settings in wanted.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setLevel(settings.level)
+        handler.setFormatter(_formatter(settings.formatter))
+        logger.addHandler(handler)
+
+
+def _formatter(pickled: bytes) -> logging.Formatter | None:
+    """Unpickle a formatter; return Python's default if it needs what is not installed here."""
+    with contextlib.suppress(Exception):
+        formatter: logging.Formatter | None = pickle.loads(pickled) if pickled else None
+        return formatter
+    return logging.Formatter(logging.BASIC_FORMAT)
+
+
+INJECTED = ("reporter", "config", "budget")
+"""Parameters of a training function that the runtime fills, not the search space."""
+
+
+class HasBudget(Protocol):
+    """An object that can be passed as ``reporter``."""
+
+    @property
+    def budget(self) -> int:
+        """Steps granted."""
+
+
+def arguments_for(
+    parameters: Iterable[inspect.Parameter], config: Mapping[str, Any], reporter: HasBudget
+) -> dict[str, Any]:
+    """Return the arguments of a training function that the configuration or the runtime fills.
+
+    Args:
+        parameters: The function's parameters: names of the search space, ``reporter``, ``config`` (all parameters as a
+            dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
+    """
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            arguments = {**config, **arguments}
+        elif parameter.name in config:
+            arguments[parameter.name] = config[parameter.name]
+        elif parameter.name == "reporter":
+            arguments["reporter"] = reporter
+        elif parameter.name == "config":
+            arguments["config"] = dict(config)
+        elif parameter.name == "budget":  # is read only then: see Reporter.budget
+            arguments["budget"] = reporter.budget
+    return arguments

@@ -1,4 +1,4 @@
-"""Whether the search space and the runtime fill the parameters of a training function."""
+"""Checks that the search space and the runtime fill the parameters of a training function."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.train_function.arguments import INJECTED
-from maggy_like.train_function.names import name_of
+from maggy_like.train_function.code import name_of
+from maggy_like.train_function.load import INJECTED
 from optimizers.checks import did_you_mean, short
 from optimizers.space.search_space import SearchSpace
 
 
 def check_order(train_fn: Any, searchspace: Any) -> None:
-    """Check that the function and its search space are not given in each other's place.
+    """Check that the function and its search space are not swapped.
 
     Raises:
         TrainFunctionError: They are.
@@ -24,18 +24,20 @@ def check_order(train_fn: Any, searchspace: Any) -> None:
     if isinstance(train_fn, SearchSpace | Mapping):
         remedy = f"lagom({name_of(searchspace)}, space)" if callable(searchspace) else "lagom(train_fn, space)"
         raise TrainFunctionError(f"train_fn must be a function, got the search space {train_fn!r}; call {remedy}")
-    if type(searchspace).__name__ == "AblationStudy":  # whose room is above this one
-        raise TrainFunctionError("lagom searches a search space, and got a study; call ablate(train_fn, study)")
+    if type(searchspace).__name__ == "AblationStudy":  # a class of a layer above this one
+        raise TrainFunctionError(
+            "the search space must be a dict or a SearchSpace, got a study; call ablate(train_fn, study)"
+        )
 
 
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source: str = "the search space") -> None:
-    """Check that every parameter of ``train_fn`` is filled, and every name of the space is taken.
+    """Check that every parameter of ``train_fn`` is filled, and that it accepts every name of the space.
 
     Args:
-        source: What people call the space.
+        source: What messages call the space.
 
     Raises:
-        TrainFunctionError: One is not.
+        TrainFunctionError: A parameter is not filled, or a name is not accepted.
     """
     check_function(train_fn)
     name = name_of(train_fn)
@@ -51,19 +53,19 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             continue
         elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise TrainFunctionError(
-                f"parameter {parameter.name!r} of {name} is positional-only; parameters are given by name"
+                f"parameter {parameter.name!r} of {name} is positional-only, and arguments are passed by name; remove "
+                f"the '/' from its signature"
             )
         elif parameter.default is inspect.Parameter.empty:
             _check_filled(name, parameter.name, space, source)
     for given in space.names:
         if given in INJECTED:
             raise TrainFunctionError(
-                f"{source} has a parameter {given!r}, but {name} gets its {given!r} from the "
-                "runtime; choose another name"
+                f"{source} has a parameter {given!r}, but {name} gets its {given!r} from the runtime; use another name"
             )
         if not takes_all and (keyword.iskeyword(given) or not given.isidentifier()):
             raise TrainFunctionError(
-                f"{name} cannot have a parameter {given!r}, which {source} sets: it is no Python identifier; take "
+                f"{name} cannot have a parameter {given!r}, which {source} sets: it is not a Python identifier; take "
                 f"config (a dict of all) and use config[{given!r}], or take **parameters"
             )
         if given not in parameters and not takes_all:
@@ -74,10 +76,10 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
 
 
 def check_function(train_fn: Any) -> None:
-    """Check that ``train_fn`` can be called, and that a call trains: one of a class, say, only makes an object.
+    """Check that ``train_fn`` can be called, and that a call trains: calling a class only creates an object.
 
     Raises:
-        TrainFunctionError: It cannot, or does not.
+        TrainFunctionError: It cannot be called, or a call does not train.
     """
     if not callable(train_fn):
         raise TrainFunctionError(
@@ -91,7 +93,7 @@ def check_function(train_fn: Any) -> None:
         kind, training = model
         raise TrainFunctionError(
             f"train_fn must be a function that trains, got the {kind} {name}; use a def that creates the "
-            f"{'model' if is_class else 'model anew in each trial'} and {training}"
+            f"{'model' if is_class else 'model in each trial'} and {training}"
         )
     if is_class:
         raise TrainFunctionError(
@@ -101,12 +103,12 @@ def check_function(train_fn: Any) -> None:
     for function in (called, type(called).__call__):
         if inspect.iscoroutinefunction(function):
             raise TrainFunctionError(
-                f"{name} is an async function, a call of which runs nothing; pass a function that calls "
+                f"{name} is an async function, and calling it runs nothing; pass a function that calls "
                 f"asyncio.run({name}(...))"
             )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TrainFunctionError(
-                f"{name} has a yield, so it is a generator, a call of which runs nothing; call "
+                f"{name} has a yield, so it is a generator, and calling it runs nothing; call "
                 "reporter.report(...) instead, or return the value"
             )
 
@@ -118,11 +120,11 @@ _MODELS = {
     ("keras", "Layer"): ("Keras model", "calls model.fit(..., callbacks=[KerasReport(reporter)])"),
     ("torch", "Module"): ("torch module", "trains it, with reporter.report(...) in the loop"),
 }
-"""By package and base class: what people call such a model, and how a function trains it."""
+"""By package and base class: the name of such a model, and how a function trains it."""
 
 
 def _kind_of_model(kind: type) -> tuple[str, str] | None:
-    """Look a class up among the models of large libraries, none of which is imported for it."""
+    """Look up a class among the models of large libraries, without importing any of them."""
     bases = [(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__]
     return next((model for base, model in _MODELS.items() if base in bases), None)
 
@@ -139,5 +141,5 @@ def _check_filled(function: str, name: str, space: SearchSpace, source: str) -> 
     if space.domains[name].when:
         raise TrainFunctionError(
             f"parameter {name!r} of {function} is conditional in the search space, so it is not always "
-            f"given; give it a default, such as {name}=None"
+            f"set; give it a default, such as {name}=None"
         )

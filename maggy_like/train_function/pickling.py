@@ -1,22 +1,25 @@
-"""A training function as bytes for the workers; where it cannot be pickled, what in it is the reason."""
+"""The training function as bytes for the workers, with the sources and the logging of this process."""
 
 from __future__ import annotations
 
 import io
+import linecache
+import logging
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.processes.pickles import Pickler
-from maggy_like.protocol.task import Isolation
-from maggy_like.protocol.texts import encodable
-from maggy_like.train_function.names import name_of
-from maggy_like.train_function.references import references
+from maggy_like.processes.imports import is_installed
+from maggy_like.processes.pickles import Pickler, dumps
+from maggy_like.protocol.task import HandlerSettings, Isolation, LoggerSettings, LogSettings
+from maggy_like.protocol.values import encodable
+from maggy_like.train_function.code import name_of, own_functions, references
 
 LARGE = 50_000_000
-"""Bytes of a variable that is worth a hint, since each worker receives and loads it."""
+"""Size in bytes from which a variable is worth a hint, since each worker receives and loads it."""
 
 _MAX_NAMED = 3
 
@@ -27,21 +30,20 @@ _OF_SPARK = (
 
 
 def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
-    """The function as bytes for the workers.
+    """Return the function as bytes for the workers.
 
     Raises:
-        TrainFunctionError: It holds something that cannot be sent, which the message names.
+        TrainFunctionError: It holds something that cannot be sent; the message gives its name.
     """
     return pickle_named(train_fn, name_of(train_fn))
 
 
 def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolation) -> tuple[str, ...]:
-    """Return a hint about the large variables that travel with the function.
+    """Return a hint about the large variables that are sent with the function.
 
     Args:
-        train_fn: The function.
-        payload: The function, pickled.
-        isolation: That of the trials: in this process nothing is sent.
+        payload: The pickled function.
+        isolation: The trials' isolation; with ``none`` they run in this process and nothing is sent.
     """
     if isolation == "none" or len(payload) <= LARGE:
         return ()
@@ -57,7 +59,7 @@ def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolatio
 
 
 def _large_variables(function: Any, seen: set[int]) -> Iterator[tuple[int, str]]:
-    """Size and name of the large values that a function brings along, by itself or with another one."""
+    """Yield size and name of the large values that a function holds, directly or by another function."""
     held = function.__self__ if isinstance(function, types.MethodType) else function
     for _, name, value in references(held):
         if id(value) in seen:
@@ -69,7 +71,7 @@ def _large_variables(function: Any, seen: set[int]) -> Iterator[tuple[int, str]]
 
 
 class _Counter(io.RawIOBase):
-    """A file that counts what is written to it, and keeps nothing."""
+    """A file that only counts the bytes written to it."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -84,24 +86,24 @@ class _Counter(io.RawIOBase):
 
 
 def _size(value: Any) -> int:
-    """Bytes of a value as it is sent; 0 if it can only be sent with what holds it."""
+    """Return the size of a pickled value in bytes; 0 if it cannot be pickled by itself."""
     counter = _Counter()
     try:
         _Pickler(counter).dump(value)
-    except Exception:  # objects may raise anything
+    except Exception:  # an object's own methods may raise anything
         return 0
     return counter.size
 
 
 def pickle_named(value: Any, what: str) -> bytes:
-    """A value as bytes for the workers.
+    """Return a value as bytes for the workers.
 
     Args:
-        value: A function, most of the time.
-        what: It, in words, for the message.
+        value: Usually a function.
+        what: The value's name in messages.
 
     Raises:
-        TrainFunctionError: It is or holds something that cannot be sent, which the message names.
+        TrainFunctionError: It is or holds something that cannot be sent; the message gives its name.
     """
     try:
         return _dumps(value)
@@ -114,7 +116,7 @@ def pickle_named(value: Any, what: str) -> bytes:
         if isinstance(error, _Useless):
             remedy = "pass its value"
         elif type(found).__module__.startswith("pyspark."):
-            why, remedy = ": Spark's sessions and tables are the driver's alone", _OF_SPARK
+            why, remedy = ": Spark's sessions and tables exist only on the driver", _OF_SPARK
         raise TrainFunctionError(
             f"{what} uses {where} {name!r} of type {type(found).__name__}, which cannot be sent "
             f"to the workers{why}; {remedy}"
@@ -122,17 +124,17 @@ def pickle_named(value: Any, what: str) -> bytes:
 
 
 class _Useless(TypeError):
-    """What can be pickled would not work in a trial."""
+    """A value that can be pickled would not work in a trial."""
 
 
 class _Pickler(Pickler):
-    """Refuses what would not work in a trial."""
+    """Rejects what would not work in a trial."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj).__name__ == "Broadcast" and type(obj).__module__.startswith("pyspark."):
-            raise _Useless("Spark loads it in its own tasks alone, and a trial has a process of its own")
+            raise _Useless("Spark loads it only in its own tasks, and a trial has its own process")
         if type(obj).__name__ in ("SparkSession", "DataFrame") and type(obj).__module__.startswith("pyspark.sql."):
-            raise TypeError("it is the driver's alone")  # those of Spark Connect are pickled, and fail as they arrive
+            raise TypeError("it exists only on the driver")  # those of Spark Connect can be pickled, but not loaded
         return super().reducer_override(obj)
 
 
@@ -150,3 +152,56 @@ def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
             inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
             return inner or (where, name, value)
     return None
+
+
+MAX_SOURCE = 100_000
+"""Maximum characters of a file whose text is sent with the function."""
+
+
+def sources_of(train_fn: Callable[..., Any]) -> dict[str, str]:
+    """Return the text of the files and notebook cells of functions pickled by value, for tracebacks."""
+    names = {function.__code__.co_filename for function in own_functions(train_fn) if function.__module__ == "__main__"}
+    texts = {name: "".join(linecache.getlines(name)) for name in sorted(names)}
+    return {name: text for name, text in texts.items() if 0 < len(text) <= MAX_SOURCE}
+
+
+def read_logging() -> LogSettings:
+    """Return the levels of all loggers, and the handlers of the root logger and of the user's loggers.
+
+    Handlers of an installed library's loggers are left out, since the library makes them in the trial's process too.
+    """
+    manager = logging.root.manager
+    found = {name: _read(it) for name, it in list(manager.loggerDict.items()) if isinstance(it, logging.Logger)}
+    named = {name: settings for name, settings in found.items() if settings != LoggerSettings()}
+    return LogSettings(_read(logging.root), named, manager.disable)
+
+
+def _read(logger: logging.Logger) -> LoggerSettings:
+    handlers: Sequence[logging.Handler] = [handler for handler in logger.handlers if _writes_to_stream(handler)]
+    if not handlers:  # what the caller logs to a file, a trial logs to its own log file
+        handlers = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)][:1]
+    if not handlers or (logger is not logging.root and is_installed(logger.name)):
+        return LoggerSettings(logger.level)
+    shown = tuple(HandlerSettings(handler.level, _pickled(handler.formatter)) for handler in handlers)
+    return LoggerSettings(logger.level, shown, logger.propagate)
+
+
+def _writes_to_stream(handler: logging.Handler) -> bool:
+    """Return whether a handler writes to the terminal or the notebook."""
+    if type(handler).__module__.startswith("rich."):
+        return True
+    if not isinstance(handler, logging.StreamHandler) or isinstance(handler, logging.FileHandler):
+        return False
+    standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return type(handler) is logging.StreamHandler or any(handler.stream is stream for stream in standard)
+
+
+def _pickled(formatter: logging.Formatter | None) -> bytes:
+    if formatter is None:
+        return b""
+    try:
+        return dumps(formatter)
+    except Exception:  # it may hold a connection; its format is still useful
+        plain = logging.Formatter(datefmt=formatter.datefmt)
+        plain._fmt, plain._style = formatter._fmt, formatter._style
+        return dumps(plain)

@@ -1,4 +1,4 @@
-"""A script as a training function: what it is sent as, and how a worker runs it."""
+"""A script as a training function: how it is sent, and how a worker runs it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 from maggy_like.errors import TrainFunctionError
 
 MAX_BYTES = 16_000_000
-"""Size of a script and of what it imports from its folder."""
+"""Maximum size of a script with the modules that it imports from its folder."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A script of Python, to be called as a function.
+    """A Python script that can be called like a function.
 
     Attributes:
-        path: Its file on the driver's machine, absolute.
-        args: What ``sys.argv`` has behind its path.
-        files: The script, and what it imports from its folder, by path in that folder.
+        path: Absolute path of its file on the driver's machine.
+        args: The arguments in ``sys.argv`` after its path.
+        files: The script and the modules that it imports from its folder, by path in that folder.
     """
 
     path: str
@@ -34,14 +34,14 @@ class Script:
     files: Mapping[str, bytes]
 
     @property
-    def __name__(self) -> str:  # by which messages call a function
+    def __name__(self) -> str:  # the name of a function in messages
         return os.path.basename(self.path)
 
     def __call__(self) -> None:
-        """Run it as ``__main__``: from its own folder where that is seen here, else from a copy.
+        """Run it as ``__main__``: from its own folder if that exists here, else from a copy.
 
         Raises:
-            SystemExit: It has called ``sys.exit`` with something else than success.
+            SystemExit: It called ``sys.exit`` with a failure.
         """
         if self._is_seen():
             self._run(self.path)
@@ -68,11 +68,11 @@ class Script:
         except SystemExit as error:
             if error.code not in (None, 0):
                 raise
-        finally:  # where the process goes on with other work
+        finally:  # the process may continue with other work
             sys.argv, sys.path, sys.modules["__main__"] = argv, search_path, caller
 
     def _is_seen(self) -> bool:
-        """Whether the folder is here too, with the same files."""
+        """Return whether the folder exists here too, with the same files."""
         folder = Path(self.path).parent
         try:
             return all((folder / name).read_bytes() == data for name, data in self.files.items())
@@ -83,39 +83,35 @@ class Script:
 def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Script:
     """Read a script and the modules that it imports from its folder.
 
-    Args:
-        path: Its file.
-        args: Its arguments.
-
     Raises:
-        TrainFunctionError: It cannot be read, is no Python, or brings too much along.
+        TrainFunctionError: An argument is not valid, or the script cannot be read, is not Python or is too large.
     """
     if isinstance(args, str) or not isinstance(args, Sequence):
-        raise TrainFunctionError(f"args must be a list of words, as in ['--epochs', '3'], got {args!r}")
+        raise TrainFunctionError(f"args must be a list of arguments, got {args!r}; use ['--epochs', '3']")
     if not isinstance(path, str | PathLike):
-        raise TrainFunctionError(f"the script must be the path of a file, got {path!r}; pass a function to run(...)")
+        raise TrainFunctionError(f"the script must be the path of a file, got {path!r}; use run(...) for a function")
     file = Path(path).expanduser().absolute()
     try:
         text = file.read_bytes()
     except OSError as error:
         raise TrainFunctionError(
-            f"the script {str(path)!r} cannot be read ({error.strerror}); pass the path of a file of Python"
+            f"the script {str(path)!r} cannot be read ({error.strerror}); pass the path of a Python file"
         ) from error
     try:
         compile(text, str(file), "exec")
     except (SyntaxError, ValueError) as error:
-        raise TrainFunctionError(f"the script {str(path)!r} is no Python: {error}") from error
+        raise TrainFunctionError(f"the script {str(path)!r} is not valid Python: {error}") from error
     files = _with_imports(file)
     if (size := sum(map(len, files.values()))) > MAX_BYTES:
         raise TrainFunctionError(
-            f"the script {str(path)!r} and the modules that it imports from its folder have {size / 1e6:.0f} MB, and "
-            f"{MAX_BYTES / 1e6:.0f} MB are sent at most; install the larger of them where the workers run"
+            f"the script {str(path)!r} and the modules that it imports from its folder must have at most "
+            f"{MAX_BYTES / 1e6:.0f} MB, got {size / 1e6:.0f} MB; install the larger modules where the workers run"
         )
     return Script(str(file), tuple(map(str, args)), files)
 
 
 def _with_imports(script: Path) -> dict[str, bytes]:
-    """A script, and what it imports from its folder, and so on: modules, and whole packages."""
+    """Return a script and what it imports from its folder, directly or not: modules, and whole packages."""
     folder, found, waiting = script.parent, dict[str, bytes](), [script]
     while waiting:
         file = waiting.pop()
@@ -125,15 +121,15 @@ def _with_imports(script: Path) -> dict[str, bytes]:
         found[name] = file.read_bytes()
         for module in _imported(found[name]):
             waiting += (folder / module).rglob("*.py")
-            waiting += [beside] if (beside := folder / f"{module}.py").is_file() else []
+            waiting += [neighbour] if (neighbour := folder / f"{module}.py").is_file() else []
     return found
 
 
 def _imported(text: bytes) -> Iterator[str]:
-    """The first parts of the names of the modules that a file imports; a package's own parts come with it."""
+    """Yield the top-level names of the modules that a file imports."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # whoever imports it hears of this
+    except (SyntaxError, ValueError):  # its import raises this error
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -8,9 +8,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from maggy_like.processes.address_space import TOO_LITTLE_MEMORY, address_space, too_small
-from maggy_like.processes.installation import is_installation
-from maggy_like.processes.module_path import module_path
+from maggy_like.processes.imports import is_installation, module_path
+from maggy_like.processes.resources import TOO_LITTLE_MEMORY, address_space, too_small
 from maggy_like.protocol.task import DriverProcess
 
 MAX_SHOWN = 6

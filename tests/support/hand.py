@@ -14,13 +14,13 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
 )
 from maggy_like.driver.state_machine.run import Options
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Finished,
     Reported,
     ToWorker,
 )
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Optimizer
 from optimizers.core.events import Event
 from optimizers.core.study import Study

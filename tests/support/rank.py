@@ -9,13 +9,13 @@ from maggy_like.driver.state_machine.inputs import (
     Input,
     TrialSaid,
 )
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Finished,
     OutcomeKind,
     ToWorker,
 )
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.study import Study
 from optimizers.core.trial import FailureKind
 from optimizers.schedulers.asha import ASHA

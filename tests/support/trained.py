@@ -12,8 +12,8 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.run import TrainingPlan
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import TrialCreated
 
 GANG = 2

@@ -23,8 +23,8 @@ import pyspark.daemon
 import warm_server
 from warm_processes import WarmPopen, WarmServer
 
+from maggy_like.processes.lifeline import is_supported
 from maggy_like.processes.zygote.become import set_base
-from maggy_like.processes.zygote.sibling import is_supported
 
 CONF = {"spark.python.daemon.module": Path(__file__).stem} if is_supported() else {}
 """Settings of a session whose Java process finds this file; see :func:`found`."""

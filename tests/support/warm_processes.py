@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any, ClassVar
 
-from maggy_like.processes.zygote.request import STARTED, Request, send
+from maggy_like.processes.zygote.become import STARTED, Request, send_request
 
 MODULES = ("maggy_like.processes.zygote", "maggy_like.driver.proposer")
 
@@ -50,7 +50,7 @@ class WarmServer:
     def start(self, request: Request, descriptors: list[int]) -> int:
         """Start a process; its id."""
         with self._lock:
-            send(self._socket, request, descriptors)
+            send_request(self._socket, request, descriptors)
             answer = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
         if not answer:
             raise OSError("the warm process has died")

@@ -8,10 +8,8 @@ import os
 import signal
 import socket
 
-from maggy_like.processes.lifeline import die_with_parent
-from maggy_like.processes.zygote.become import become, set_base
-from maggy_like.processes.zygote.request import STARTED, receive
-from maggy_like.processes.zygote.sibling import fork_sibling
+from maggy_like.processes.lifeline import die_with_parent, fork_sibling
+from maggy_like.processes.zygote.become import STARTED, become, receive_request, set_base
 
 WARM = (
     "maggy_like.distributed.ddp",
@@ -44,7 +42,7 @@ def serve(control: socket.socket, parent: int) -> None:
     """Fork for the process at the other end of ``control`` until it closes it."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while (asked := receive(control)) is not None:
+    while (asked := receive_request(control)) is not None:
         request, descriptors = asked
         pid = fork_sibling()
         if pid == 0:

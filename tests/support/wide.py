@@ -11,7 +11,6 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerJoined,
     WorkerReady,
 )
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,
@@ -19,6 +18,7 @@ from maggy_like.protocol.messages import (
     ToWorker,
 )
 from maggy_like.protocol.state_names import StateName
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded
 from optimizers.schedulers.stopping import Threshold

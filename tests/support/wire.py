@@ -11,9 +11,8 @@ from typing import Any
 
 import zmq
 
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import PROTOCOL_VERSION, Beat, Decided, Goodbye, Hello, Reported, ToDriver, ToWorker
-from maggy_like.protocol.task import KeyPair
+from maggy_like.protocol.task import KeyPair, WorkerId
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 

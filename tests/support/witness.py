@@ -19,7 +19,6 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerLost,
     WorkerReady,
 )
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,
@@ -33,6 +32,7 @@ from maggy_like.protocol.messages import (
     ToWorker,
 )
 from maggy_like.protocol.state_names import StateName
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Decision, History, Proposal
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.core.study import Study

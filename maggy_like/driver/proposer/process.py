@@ -15,8 +15,8 @@ from typing import IO
 from maggy_like.driver.proposer.base import Proposer
 from maggy_like.driver.proposer.frames import Launch, Question, Raised, pack, unpack
 from maggy_like.errors import OptimizerError
+from maggy_like.processes.imports import module_path, python_path
 from maggy_like.processes.lifeline import kill_tree
-from maggy_like.processes.module_path import module_path, python_path
 from optimizers.core.base import Answer, Optimizer, Update
 from optimizers.core.study import Study
 

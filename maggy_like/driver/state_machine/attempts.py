@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
 from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.attributes import as_attributes
-from maggy_like.protocol.fields import MAX_NAMES
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
+    MAX_NAMES,
     Abort,
     Assign,
     Checkpointed,
@@ -33,6 +31,8 @@ from maggy_like.protocol.messages import (
     ToWorker,
     Waiting,
 )
+from maggy_like.protocol.task import WorkerId
+from maggy_like.protocol.values import as_attributes
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Columns, Event, Measured
 from optimizers.core.trial import Curve, Failure, FailureKind, Trial, TrialState
@@ -556,7 +556,7 @@ def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:
 
 
 def _warn_if_uncounted(run: Run, trial: Trial, value: float | None) -> Commands:
-    if value is None or trial.training or trial.reported is None or run.study.worth == "last":
+    if value is None or trial.training or trial.reported is None or run.study.value_rule == "last":
         return []
     if value in trial.curve.values or not math.isfinite(value):
         return []

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import ToWorker
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Update
 from optimizers.core.events import Event
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Proposal, Wait
 
 TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished

@@ -31,8 +31,8 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.run import Options, Run, Worker, WorkerState
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import Event
 from optimizers.core.study import Study
 

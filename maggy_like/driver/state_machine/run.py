@@ -19,8 +19,8 @@ from maggy_like.driver.state_machine.saved_states import SavedStates
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished
+from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.torchrun import UNEVEN
 from optimizers.core.study import Study
 from optimizers.core.trial import Failure, FailureKind

@@ -8,8 +8,8 @@ from maggy_like.driver.state_machine.inputs import WorkerJoined, WorkerLost
 from maggy_like.driver.state_machine.run import Run, StopReason, Worker, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Refused
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import Failure, FailureKind
 
 LEAVE_PATIENCE = 20.0

@@ -1,3 +1,3 @@
-"""A process that has imported what workers need, and forks them: a search after the first imports nothing again."""
+"""A process that has imported what workers need and forks them, so that later searches import nothing again."""
 
 from __future__ import annotations

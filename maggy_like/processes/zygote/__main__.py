@@ -1,10 +1,94 @@
-"""``python -m maggy_like.processes.zygote FD OWNER``."""
+"""The zygote: ``python -m maggy_like.processes.zygote FD OWNER`` imports, and forks what its owner asks for.
+
+It has one thread and touches no GPU. If an import has started a thread or touched a GPU, a fork of it would not be
+whole: each process that is requested then starts with a fresh interpreter. A zygote ends with its owner, and when
+nothing was requested for ten minutes.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
 import sys
+from collections.abc import Iterable
 
-from maggy_like.processes.zygote.server import main
+from maggy_like.processes.fork_safety import why_not_whole
+from maggy_like.processes.imports import import_ahead, is_installed_module
+from maggy_like.processes.lifeline import fork_sibling
+from maggy_like.processes.zygote.become import NO_FORK, STARTED, become, become_fresh, receive_request, set_base
+
+IDLE_SECONDS = 600.0
+
+_OURS = ("maggy_like.worker.agent.agent", "maggy_like.worker.agent.fork_server")
+"""Modules that every worker imports."""
+
+
+def main(control_fd: int, owner: int) -> None:
+    """Serve the process at the other end of ``control_fd`` until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    set_base([entry for entry in sys.path if entry not in given])
+    control = socket.socket(fileno=control_fd)
+    control.sendall(STARTED.pack(_first_fork()))
+    _load(_OURS)
+    with contextlib.suppress(ProcessLookupError):  # the owner has ended already
+        _serve(control, os.pidfd_open(owner))
+
+
+def _first_fork() -> int:
+    """Make a fork that ends at once, as a test: some sandboxes allow none."""
+    try:
+        pid = fork_sibling()
+    except OSError:
+        return NO_FORK
+    if pid == 0:
+        os._exit(0)
+    return pid
+
+
+def _serve(control: socket.socket, owner: int) -> None:
+    poller = select.poll()
+    for fd in (control.fileno(), owner):
+        poller.register(fd, select.POLLIN)
+    while True:
+        readable = {fd for fd, _ in poller.poll(1e3 * IDLE_SECONDS)}
+        if control.fileno() not in readable or (asked := receive_request(control)) is None:
+            return
+        request, (answer, *descriptors) = asked
+        _load(module for module in request.preload if _is_installed(module))
+        if _is_wanted(answer):
+            is_whole = not why_not_whole()
+            pid = fork_sibling()
+            if pid == 0:
+                (become if is_whole else become_fresh)(request, descriptors)
+            with contextlib.suppress(BrokenPipeError):  # its owner no longer waits; its session or its lifeline ends it
+                os.write(answer, STARTED.pack(pid))
+        for fd in (answer, *descriptors):
+            os.close(fd)
+
+
+def _load(modules: Iterable[str]) -> None:
+    """Import modules before any fork."""
+    if import_ahead(modules):
+        gc.collect()
+        gc.freeze()  # so that a fork's collector does not touch the shared pages
+
+
+def _is_installed(module: str) -> bool:
+    """Return whether a module is new and installed: a user's own modules may change between searches."""
+    return module not in sys.modules and is_installed_module(module)
+
+
+def _is_wanted(answer: int) -> bool:
+    """Return whether the other end of a pipe is still open."""
+    poller = select.poll()
+    poller.register(answer, 0)
+    return not poller.poll(0)
+
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,13 +1,20 @@
-"""What a fork does to be the process that ``python -m MODULE`` would be."""
+"""The request for a process, and how a fork becomes the process that ``python -m MODULE`` would be.
+
+A request travels as four bytes of length, together with descriptors, and then the pickled request.
+"""
 
 from __future__ import annotations
 
+import array
 import atexit
 import ctypes
 import io
 import os
+import pickle
 import runpy
 import signal
+import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -16,30 +23,88 @@ import warnings
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from maggy_like.processes.descriptors import close_all_but
-from maggy_like.processes.zygote.request import Request
+import msgspec
+
+from maggy_like.processes.resources import close_all_but
+
+MAX_DESCRIPTORS = 16
+
+STARTED = struct.Struct("!i")
+"""The reply, on the request's own pipe: the new process's id."""
+
+NO_FORK = -1
+"""Sent in place of an id if the system cannot fork for another process."""
+
+_LENGTH = struct.Struct("!I")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A process to start: ``python -m module arguments``, as a fork that already has many imports.
+
+    Attributes:
+        module: The module to run as ``__main__``.
+        arguments: Its arguments.
+        environment: Its complete environment.
+        folder: Its working folder.
+        targets: The numbers that the descriptors sent with this message get.
+        preload: Modules of installed packages that it will import; most are imported before the fork.
+        safe_path: If True, modules are not searched in the working folder (Python's ``-P``).
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+    targets: tuple[int, ...]
+    preload: tuple[str, ...] = ()
+    safe_path: bool = False
+
+
+def send_request(sock: socket.socket, request: Request, descriptors: list[int]) -> None:
+    """Send a request, and duplicates of descriptors.
+
+    Raises:
+        OSError: The other end is closed, or does not read.
+    """
+    data = pickle.dumps(request)  # other encodings reject file names that are not UTF-8
+    sock.sendmsg([_LENGTH.pack(len(data))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+    sock.sendall(data)
+
+
+def receive_request(sock: socket.socket) -> tuple[Request, list[int]] | None:
+    """Wait for a request; return None when the other end is closed."""
+    size, ancillary, _, _ = sock.recvmsg(_LENGTH.size, socket.CMSG_LEN(MAX_DESCRIPTORS * 4), socket.MSG_WAITALL)
+    if len(size) < _LENGTH.size:
+        return None
+    descriptors = array.array("i")
+    for _, _, content in ancillary:
+        descriptors.frombytes(content)
+    data = sock.recv(_LENGTH.unpack(size)[0], socket.MSG_WAITALL)
+    asked: Request = pickle.loads(data)  # noqa: S301 (it comes from the owner, which decides what runs)
+    return asked, list(descriptors)
+
 
 _base: list[str] = []
 _fork = 0  # its process id; a fork of that has another
 
 
 def is_fork() -> bool:
-    """Whether this process became what it is by :func:`become`."""
+    """Return whether this process was started by :func:`become`."""
     return _fork == os.getpid()
 
 
 def set_base(path: Sequence[str]) -> None:
-    """Say where any Python of this installation looks for modules, whatever its environment says."""
+    """Set the part of the search path that any Python of this installation has, without its environment."""
     _base[:] = path
 
 
 def become(request: Request, descriptors: list[int]) -> NoReturn:
-    """Be the process that was asked for, to its end. Called in a process that has just been forked."""
+    """Run the requested process to its end; call this in a new fork."""
     global _fork
     status, errors = 1, descriptors[request.targets.index(2)]
     try:
         _fork = os.getpid()
-        os.setsid()  # Ctrl-C in a terminal is the driver's alone
+        os.setsid()  # Ctrl-C in a terminal must reach only the driver
         _place(descriptors, request.targets)
         errors = 2
         _set_up(request)
@@ -47,14 +112,14 @@ def become(request: Request, descriptors: list[int]) -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
-    except BaseException:  # there may be no streams yet
-        _tell(errors)
+    except BaseException:  # the streams may not exist yet
+        _write_error(errors)
     finally:
         os._exit(status)
 
 
 def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
-    """Be that process with nothing imported: by a new interpreter in this one's place."""
+    """Run the requested process without imports, by a new interpreter in place of this one."""
     errors = descriptors[request.targets.index(2)]
     try:
         os.setsid()
@@ -65,13 +130,13 @@ def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
         os.chdir(request.folder)
         os.execve(sys.executable, _command(request), request.environment)
     except BaseException:
-        _tell(errors)
+        _write_error(errors)
     finally:
         os._exit(1)
 
 
-def _tell(errors: int) -> None:
-    """Write the present error where the process's errors go."""
+def _write_error(errors: int) -> None:
+    """Write the current error to the process's stderr."""
     os.write(errors, traceback.format_exc().encode(errors="backslashreplace"))
 
 
@@ -81,7 +146,7 @@ def _command(request: Request) -> list[str]:
 
 
 def _run_main(module: str) -> int:
-    """Run a module as ``__main__``; the exit status."""
+    """Run a module as ``__main__``; return the exit status."""
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -96,9 +161,9 @@ def _run_main(module: str) -> int:
 
 
 def _place(descriptors: Sequence[int], targets: Sequence[int]) -> None:
-    """Give descriptors their numbers, and close all others."""
+    """Give the descriptors their numbers, and close all others."""
     close_all_but(descriptors)
-    apart = [_moved(fd, targets) for fd in descriptors]  # before one takes the number of another
+    apart = [_moved(fd, targets) for fd in descriptors]  # before one gets the number of another
     for fd, target in zip(apart, targets, strict=True):
         os.dup2(fd, target)
     close_all_but(targets)
@@ -111,14 +176,14 @@ def _moved(fd: int, targets: Collection[int]) -> int:
 
 
 def _set_up(request: Request) -> None:
-    """Set what a fresh process has from who started it."""
+    """Set what a new process inherits from the one that starts it."""
     show_as(_command(request))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
-    tempfile.tempdir = None  # which another environment may have named
+    tempfile.tempdir = None  # the old environment may have set it
     own = [] if request.safe_path else [request.folder]
     path = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [*own, *path, *(entry for entry in _base if entry not in path)]
@@ -138,11 +203,11 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 
 def show_as(arguments: Sequence[str]) -> None:
-    """Write a command line over this process's own, where ``ps`` reads it, as far as there is room."""
+    """Overwrite this process's command line, which ``ps`` shows, as far as the old one's length allows."""
     try:
         with open("/proc/self/stat", "rb") as stat:
             start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
-    except OSError:  # without /proc there is no ps either
+    except OSError:  # without /proc, ps does not work either
         return
     text = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
     ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)

@@ -1,4 +1,4 @@
-"""Starting modules: as forks of this process's zygote, of this process, or as fresh processes where neither can be."""
+"""Starting modules: as forks of this process's zygote or of this process, or else as new interpreters."""
 
 from __future__ import annotations
 
@@ -7,52 +7,51 @@ import contextlib
 import importlib.util
 import math
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
 from maggy_like.errors import ConfigError
-from maggy_like.processes.imports import remembered
-from maggy_like.processes.module_path import module_path, python_path
-from maggy_like.processes.working_folder import working_folder
-from maggy_like.processes.zygote.become import become, is_fork
-from maggy_like.processes.zygote.process import ForkedProcess, Process
-from maggy_like.processes.zygote.request import NO_FORK, STARTED, Request, send
-from maggy_like.processes.zygote.sibling import is_supported
+from maggy_like.processes.imports import module_path, python_path, remembered
+from maggy_like.processes.lifeline import is_supported
+from maggy_like.processes.resources import working_folder
+from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
 
 CLOSE_PATIENCE = 0.5
-"""Seconds that a zygote gets to leave; what it imports just now, nobody needs any more."""
+"""Seconds that a zygote gets to end; its current import is no longer needed."""
 
 START_PATIENCE = 20.0
-"""Seconds that it gets to begin, and to have room for a request."""
+"""Seconds that a zygote gets to start, and to accept a request."""
 
 PATIENCE = 60.0
-"""Seconds after which an import that nobody waits for any more counts as hung."""
+"""Seconds after which a request that is no longer needed shows that its import hangs."""
 
 FROZEN_PATIENCE = 20.0
-"""Seconds in which a zygote that was asked for a process may do nothing at all; importing is doing something."""
+"""Maximum seconds for which a zygote with a request may be completely idle; imports are activity."""
 
-_ROOM = "." * 80
-"""An argument over which a fork may write its own, longer ones, for ``ps``."""
+_PADDING = "." * 80
+"""An argument that forks overwrite with their own, longer command line for ``ps``."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""With these variables numeric libraries start no thread as they are imported, nor does Arrow, which pandas imports."""
+"""With these variables, the import of numeric libraries and of Arrow, which pandas imports, starts no thread."""
 
 _READ_BY_LIBRARIES = (
     *("CUDA", "GOMP", "HIP", "JE_ARROW", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NVIDIA", "OMP", "OPENBLAS", "PYTHON"),
     *("PYTORCH", "ROCR", "TF_", "TORCH", "XLA"),
 )
-"""How the names of variables begin that a library reads as it is imported, or earlier."""
+"""Prefixes of variables that a library reads at its import or earlier."""
 
 _NOT_READ_BY_IMPORTS = ("PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR")
-"""The exceptions. The last one is set by torch as its first optimizer is made."""
+"""The exceptions. torch sets the last one when it creates its first optimizer."""
 
 _SET_BY_IMPORTS = {
     "KMP_DUPLICATE_LIB_OK": "True",  # scikit-learn, XGBoost
@@ -60,7 +59,7 @@ _SET_BY_IMPORTS = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # Lightning
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # Keras
 }
-"""Variables that a library sets as it is imported. A zygote that imports the library sets them in the same way."""
+"""Variables that a library sets at its import. A zygote that imports the library sets them in the same way."""
 
 
 def start_module(
@@ -75,17 +74,17 @@ def start_module(
 ) -> Process:
     """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
 
-    A process that is a zygote's fork forks itself, so call it there before there are threads. Others ask their zygote,
-    which is started with the first call, and imports ``preload`` before it forks (see :func:`keep_no_zygote`).
+    A process that is a zygote's fork forks itself, so call this before it has threads. Others use their zygote, which
+    starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`).
 
     Args:
-        module: Runs as ``__main__``.
-        environment: All of it.
+        module: The module to run as ``__main__``.
+        environment: Its complete environment.
         arguments: Its arguments.
-        output: Descriptor of its output and its errors; by default they go where this process's go.
+        output: Descriptor for its stdout and stderr; by default it shares this process's.
         pass_fds: Descriptors that it gets under the same numbers.
         preload: Modules that it will import.
-        safe_path: Whether the working folder is not searched for modules.
+        safe_path: If True, modules are not searched in the working folder.
     """
     streams = [1, 2] if output is None else [output, output]
     request = Request(
@@ -100,7 +99,7 @@ def start_module(
     if is_fork():
         return _fork_here(request, [*streams, *pass_fds])
     if _keeps_one and is_supported():
-        with contextlib.suppress(OSError):  # it died meanwhile, or forks are not allowed
+        with contextlib.suppress(OSError):  # the zygote died, or the system does not allow its forks
             return _zygote(environment).start(request, [*streams, *pass_fds])
     return subprocess.Popen(
         [sys.executable, *(["-P"] if safe_path else []), "-m", module, *arguments],
@@ -114,36 +113,36 @@ def start_module(
 
 
 def warm_up(*modules: str) -> None:
-    """Start the process whose forks the workers will be, and have it import modules; returns at once.
+    """Start importing modules for the workers of the first search, and return at once.
 
-    Call it at the top of a script, before its own imports, or in a notebook's first cell: then the workers of the first
-    search import these modules while the script does. Later searches of a process need no such call, since they find
-    imported what the trials before them have imported. The process ends with this one. Where processes cannot be forked
-    like this (macOS, Windows), the call does nothing.
+    Call it at the top of a script, before its own imports, or in a notebook's first cell. A background process then
+    imports the modules while the script does, and the workers are forked from it. Later searches do not need the call,
+    since what earlier trials imported stays imported. The background process ends with this one. On systems without
+    such forks (macOS, Windows), the call does nothing.
 
     Args:
         modules: Names of installed packages or their modules, such as ``"torch"``.
 
     Raises:
-        ConfigError: One is no name, or its package is not installed.
+        ConfigError: A name is not valid, or its package is not installed.
 
     Example:
         >>> maggy_like.warm_up("torch", "sklearn.model_selection")  # doctest: +SKIP
     """
     for module in modules:
         if not isinstance(module, str) or not module.partition(".")[0].isidentifier():
-            raise ConfigError(f"warm_up() takes the names of modules, got {module!r}; write warm_up('torch', 'pandas')")
+            raise ConfigError(f"modules must be names of modules, got {module!r}; use warm_up('torch', 'pandas')")
         if importlib.util.find_spec(module.partition(".")[0]) is None:
             raise ConfigError(f"warm_up() cannot import {module!r}: no such package is installed; check the name")
     begin_imports(modules)
 
 
 def begin_imports(modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """Have this process's zygote import modules, those that it can; returns at once.
+    """Have this process's zygote import modules, and return at once.
 
     Args:
-        modules: Their names.
-        environment: That of the processes which it forks, if it is not this process's own.
+        modules: Names of modules; those that cannot be imported are skipped.
+        environment: The environment of the processes that it forks; by default this process's own.
     """
     if _keeps_one and is_supported() and not is_fork():
         with contextlib.suppress(OSError):
@@ -151,13 +150,13 @@ def begin_imports(modules: Sequence[str], environment: Mapping[str, str] | None 
 
 
 def keep_no_zygote() -> None:
-    """Start fresh interpreters from now on: this process ends before another one could be a fork of its zygote."""
+    """Start new interpreters from now on, since this process ends before a zygote could help."""
     global _keeps_one
     _keeps_one = False
 
 
 class Zygote:
-    """The process that has imported things, from the side of its owner."""
+    """The process that imports modules and forks, as its owner sees it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.key = key_of(environment)
@@ -178,7 +177,7 @@ class Zygote:
                     "maggy_like.processes.zygote",
                     str(theirs.fileno()),
                     str(os.getpid()),
-                    _ROOM,
+                    _PADDING,
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -190,10 +189,10 @@ class Zygote:
             undo.pop_all()
 
     def start(self, request: Request, descriptors: Sequence[int]) -> ForkedProcess:
-        """Ask for a process, and return before it is there.
+        """Request a process, and return before it has started.
 
         Raises:
-            OSError: The zygote is gone, or takes no request.
+            OSError: The zygote has ended, or does not accept the request.
         """
         theirs, stdin = os.pipe()
         answer, answer_write = os.pipe()
@@ -201,7 +200,7 @@ class Zygote:
         try:
             with self._lock:
                 self._see_first_fork()
-                send(self._socket, request, [answer_write, theirs, *descriptors])
+                send_request(self._socket, request, [answer_write, theirs, *descriptors])
         except OSError:
             os.close(stdin)
             os.close(answer)
@@ -212,37 +211,37 @@ class Zygote:
         return ForkedProcess(open(stdin, "wb", 0), answer, on_given_up=self.give_up, hangs=self.hangs)
 
     def load(self, modules: Sequence[str]) -> None:
-        """Have it import modules: a request that nobody waits for."""
+        """Have it import modules, without waiting for them."""
         answer, answer_write = os.pipe()
         os.close(answer)
         try:
             with self._lock:
-                send(self._socket, Request("", (), {}, "", (), self._safe(modules)), [answer_write])
+                send_request(self._socket, Request("", (), {}, "", (), self._safe(modules)), [answer_write])
         finally:
             os.close(answer_write)
 
     def _safe(self, modules: Sequence[str]) -> tuple[str, ...]:
-        """Those of the modules that can have ended no zygote before; the worker's own processes import the others."""
+        """Leave out modules that may have ended a zygote before; the workers import those themselves."""
         self._asked.update(modules)
         return tuple(module for module in modules if module not in _deadly)
 
     @property
     def suspects(self) -> set[str]:
-        """The modules one of which has ended it as it was imported; none if it ended in another way."""
+        """The modules of which one may have ended it at its import; empty if it ended in another way."""
         died = self._process.poll() not in (None, 0) and not self._is_given_up
         return self._asked.difference(remembered()) if died else set()
 
     def give_up(self, waited: float) -> None:
-        """Kill it if it hangs: somebody no longer wants what he has waited for that many seconds."""
+        """Kill it if a request that is no longer needed has waited so long that it must hang."""
         if waited > PATIENCE:
             self._is_given_up = True
             self._process.kill()
 
     def hangs(self, since: float) -> bool:
-        """Whether it has done nothing for too long since it was asked for something, as where it is stopped.
+        """Return whether it has been idle for too long since a request, for example because it is stopped.
 
         Args:
-            since: When that was, as ``time.monotonic`` has it.
+            since: Time of the request, from ``time.monotonic``.
         """
         now = time.monotonic()
         state, ticks = _activity(self._process.pid)
@@ -252,24 +251,23 @@ class Zygote:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it accepts requests."""
         return not self._is_given_up and self._process.poll() is None
 
     def close(self) -> None:
-        """End it; what it has forked lives on."""
-        with contextlib.suppress(OSError):  # it is gone
+        """End it; its forks continue."""
+        with contextlib.suppress(OSError):  # it has ended
             self._socket.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(CLOSE_PATIENCE)
-        except subprocess.TimeoutExpired:  # it imports
+        except subprocess.TimeoutExpired:  # it is importing
             self._process.kill()
             self._process.wait()
-        with self._lock, contextlib.suppress(OSError):  # one that nobody asked has made its first fork all the same
+        with self._lock, contextlib.suppress(OSError):  # even without a request it has made its first fork
             self._see_first_fork()
         self._socket.close()
 
@@ -277,7 +275,7 @@ class Zygote:
         """Wait for its first fork, which it makes before it imports anything.
 
         Raises:
-            OSError: It can make none, or has not begun in time.
+            OSError: It cannot fork, or has not started in time.
         """
         if self._has_forked:
             return
@@ -285,17 +283,145 @@ class Zygote:
             data = self._socket.recv(STARTED.size, socket.MSG_WAITALL)
             pid = STARTED.unpack(data)[0] if len(data) == STARTED.size else NO_FORK
             if pid == NO_FORK:
-                raise OSError("this system forks for no other process")
+                raise OSError("this system cannot fork for another process")
         except OSError:
             self.give_up(math.inf)
             raise
-        with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored
+        with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored
             os.waitpid(pid, 0)
         self._has_forked = True
 
 
+LOOK = 1.0
+"""Seconds between two checks whether the zygote hangs."""
+
+
+class Process(Protocol):
+    """The common methods of ``subprocess.Popen`` and :class:`ForkedProcess`."""
+
+    stdin: IO[bytes] | None
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running.
+        """
+
+    def kill(self) -> None:
+        """Kill it, if it has not ended."""
+
+
+class ForkedProcess:
+    """A child of this process that another process has forked or will fork.
+
+    Args:
+        stdin: Our end of its standard input.
+        answer: A pipe that returns its process id; if it ends without one, the process was not started.
+        pid: Its process id, if it is known already.
+        on_given_up: Called with the seconds since the request if it is killed before it has begun.
+        hangs: Returns whether the process that should fork it has done nothing for too long since a given time.
+
+    Attributes:
+        why: Why it was not started, if the other process hung.
+    """
+
+    def __init__(
+        self,
+        stdin: IO[bytes],
+        answer: int | None = None,
+        pid: int | None = None,
+        on_given_up: Callable[[float], None] | None = None,
+        hangs: Callable[[float], bool] | None = None,
+    ) -> None:
+        self.why = ""
+        self.stdin: IO[bytes] | None = stdin
+        self.returncode: int | None = None
+        self._answer = answer
+        self._pid = pid
+        self._on_given_up = on_given_up
+        self._hangs = hangs
+        self._asked = time.monotonic()
+        self._lock = threading.RLock()
+
+    def poll(self) -> int | None:
+        with self._lock:
+            self._read_answer(0.0)
+            if self._answer is not None and self._hangs is not None and self._hangs(self._asked):
+                self.why = "the process that forks workers did nothing for too long, and was killed"
+                self._give_up(math.inf)
+            if self.returncode is None and self._pid is not None:
+                try:
+                    pid, status = os.waitpid(self._pid, os.WNOHANG)
+                except ChildProcessError:  # other code waited for our children: the status is lost
+                    pid, status = self._pid, 0
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+            if self._pid is None:
+                with self._lock:
+                    self._read_answer(LOOK if left is None else min(LOOK, left))
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    _poll_end(self._pid, left)
+        return status
+
+    def kill(self) -> None:
+        with self._lock:
+            if self.poll() is not None:
+                return
+            if self._pid is not None:
+                os.kill(self._pid, signal.SIGKILL)  # it was not reaped, so no other process has its id
+            else:
+                self._give_up(time.monotonic() - self._asked)
+
+    def _give_up(self, waited: float) -> None:
+        """Cancel the request before the process has begun."""
+        if self._answer is not None:
+            os.close(self._answer)  # its zygote checks this before it forks
+            self._answer, self.returncode = None, -signal.SIGKILL
+            if self._on_given_up is not None:
+                self._on_given_up(waited)
+
+    def _read_answer(self, timeout: float | None) -> None:
+        if self._answer is None or not _poll(self._answer, timeout):
+            return
+        data = os.read(self._answer, STARTED.size)
+        os.close(self._answer)
+        self._answer = None
+        if len(data) == STARTED.size:
+            (self._pid,) = STARTED.unpack(data)
+        else:
+            self.returncode = -signal.SIGKILL  # the zygote has ended
+
+
+def _poll_end(pid: int, timeout: float | None) -> None:
+    end = os.pidfd_open(pid)
+    try:
+        _poll(end, timeout)
+    finally:
+        os.close(end)
+
+
+def _poll(fd: int, timeout: float | None) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(None if timeout is None else max(0.0, 1e3 * timeout)))
+
+
 def _activity(pid: int) -> tuple[str, int]:
-    """The state of a process as the kernel names it, and the ticks that it has computed; both empty if not known."""
+    """Return a process's state, as the kernel's letter, and its CPU time in ticks; empty and 0 if not known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -304,7 +430,7 @@ def _activity(pid: int) -> tuple[str, int]:
 
 
 def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Which Python a zygote is, and the variables of which its imports may have made something."""
+    """Return the Python and the variables that influence imports: a zygote serves only requests with the same key."""
     return sys.executable, {
         name: value
         for name, value in environment.items()
@@ -317,11 +443,11 @@ def key_of(environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 _lock = threading.Lock()
 _keeps_one = True
 _deadly: set[str] = set()
-_owned: tuple[int, Zygote] | None = None  # and the process that started it: a fork of that has none
+_owned: tuple[int, Zygote] | None = None  # with the id of the process that started it: its forks have none
 
 
 def _zygote(environment: Mapping[str, str]) -> Zygote:
-    """This process's zygote for an environment; one for another environment is ended.
+    """Return this process's zygote for an environment; end one for another environment.
 
     Raises:
         OSError: It cannot be started.
@@ -338,7 +464,7 @@ def _zygote(environment: Mapping[str, str]) -> Zygote:
 
 
 def own_zygote() -> list[int]:
-    """Process id of this process's zygote, if there is one: a child that outlives what it was started for."""
+    """Return the process id of this process's zygote, if any: a child that outlives the runs that started it."""
     return [_owned[1].pid] if _owned is not None and _owned[0] == os.getpid() else []
 
 

@@ -12,9 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maggy_like.processes.installation import is_installation
-from maggy_like.processes.module_path import module_path
-from maggy_like.processes.working_folder import working_folder
+from maggy_like.processes.imports import is_installation, module_path
+from maggy_like.processes.resources import working_folder
 from maggy_like.protocol.task import DriverProcess
 from maggy_like.protocol.versions import PYTHON
 from maggy_like.spark.kinds import is_classic

@@ -1,21 +1,22 @@
-"""The journal: a run's truth, one JSON line an event, on any file system."""
+"""The journal: the record of a run, one JSON line per event, on any file system."""
 
 from __future__ import annotations
 
-from maggy_like.storage.journal.backend import JournalBackend, Mark
-from maggy_like.storage.journal.earlier import Earlier, from_records, to_records
+from maggy_like.storage.journal.backends import JournalBackend, Mark, backend_of
 from maggy_like.storage.journal.journal import Journal, read_header, read_journal, reading
-from maggy_like.storage.journal.open_backend import backend_of
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
     Contents,
+    Earlier,
     Part,
     RunHeader,
     RunStatus,
     decode,
     decode_each,
     encode,
+    from_records,
     open_line,
+    to_records,
 )
 from maggy_like.storage.journal.repair import Repairer
 

@@ -1,4 +1,4 @@
-"""Append and replay of a run's events."""
+"""The journal, which appends and replays a run's events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from maggy_like.errors import JournalError, StoreError
-from maggy_like.storage.journal.backend import JournalBackend
+from maggy_like.storage.journal.backends import JournalBackend
 from maggy_like.storage.journal.records import Contents, Part, Record, RunHeader, RunStatus, decode, decode_each, encode
 from optimizers.core.events import Event
 
@@ -16,13 +16,13 @@ class Journal:
     """A journal that is open for appending; only one driver at a time may hold it.
 
     Attributes:
-        earlier_seconds: For how long earlier drivers had the run, once it was read.
-        is_longer: Whether they had it for longer than is known.
-        code: That of the function that the last of them had (see :attr:`RunStatus.code`).
+        earlier_seconds: Seconds for which earlier drivers had the run, once it was read.
+        is_longer: Whether they had it for longer, by an unknown time.
+        code: The code of the last driver's function (see :attr:`RunStatus.code`).
 
     Args:
-        backend: Where it is kept.
-        run: The call of ``lagom`` for which it is opened (see :meth:`JournalBackend.hold`).
+        backend: Its folder.
+        run: Identifies the call of ``lagom`` (see :meth:`JournalBackend.hold`).
 
     Raises:
         JournalError: Another driver holds it, or it cannot be written.
@@ -43,24 +43,24 @@ class Journal:
 
     def begin(self, header: RunHeader) -> None:
         """Write the header of a new journal."""
-        with self._writing("then try again"):  # there is nothing to resume yet
+        with self._writing("then try again"):  # nothing can be resumed yet
             self._append([header])
 
     def read(self) -> Contents:
-        """What it holds; go on behind that.
+        """Return its contents; later records are appended after them.
 
         Raises:
-            JournalError: As :func:`read_journal`.
+            JournalError: See :func:`read_journal`.
         """
         contents = read_journal(self._backend)
         self._last = contents.last
         return contents
 
     def read_each(self) -> Iterator[Contents]:
-        """What it holds, part by part (see :func:`decode_each`); go on behind that once all was read.
+        """Yield its contents part by part (see :func:`decode_each`); read all parts before appending records.
 
         Raises:
-            JournalError: As :func:`read_journal`.
+            JournalError: See :func:`read_journal`.
         """
         for contents in decode_each(_parts(self._backend)):
             self._last = contents.last
@@ -70,23 +70,23 @@ class Journal:
             yield contents
 
     def note(self, status: RunStatus) -> None:
-        """Write that the run was begun, taken up or ended.
+        """Write that the run was begun, resumed or ended.
 
         Raises:
-            JournalError: It cannot be written, is gone, or another driver has taken over.
+            JournalError: It cannot be written or was deleted, or another driver has taken over.
         """
         if self._backend.is_away:
-            raise JournalError(f"the journal in {self._backend.name} cannot be written; go on with resume=True")
+            raise JournalError(f"the journal in {self._backend.name} cannot be written; continue with resume=True")
         with self._writing():
             self._backend.renew()
             self._append([status])
-            self._backend.renew()  # a driver that stood still in that is not to believe that its word counts
+            self._backend.renew()  # a driver that was frozen meanwhile must not assume that its record counts
 
     def append(self, events: Sequence[Event]) -> None:
-        """Write events, in one piece; they are safe when this returns.
+        """Write events, all or none; they are safe when this returns.
 
         Raises:
-            StoreError: They cannot be written just now; nothing of them is there, and they may be appended again.
+            StoreError: They cannot be written now; none was written, and they may be appended again.
             JournalError: Another driver has taken over.
         """
         if not events:
@@ -97,7 +97,7 @@ class Journal:
             self._not_served(error)
 
     def replace(self, header: RunHeader, events: Sequence[Event]) -> str:
-        """Put a repaired journal in the place of a damaged one; where that is kept."""
+        """Replace a damaged journal by a repaired one; return the place of the damaged one."""
         records = [header, *events]
         with self._writing():
             kept = self._backend.replace(encode(records, self._last + 1))
@@ -105,7 +105,7 @@ class Journal:
         return kept
 
     def clear(self) -> None:
-        """Remove what it holds; begin it anew then.
+        """Remove its contents; call :meth:`begin` afterwards.
 
         Raises:
             JournalError: It cannot be removed.
@@ -115,19 +115,19 @@ class Journal:
         self._last = 0
 
     def written(self) -> float:
-        """When it was written to last, before this driver held it: Unix time; 0 where nobody knows."""
+        """Return the Unix time of the last write before this driver held it; 0 if it is not known."""
         return self._backend.written()
 
     @property
     def is_away(self) -> bool:
-        """Whether its place refused the newest call, and may take seconds to refuse another."""
+        """Whether the last call failed in a store in which each further call may take seconds to fail."""
         return self._backend.is_away
 
     def renew(self) -> None:
         """Keep holding it; call every few seconds, also when there is nothing to append.
 
         Raises:
-            StoreError: It cannot be written just now.
+            StoreError: It cannot be written now.
             JournalError: Another driver has taken over.
         """
         try:
@@ -144,45 +144,45 @@ class Journal:
         self._last += len(records)
 
     def _not_served(self, error: Exception) -> NoReturn:
-        """Turn what a file system raises, each its own, into an error after which the same may be tried again."""
+        """Turn an error of any file system into one that allows a retry."""
         if isinstance(error, JournalError):
             raise error
         raise StoreError(f"the journal in {self._backend.name} cannot be written: {_said(error)}") from error
 
     @contextmanager
-    def _writing(self, remedy: str = "then go on with resume=True") -> Iterator[None]:
+    def _writing(self, remedy: str = "then continue with resume=True") -> Iterator[None]:
         try:
             yield
         except JournalError:
             raise
-        except Exception as error:  # each file system has its own
+        except Exception as error:  # each file system raises its own
             raise JournalError(
-                f"the journal in {self._backend.name} cannot be written: {_said(error)}; make room or fix the access, "
+                f"the journal in {self._backend.name} cannot be written: {_said(error)}; free space or fix the access, "
                 f"{remedy}"
             ) from error
 
 
 def read_journal(backend: JournalBackend) -> Contents:
-    """Read a journal, as far as it is whole; ``damage`` says what is not.
+    """Read the undamaged records of a journal; ``damage`` of the result describes the others.
 
     Raises:
-        JournalError: There is none, it is of another version, its header is damaged, or it cannot be read.
+        JournalError: There is none, it has another version, its header is damaged, or it cannot be read.
     """
     return decode(_parts(backend))
 
 
 def read_header(backend: JournalBackend) -> RunHeader:
-    """Read a journal's header alone.
+    """Read only a journal's header.
 
     Raises:
-        JournalError: As :func:`read_journal`.
+        JournalError: See :func:`read_journal`.
     """
     return next(decode_each(_parts(backend))).header
 
 
 def _parts(backend: JournalBackend) -> Iterator[Part]:
     part = None
-    with reading(backend):  # not what is done with a part: that is done outside of this generator
+    with reading(backend):  # errors of the caller, which handles each part, stay as they are
         for part in backend.read():
             yield part
     if part is None:
@@ -191,7 +191,7 @@ def _parts(backend: JournalBackend) -> Iterator[Part]:
 
 @contextmanager
 def reading(backend: JournalBackend) -> Iterator[None]:
-    """Turn whatever a file system raises into a :class:`JournalError`."""
+    """Turn any error of a file system into a :class:`JournalError`."""
     try:
         yield
     except Exception as error:

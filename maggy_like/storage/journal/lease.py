@@ -1,4 +1,4 @@
-"""One driver at a time, where there are no locks: a lease that lapses, and an epoch for each driver."""
+"""One driver at a time in a store without locks: a lease that expires, and an epoch per driver."""
 
 from __future__ import annotations
 
@@ -14,16 +14,58 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maggy_like.errors import JournalError, JournalLostError
-from maggy_like.storage.journal.claims import ClaimLostError, claim
+
+SETTLE = 1.0
+"""Seconds after a write until a store without conditional writes is read to see whose write won."""
+
+
+class ClaimLostError(Exception):
+    """Another driver has created the object."""
+
+
+def claim(fs: Any, path: str, data: bytes) -> None:
+    """Create an object that no other driver has created.
+
+    S3 refuses all creations except one. Other stores do not, so the object is read back after a pause. Two drivers that
+    write within the pause notice it. A driver that is frozen for longer before its write overwrites the other's.
+
+    Raises:
+        ClaimLostError: Another driver has created it.
+    """
+    if "s3" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)) and hasattr(fs, "call_s3"):
+        _create_in_s3(fs, path, data)
+        return
+    try:
+        fs.pipe_file(path, data, mode="create")
+    except FileExistsError as error:
+        raise ClaimLostError(path) from error
+    time.sleep(SETTLE)
+    if fs.cat_file(path) != data:
+        raise ClaimLostError(path)
+
+
+def _create_in_s3(fs: Any, path: str, data: bytes) -> None:
+    bucket, key, _ = fs.split_path(path)
+    try:
+        fs.call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+    except OSError as error:
+        response = getattr(error.__cause__, "response", None) or {}
+        code = str(response.get("Error", {}).get("Code"))
+        refusals = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+        if isinstance(error, FileExistsError) or code in refusals:
+            raise ClaimLostError(path) from error
+        raise
+    fs.invalidate_cache(path)
+
 
 RENEWAL = 10.0
 """Seconds between two renewals."""
 
 LAPSE = 60.0
-"""Seconds after the last renewal from which on another driver may take over."""
+"""Seconds after the last renewal from which another driver may take over."""
 
 SUCCESSION = 2.0
-"""Seconds beyond that which a driver that is cut off gets to end the write that it has begun."""
+"""Additional seconds that a disconnected driver gets to finish a write."""
 
 _held: set[str] = set()  # owners of this process
 
@@ -33,34 +75,34 @@ _EPOCH = re.compile(r"lease(?:-(\d+))?\.json|journal-\d{6,}(?:-(\d+)\.\d+)?\.jso
 class _Holder(msgspec.Struct):
     owner: str
     host: str
-    machine: str  # beside the host's name, which need not be its own
+    machine: str  # in addition to the host's name, which may not be unique
     pid: int
     time: float
     run: str = ""
 
 
 class _Latest(NamedTuple):
-    """The newest epoch of anything in the folder, 0 if there is none, and who has its lease, if that can be read."""
+    """The newest epoch in the folder, or 0, and the holder of its lease, if that can be read."""
 
     epoch: int
     holder: _Holder | None
 
 
 class Lease:
-    """An object that says who drives a run. Each driver has one of its own, whose number is the driver's epoch.
+    """An object that identifies the driver of a run. Each driver has its own, whose number is the driver's epoch.
 
-    The object is created by a conditional write where the store has them (:mod:`.claims`), and nobody else writes to
-    it: a driver that was frozen, or whose write arrives late, takes nothing from its successor. What it writes to the
-    journal carries its epoch, and readers leave out what an overtaken driver has written late. The times in it are the
-    holders' own: the clocks of hosts that may drive the same run must agree to some seconds.
+    The object is created by a conditional write if the store has them (:func:`claim`), and no other driver writes to
+    it. So a driver that was frozen, or whose write arrives late, takes nothing from its successor. Its writes to the
+    journal carry its epoch, and readers ignore late writes of a former driver. The holder's clock sets the times, so
+    the clocks of hosts that may drive the same run must agree to some seconds.
 
     Attributes:
-        epoch: That of this driver, once it was taken: one more than that of the driver before it.
+        epoch: This driver's epoch, once the lease was taken: one more than that of the driver before it.
 
     Args:
         fs: The file system.
-        path: The first driver's object; its name is ``lease.json``, and the next driver's ``lease-2.json``.
-        name: The run's folder, for people.
+        path: The first driver's object, named ``lease.json``; the next driver's is ``lease-2.json``.
+        name: The run's folder, for messages.
     """
 
     def __init__(self, fs: Any, path: str, name: str) -> None:
@@ -76,12 +118,12 @@ class Lease:
         """Become the holder.
 
         Args:
-            run: The call of ``lagom`` for which it is taken. From a driver of the same call it is taken over at once:
-                whoever started this one knows that the other is dead, or cut off. It returns only when one that is
-                cut off must have noticed, which looks at the lease every :data:`RENEWAL` seconds.
+            run: Identifies the call of ``lagom``. A lease of the same call is taken over at once: this driver was
+                started because the other is dead or disconnected. A disconnected driver reads the lease every
+                :data:`RENEWAL` seconds; the method returns once it must have noticed.
 
         Raises:
-            JournalError: Another driver is.
+            JournalError: Another driver is the holder.
         """
         self._run = run
         latest = self._look()
@@ -94,28 +136,30 @@ class Lease:
             claim(self._fs, self._path(epoch), self._signed(now))
         except ClaimLostError:
             holder = self._look().holder
-            if holder is None or holder.owner != self._owner:  # else the answer alone was lost, and it was sent again
+            if (
+                holder is None or holder.owner != self._owner
+            ):  # else only the reply was lost, and the request was repeated
                 raise self._refusal(holder) from None
         self.epoch, self._renewed = epoch, now
         _held.add(self._owner)
         if is_successor:
             time.sleep(RENEWAL + SUCCESSION)
         if latest.holder is not None:
-            with contextlib.suppress(Exception):  # it has no meaning any more
+            with contextlib.suppress(Exception):  # it is not needed any more
                 self._fs.rm_file(self._path(latest.epoch))
 
     def is_held(self) -> bool:
-        """Whether a driver holds it."""
+        """Return whether a driver holds it."""
         holder = self._look().holder
         return holder is not None and _is_alive(holder)
 
     def renew(self) -> None:
-        """Put the present time into the lease, if the last renewal is some seconds old.
+        """Write the current time into the lease if the last renewal is some seconds old.
 
         Raises:
             JournalError: Another driver has taken over.
         """
-        for _ in range(2):  # again, if this driver stood still meanwhile
+        for _ in range(2):  # again, if this driver was frozen meanwhile
             now = time.time()
             if 0.0 <= now - self._renewed < RENEWAL:  # the clock may have been set back
                 return
@@ -129,14 +173,14 @@ class Lease:
         """Let other drivers in.
 
         Args:
-            is_clean: Whether no write of this driver can still arrive. Otherwise the object stays, so that its epoch is
-                not given to another driver.
-            is_away: Whether the store refuses just now. Then the lease is left to lapse.
+            is_clean: If False, a write of this driver may still arrive. Then the object stays, so that no other driver
+                gets its epoch.
+            is_away: If True, the store is unavailable. Then the lease expires by itself.
         """
         _held.discard(self._owner)
         if not self.epoch or is_away:
             return
-        with contextlib.suppress(Exception):  # it lapses by itself
+        with contextlib.suppress(Exception):  # it expires by itself
             if is_clean:
                 self._fs.rm_file(self._path(self.epoch))
             else:
@@ -149,7 +193,7 @@ class Lease:
         return msgspec.json.encode(_Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now, self._run))
 
     def _look(self) -> _Latest:
-        """The newest driver, as the folder has it."""
+        """Read the newest driver's lease."""
         self._fs.invalidate_cache()
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
@@ -162,36 +206,39 @@ class Lease:
 
     def _taken_over(self, latest: _Latest) -> JournalError:
         if latest.holder is not None:
-            by, advice = f"process {latest.holder.pid} on {latest.holder.host} drives it now", "let that process go on"
+            by, advice = (
+                f"process {latest.holder.pid} on {latest.holder.host} drives it now",
+                "let that process continue",
+            )
         elif latest.epoch > self.epoch:
-            by, advice = "another driver has driven it since, and has left it", "read it with load_run(...)"
+            by, advice = "another driver has continued and left it", "read it with load_run(...)"
         else:
             return JournalLostError(
-                f"the lease of the run in {self._name} was deleted while the run went on, most likely with all of "
-                "the run, so the search was ended; the result so far is this error's attribute result"
+                f"the lease of the run in {self._name} was deleted while the run was active, probably with the whole "
+                "run, so the search was ended; the result so far is this error's attribute result"
             )
         return JournalError(
-            f"the run in {self._name} was taken over: {by} (a lease lapses when it is not renewed for {LAPSE:g} s); "
+            f"the run in {self._name} was taken over: {by} (a lease expires if it is not renewed for {LAPSE:g} s); "
             f"{advice}"
         )
 
     def _refusal(self, holder: _Holder | None) -> JournalError:
         if holder is None:
-            return JournalError(f"another driver took the run in {self._name} just now, and is gone again; try again")
+            return JournalError(f"another driver took the run in {self._name} for a moment; try again")
         left = max(0.0, holder.time + LAPSE - time.time())
         return JournalError(
             f"the run in {self._name} is in use by process {holder.pid} on {holder.host}; wait until it ends, or end "
-            f"it (its lease lapses in {left:.0f} s if it is dead)"
+            f"it (its lease expires in {left:.0f} s if it is dead)"
         )
 
 
 def _is_alive(holder: _Holder) -> bool:
-    """Whether the lease still counts: it lapses with time, or at once where its process is seen to be gone."""
+    """Return whether the lease is valid: it expires with time, or at once if its process is known to be dead."""
     if time.time() - holder.time > LAPSE:
         return False
     if (holder.host, holder.machine) != (socket.gethostname(), _machine()):
         return True
-    if holder.pid == os.getpid():  # its number came round again
+    if holder.pid == os.getpid():  # the process id was used again
         return holder.owner in _held
     try:
         os.kill(holder.pid, 0)
@@ -203,9 +250,9 @@ def _is_alive(holder: _Holder) -> bool:
 
 
 def _machine() -> str:
-    """Identifies the table of processes: containers may share a host's name and address, but not its process ids."""
+    """Identify the process table: containers may share a host's name and address, but not its process ids."""
     machine = f"{uuid.getnode():012x}"
-    with contextlib.suppress(OSError):  # Linux alone has them
+    with contextlib.suppress(OSError):  # only Linux has them
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{machine}-{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
     return machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections import Counter
@@ -14,30 +15,86 @@ import msgspec
 from maggy_like.errors import JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import check_owner
-from maggy_like.storage.journal.earlier import EarlierResult
-from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, from_json, to_json
+from optimizers.core.base import Observation
+from optimizers.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    Event,
+    config_of,
+    form_of,
+    from_json,
+    to_json,
+)
+
+Earlier = tuple[tuple[Observation, ...], ...]
+"""The observations of each earlier run (see :attr:`optimizers.core.base.Problem.earlier`)."""
+
+
+class EarlierResult(msgspec.Struct, frozen=True, array_like=True):
+    """One observation. JSON has no infinity, so a loss that is not finite is None.
+
+    Attributes:
+        losses: All losses, if there are several objectives.
+    """
+
+    trial: int
+    config: dict[str, Any]
+    step: int
+    loss: float | None
+    losses: tuple[float | None, ...] = ()
+
+
+def to_records(earlier: Earlier) -> list[list[EarlierResult]]:
+    """Convert observations of earlier runs to records."""
+    return [[_to_record(seen) for seen in run] for run in earlier]
+
+
+def from_records(records: Iterable[Iterable[EarlierResult]]) -> Earlier:
+    """Convert records back to observations."""
+    return tuple(tuple(map(_from_record, run)) for run in records)
+
+
+def _to_record(seen: Observation) -> EarlierResult:
+    return EarlierResult(
+        seen.trial, form_of(seen.config), seen.step, _strict(seen.loss), tuple(map(_strict, seen.losses))
+    )
+
+
+def _from_record(record: EarlierResult) -> Observation:
+    losses = tuple(map(_infinite, record.losses))
+    return Observation(record.trial, config_of(record.config), record.step, _infinite(record.loss), losses=losses)
+
+
+def _strict(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
+
+
+def _infinite(loss: float | None) -> float:
+    return math.inf if loss is None else loss
+
 
 FORMAT_VERSION = 5
 
 
 @final
 class RunHeader(msgspec.Struct, frozen=True, tag="run"):
-    """What must be the same when a run is resumed, and what readers want to know; a journal's first record.
+    """A journal's first record: what must be the same when a run is resumed, and facts for readers.
 
     Attributes:
-        version: Of this format.
-        name: Of the run.
+        version: Version of the format.
+        name: Name of the run.
         created: Unix time.
         space: The search space as JSON.
-        optimizer: The optimizer and its options, as :meth:`Optimizer.describe` has them.
-        directions: ``max`` or ``min``, for each objective; null where the first report was to say it.
-        metrics: The objectives' names; empty if the only one's was not given.
+        optimizer: The optimizer and its options, from :meth:`Optimizer.describe`.
+        directions: ``max`` or ``min`` for each objective; null if the first report decides it.
+        metrics: The objectives' names; empty if the only one was not named.
         seed: Source of all randomness.
         max_budget: Steps of a full training.
-        value: What a trial is worth: ``best`` or ``last``.
-        constrained: Whether the space has constraints, which are functions and not in its JSON.
-        earlier: What the run knew of earlier ones when it began, so that a resume needs none of them.
-        variants: What each variant of an ablation is, in words that change when it does.
+        value: Which report is a trial's value: ``best`` or ``last``.
+        constrained: Whether the space has constraints, which are functions and so not in its JSON.
+        earlier: The results of earlier runs from which this one began, so that a resume does not need those runs.
+        variants: A description of each variant of an ablation, which changes with the variant.
     """
 
     version: int
@@ -57,16 +114,16 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
 
 @final
 class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
-    """That a driver has begun a run or taken it up, or how it ended the run.
+    """The begin, resume or end of a run by a driver.
 
     Attributes:
-        status: ``running``, while a driver has it, or the run's ending (see :attr:`maggy_like.Result.ending`).
+        status: ``running`` at the begin, or the run's ending (see :attr:`maggy_like.Result.ending`).
         time: Unix time.
-        seconds: How long the driver had it, at the end.
-        store: Where the saved states are: a URL, or relative to the run's folder.
-        environment: What the driver that has begun it ran on: names and versions, for people.
-        code: Identifies the code of the training function (see :func:`~maggy_like.train_function.code_hash.code_hash`)
-            where the driver has begun it; empty if it is not known.
+        seconds: At the end, the seconds for which the driver had the run.
+        store: The place of the saved states: a URL, or relative to the run's folder.
+        environment: Names and versions of what the driver runs on, for people.
+        code: At the begin, a hash of the training function's code (see
+            :func:`~maggy_like.train_function.code.code_hash`); empty if it is not known.
     """
 
     status: Ending
@@ -78,11 +135,11 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
 
 
 Record = RunHeader | RunStatus | Event
-"""What a line of a journal holds."""
+"""The content of one line of a journal."""
 
 
 class Part(NamedTuple):
-    """Lines of one file of a journal: its name for people, the lines, and the number of the first of them.
+    """Lines of one file of a journal: the file's name for messages, the lines, and the number of the first.
 
     Only the last part of a file may end without a newline.
     """
@@ -94,17 +151,17 @@ class Part(NamedTuple):
 
 @dataclass
 class Contents:
-    """What a journal holds.
+    """The contents of a journal.
 
     Attributes:
         header: Its first record.
-        events: All events that are whole.
-        begun: The last word that a driver began the run, or took it up.
-        ended: How that one ended it; None if it has not, or was killed.
-        sessions: When each driver had the run: from its first word to its last, in Unix time.
-        unended: How many drivers before the last have recorded no end: they were killed, after their last word.
+        events: All undamaged events.
+        begun: The newest record of a driver that began or resumed the run.
+        ended: How that driver ended it; None if it has not, or was killed.
+        sessions: Unix times of each driver's first and last record.
+        unended: Number of earlier drivers that recorded no end: they were killed after their last record.
         last: The number of the last record.
-        damage: What is wrong with it, a sentence each; empty if nothing is.
+        damage: One sentence for each damage.
     """
 
     header: RunHeader
@@ -118,11 +175,11 @@ class Contents:
 
     @property
     def earlier_seconds(self) -> float:
-        """For how long drivers before the last had the run, as far as is known."""
+        """Known seconds for which the drivers before the last had the run."""
         return sum(end - begin for begin, end in self.sessions[:-1])
 
     def follows(self, numbered: tuple[int, Record]) -> bool:
-        """Take in a record if it is the next one."""
+        """Add a record if it is the next one."""
         number, record = numbered
         if number != self.last + 1 or type(record) is RunHeader:
             return False
@@ -131,7 +188,7 @@ class Contents:
         return True
 
     def take(self, record: RunStatus | Event) -> None:
-        """Take in a record, whatever its number."""
+        """Add a record of any number."""
         if type(record) is not RunStatus:
             self.events.append(record)
             if type(record) is not AttemptStarted and type(record) is not AttemptEnded:
@@ -142,14 +199,14 @@ class Contents:
             self.sessions.append((record.time, record.time))
         else:
             self.ended = record
-            if record.seconds and self.sessions:  # its own clock is not set meanwhile, as that of the host may be
+            if record.seconds and self.sessions:  # measured by a clock that is not set meanwhile, unlike the host's
                 begin = self.sessions[-1][0]
                 self.sessions[-1] = begin, begin + record.seconds
                 return
         self._extend_session(record.time)
 
     def _extend_session(self, time: float) -> None:
-        """A driver had the run then. The last one, or the one before: an attempt that was lost with that."""
+        """Extend the last session to ``time``, or the one before: an attempt may have been lost with that driver."""
         if self.sessions:
             at = -2 if time < self.sessions[-1][0] and len(self.sessions) > 1 else -1
             begin, end = self.sessions[at]
@@ -157,36 +214,36 @@ class Contents:
 
 
 def encode(records: Iterable[Record], first: int) -> bytes:
-    """The lines of ``records``, numbered from ``first``.
+    """Return the lines of ``records``, numbered from ``first``.
 
-    Number and checksum (a CRC-32 of what stands before it) are the last fields of each JSON object, so that
-    every reader of JSON lines reads a journal.
+    Number and checksum (a CRC-32 of the text before it) are the last fields of each JSON object, so that any reader of
+    JSON lines can read a journal.
     """
     return b"".join(_seal(record, number) for number, record in enumerate(records, first))
 
 
 def decode(parts: Iterable[Part]) -> Contents:
-    """Read a journal as far as it is whole.
+    """Read the undamaged records of a journal.
 
     Raises:
-        JournalError: The header is damaged, or of another version.
+        JournalError: The header is damaged, or has another version.
     """
     *_, contents = decode_each(parts)
     return contents
 
 
 def decode_each(parts: Iterable[Part]) -> Iterator[Contents]:
-    """Read a journal part by part: after each, the contents as they are by then.
+    """Read a journal part by part, and yield the contents after each part.
 
-    They are always the same object; who has used its events may take them away. Numbers rise by one from the header's
-    on. A gap is a loss; what does not lie past the last one was left over as a repaired journal took the place of a
-    damaged one, and is counted at the end: so the contents come once more then.
+    The contents are always the same object; the caller may remove the events that it has used. Numbers rise by one,
+    from the header's. A gap is a loss. Records with a lower number than the last are left over from before a repair;
+    they are counted at the end, so the contents are yielded once more then.
 
     Raises:
-        JournalError: The header is damaged, or of another version.
+        JournalError: The header is damaged, or has another version.
     """
     contents: Contents | None = None
-    damaged = 0  # lines since the last whole record
+    damaged = 0  # lines since the last undamaged record
     left_over: Counter[str] = Counter()
     for part in parts:
         *lines, tail = part.data.split(b"\n")
@@ -239,7 +296,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def open_line(line: bytes) -> tuple[int, Record] | None:
-    """A line's number and record, if it is whole."""
+    """Return a line's number and record; None if it is damaged."""
     body = line[:-_SEAL]
     number = body[body.rfind(b',"n":') + 5 :]
     if not line.endswith(_checksum(body)) or not number.isdigit():
@@ -247,14 +304,14 @@ def open_line(line: bytes) -> tuple[int, Record] | None:
     try:
         record = _OF_RUN.decode(line) if line.startswith(_STARTS_OF_RUN) else from_json(line)
         if type(record) is CheckpointSaved:
-            check_owner(record.name, record.trial, record.attempt)  # what it names is unpickled
+            check_owner(record.name, record.trial, record.attempt)  # the state of this name is unpickled
         return int(number), record
     except ValueError:
         return None
 
 
 def _salvage(line: bytes) -> list[tuple[int, Record]]:
-    """The whole records in a line that is none: where a newline was damaged, two stand in one."""
+    """Return the undamaged records in a damaged line, which has two if a newline was damaged."""
     found, done = [], 0
     starts = [match.start() for match in _START.finditer(line)]
     for end in _END.finditer(line):
@@ -276,8 +333,8 @@ def _header(line: bytes, found: list[tuple[int, Record]], where: str) -> RunHead
     if version != FORMAT_VERSION and (found or not _END.search(line)):
         raise JournalError(f"{where} has format {version}; this version of maggy_like reads {FORMAT_VERSION}")
     raise JournalError(
-        f"{where} is no header of a run, or a damaged one; without it the run cannot go on: put a copy of that "
-        "line back, or start another run"
+        f"{where} must be the header of a run, and is damaged or something else; put a copy of that line back, or "
+        "start another run"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a damaged journal has lost, inferred from what is left of it."""
+"""The repair of a damaged journal: its lost events are inferred from the others."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ UNKNOWN_WORKER = -1
 
 
 class Repairer:
-    """Makes a sequence with gaps one that a study can take in.
+    """Completes a sequence of events with gaps, so that a study accepts it.
 
-    A lost creation is made anew from the start of any attempt of that trial, which says all that it did. A
-    lost start is inferred from what its attempt did next, with the steps that the scheduler grants; a lost
-    end from the start of a later attempt. A trial that has no later attempt counts as running. Lost
-    measurements and checkpoints are lost.
+    A lost creation is inferred from the start of any attempt of that trial, which contains the same facts. A lost start
+    is inferred from the attempt's next event, with the steps that the scheduler grants. A lost end is inferred from the
+    start of a later attempt; without one, the trial counts as running. Measurements and checkpoints cannot be inferred.
 
     Args:
-        study: It must take in each event of :meth:`events` before the next is asked for.
-        kept: The events that are whole, in order.
-        taken: How many of them, all before the first damage, the study has taken in already.
+        study: It must apply each event of :meth:`events` before the next is requested.
+        kept: The undamaged events, in order.
+        taken: The number of events, all before the first damage, that the study has applied already.
 
     Attributes:
-        inferred: What was inferred, a sentence each.
+        inferred: One sentence for each inferred event.
     """
 
     def __init__(self, study: Study, kept: Sequence[Event], taken: int = 0) -> None:
@@ -45,10 +44,10 @@ class Repairer:
                 self._births.setdefault(event.trial, birth)
 
     def events(self) -> Iterator[Event]:
-        """The events behind those that were taken in, and before each what must have come before it.
+        """Yield the events after those that were applied, each preceded by the events inferred from it.
 
         Raises:
-            JournalError: A trial is known by its number alone.
+            JournalError: A trial cannot be inferred.
         """
         for number, event in enumerate(self._kept):
             if isinstance(event, AttemptStarted | AttemptEnded):
@@ -70,15 +69,14 @@ class Repairer:
         for number in range(len(self._study.trials), last + 1):
             if number not in self._births:
                 raise JournalError(
-                    f"the journal has lost trial {number}: its creation and the starts of all its attempts are "
-                    "damaged, so its configuration is not known; put a copy of one of those lines back, or start "
-                    "another run"
+                    f"the journal has lost the configuration of trial {number}: its creation and the starts of all its "
+                    "attempts are damaged; put a copy of one of those lines back, or start another run"
                 )
             self.inferred.append(f"trial {number}: its creation was inferred")
             yield self._births[number]
 
     def _end_before(self, number: int, attempt: int, budget: int | None) -> Iterator[Event]:
-        """Bring a trial to where ``attempt`` may start, or has been started.
+        """Yield the events after which ``attempt`` may start, or has started.
 
         Args:
             budget: The steps of that attempt, if they are known.
@@ -97,11 +95,11 @@ class Repairer:
         return self._study.started(trial, UNKNOWN_WORKER, self._now)
 
     def _end(self, trial: Trial, budget: int | None) -> Event:
-        """The end of an attempt that another one followed: it rested if it had done, or was then granted, more."""
+        """Infer the end of an attempt that another followed: paused if its steps were done or more were granted."""
         is_done = trial.step >= trial.budget if budget is None else budget > trial.budget
         if is_done and not self._study.is_final(trial):
-            self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} paused was inferred")
+            self.inferred.append(f"trial {trial.id}: the pause of attempt {trial.attempt} was inferred")
             return AttemptEnded(trial.id, trial.attempt, TrialState.PAUSED, self._now, trial.last_value)
-        self.inferred.append(f"trial {trial.id}: that attempt {trial.attempt} was lost was inferred")
-        failure = Failure(FailureKind.DRIVER_LOST, "how the attempt ended was lost with a damaged line of the journal")
+        self.inferred.append(f"trial {trial.id}: the loss of attempt {trial.attempt} was inferred")
+        failure = Failure(FailureKind.DRIVER_LOST, "the end of the attempt was lost with a damaged line of the journal")
         return AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, self._now, failure=failure)

@@ -6,8 +6,6 @@ import enum
 import os
 import time
 
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -16,6 +14,7 @@ from maggy_like.protocol.messages import (
     Broken,
     Checkpointed,
     Decided,
+    FailureKind,
     Finished,
     Goodbye,
     Halt,
@@ -34,12 +33,13 @@ from maggy_like.protocol.messages import (
     ToWorker,
     Waiting,
     awaits_answer,
+    encode,
 )
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
 from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client, Poller
 from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
-from maggy_like.storage.store_marks import look_for_mark
+from maggy_like.storage.file_systems import look_for_mark
 from maggy_like.worker.agent import fork_server
 from maggy_like.worker.agent.attempt import Attempt, WaitingAssignment
 from maggy_like.worker.agent.child import Child

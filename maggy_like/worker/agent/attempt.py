@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.failure_kinds import FailureKind
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
     Beat,
     Checkpointed,
     Decided,
+    FailureKind,
     Finished,
     Halt,
     Kept,
@@ -22,6 +21,7 @@ from maggy_like.protocol.messages import (
     ToDriver,
     ToWorker,
     Waiting,
+    encode,
 )
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.torchrun import on_uneven_steps

@@ -8,9 +8,7 @@ import signal
 import msgspec
 
 from maggy_like.processes.channel import Channel
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.messages import ToDriver
+from maggy_like.protocol.messages import FailureKind, ToDriver, decode_to_driver
 from maggy_like.worker.agent.template import HUNG_UP
 
 DISCONNECTED = (

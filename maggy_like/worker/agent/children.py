@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.messages import Shutdown
+from maggy_like.protocol.messages import Shutdown, encode
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc.client import Poller
 from maggy_like.worker.agent.child import Child

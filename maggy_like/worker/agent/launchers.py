@@ -13,11 +13,10 @@ from typing import Protocol
 
 import msgspec
 
-from maggy_like.processes.address_space import address_space, too_small
 from maggy_like.processes.channel import Channel
-from maggy_like.processes.installation import is_installation, is_standard
+from maggy_like.processes.imports import is_installation, is_standard, module_path, python_path
 from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
-from maggy_like.processes.module_path import module_path, python_path
+from maggy_like.processes.resources import address_space, too_small
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.protocol.versions import PYTHON

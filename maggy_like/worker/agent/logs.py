@@ -12,10 +12,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.faults import refusal
-from maggy_like.storage.file_systems import put, try_local_path
+from maggy_like.storage.file_systems import is_visible, put, refusal, try_local_path
 from maggy_like.storage.log_file import log_name
-from maggy_like.storage.store_marks import is_visible
 
 INTERVAL = 60.0
 """Seconds between two copies of the log of a trial that runs."""

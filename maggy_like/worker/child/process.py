@@ -14,22 +14,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from maggy_like.processes.channel import Channel, Disconnected
-from maggy_like.processes.imports import ImportWatch
-from maggy_like.processes.installation import is_installed_file
-from maggy_like.protocol.attributes import as_attributes
-from maggy_like.protocol.codec import decode_to_driver, decode_to_worker, encode
-from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.fields import MAX_NAMES, MAX_NESTED, is_flat
-from maggy_like.protocol.messages import MAX_PLACE, MAX_TYPES, Assign, Broken, Finished, Imported, Opened, Ready
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.processes.imports import ImportWatch, is_installed_file
+from maggy_like.protocol.messages import (
+    MAX_NAMES,
+    MAX_NESTED,
+    MAX_PLACE,
+    MAX_TYPES,
+    Assign,
+    Broken,
+    FailureKind,
+    Finished,
+    Imported,
+    Opened,
+    Ready,
+    decode_to_driver,
+    decode_to_worker,
+    encode,
+    is_flat,
+)
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.protocol.texts import encodable, is_encodable, shortened
 from maggy_like.protocol.torchrun import leave_ranks, on_uneven_steps
+from maggy_like.protocol.values import ReportError, as_attributes, encodable, is_encodable, shortened
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.storage.faults import StoreFault
-from maggy_like.train_function.arguments import arguments_for
-from maggy_like.train_function.load import load_train_fn
-from maggy_like.train_function.names import name_of
+from maggy_like.storage.file_systems import StoreFault
+from maggy_like.train_function.code import name_of
+from maggy_like.train_function.load import arguments_for, load_train_fn
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.saves import StoreRetry

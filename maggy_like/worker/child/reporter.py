@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from maggy_like.protocol.fields import MAX_NAMES, MAX_STEP, UNBOUNDED
-from maggy_like.protocol.messages import Assign
-from maggy_like.protocol.report_error import ReportError
-from maggy_like.protocol.texts import shortened
+from maggy_like.protocol.messages import MAX_NAMES, MAX_STEP, UNBOUNDED, Assign
 from maggy_like.protocol.torchrun import rank_and_ranks
+from maggy_like.protocol.values import ReportError, shortened
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import REPORT_COST, ROOM, Sender, as_number, as_step, check_name, pick_objective

@@ -11,11 +11,10 @@ from queue import Empty
 from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.messages import Beat, Checkpointed, Noted
-from maggy_like.protocol.report_error import ReportError
 from maggy_like.protocol.state_names import SHARDED
-from maggy_like.protocol.texts import encodable
+from maggy_like.protocol.values import ReportError, encodable
 from maggy_like.storage.checkpoints import CheckpointStore, StateLostError
-from maggy_like.storage.faults import is_store_fault, refusal
+from maggy_like.storage.file_systems import is_store_fault, refusal
 from maggy_like.worker.child.sender import Sender
 
 T = TypeVar("T")

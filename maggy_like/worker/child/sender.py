@@ -12,11 +12,8 @@ from queue import SimpleQueue
 from typing import SupportsFloat
 
 from maggy_like.processes.channel import Disconnected
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.fields import MAX_NAME, MAX_STEP
-from maggy_like.protocol.messages import Assign, Columns, Reported, ToDriver
-from maggy_like.protocol.report_error import ReportError
-from maggy_like.protocol.texts import is_encodable, shortened
+from maggy_like.protocol.messages import MAX_NAME, MAX_STEP, Assign, Columns, Reported, ToDriver, encode
+from maggy_like.protocol.values import ReportError, is_encodable, shortened
 from maggy_like.worker.child.stop_state import StopState, StoreWait
 
 

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING
 
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.imports import ImportWatch
-from maggy_like.protocol.codec import decode_to_worker, encode
-from maggy_like.protocol.messages import Assign, Decided, Halt, Held, Imported, Kept, Meet, Shutdown, Stop
+from maggy_like.protocol.messages import (
+    Assign,
+    Decided,
+    Halt,
+    Held,
+    Imported,
+    Kept,
+    Meet,
+    Shutdown,
+    Stop,
+    decode_to_worker,
+    encode,
+)
 from maggy_like.worker.child.sender import Sender
 
 if TYPE_CHECKING:

@@ -138,7 +138,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "no directory": ({"directory": None}, "directory must be the path or URL of a folder, got None; leave it out"),
     "a number of a directory": ({"directory": 3}, "directory must be the path or URL of a folder, got 3"),
     "an empty directory": ({"directory": ""}, "directory must be the path or URL of a folder, got ''"),
-    "a long name": ({"name": "x" * 300}, "has 300 characters; use at most 200"),
+    "a long name": ({"name": "x" * 300}, "name must have at most 200 characters, got 300: 'xxx"),
     "one callback": (
         {"callbacks": print}, r"takes a list of functions of one event, got print; use callbacks=\[print\]$"),
     "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),

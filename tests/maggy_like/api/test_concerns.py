@@ -11,7 +11,7 @@ import pytest
 from maggy_like import FailurePolicy, Float, LocalEngine, Store, lagom
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.storage.checkpoints import load_state
-from maggy_like.storage.store import read_store
+from maggy_like.storage.run_paths import read_store
 
 OBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     "max_attempts=0": (lambda: FailurePolicy(0), "max_attempts must be a whole number of at least 1, got 0"),

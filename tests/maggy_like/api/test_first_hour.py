@@ -17,7 +17,7 @@ from optuna.samplers import BruteForceSampler
 
 from maggy_like import AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, run
 from maggy_like.errors import ConfigError, TrainFunctionError
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import Failure, FailureKind
 from optimizers.samplers.optuna_sampler import OptunaSampler
 from optimizers.space.domains import Float, Integer

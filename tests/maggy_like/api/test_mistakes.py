@@ -128,7 +128,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": ASHA(min_budget=30), "max_budget": 27}, "min_budget must be at most max_budget=27, got 30"),
     "an unknown engine": ({"engine": "sprak"}, r"got 'sprak' \(did you mean 'spark'\?\)"),
     "more inline workers than one": ({"engine": "inline", "workers": 2}, "workers=2 but engine='inline' has 1 slot;"),
-    "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),
+    "a name that is no folder": ({"name": "../up"}, r"name must be the name of a folder, got '../up'; use"),
     "resume without a name": ({"resume": True}, "needs the name of the run"),
     "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),
     "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),

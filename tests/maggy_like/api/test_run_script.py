@@ -137,9 +137,9 @@ def test_tasks_of_spark_run_a_script(spark_local: SparkSession, tmp_path: Path) 
     [
         ("none.py", [], "'none.py' cannot be read .No such file"),
         (".", [], "cannot be read .Is a directory"),
-        ("broken.py", [], r"'broken.py' is no Python: .* line 1"),
-        ("broken.py", "--epochs 3", "args must be a list of words"),
-        (len, [], "pass a function to run"),
+        ("broken.py", [], r"'broken.py' is not valid Python: .* line 1"),
+        ("broken.py", "--epochs 3", "args must be a list of arguments"),
+        (len, [], "must be the path of a file, got .*; use run"),
     ],
 )
 def test_mistakes(path: Any, args: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,7 +351,7 @@ def test_what_is_no_run(run: Run, warm_start: Any, message: str) -> None:
 def test_a_damaged_journal(run: Run) -> None:
     (run.folder / "old").mkdir()
     (run.folder / "old" / "journal.jsonl").write_text("{}\n")
-    with pytest.raises(JournalError, match="line 1 is no header"):
+    with pytest.raises(JournalError, match="line 1 must be the header"):
         run(warm_start=[run.folder / "old"])
 
 

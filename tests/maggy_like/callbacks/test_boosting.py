@@ -10,10 +10,9 @@ import pytest
 from continued import StopAtTwo, check_promoted_trials_equal_whole_trainings, search
 
 from maggy_like import Float, Reporter
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Finished, Reported
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import Assign, Finished, Reported, decode_to_driver
 from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.process import run_attempt
 from maggy_like.worker.child.sender import Sender

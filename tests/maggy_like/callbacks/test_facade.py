@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import maggy_like.callbacks
-from maggy_like.train_function.reporter_use import CALLBACKS
+from maggy_like.train_function.code import CALLBACKS
 
 
 def test_all_names_are_known_as_savers_of_states() -> None:

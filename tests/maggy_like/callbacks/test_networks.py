@@ -13,7 +13,7 @@ from continued import check_promoted_trials_equal_whole_trainings, search
 from library_functions import with_keras, with_lightning, with_transformers
 
 from maggy_like import Float, Reporter
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
 

@@ -12,7 +12,7 @@ from maggy_like import Float, Reporter
 from maggy_like.callbacks import sklearn_steps
 from maggy_like.driver.callbacks import read_callbacks
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 
 
 def digits() -> tuple[Any, Any, Any, Any]:

@@ -18,7 +18,7 @@ from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
-from maggy_like.storage.journal.object_store import ObjectStoreBackend
+from maggy_like.storage.journal.backends import ObjectStoreBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
 from optimizers.core.trial import TrialState
 from optimizers.space.domains import Float
@@ -42,7 +42,7 @@ def events(follower: Follower) -> list[Any]:
 
 
 def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 100)  # each append has a segment of its own
+    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 100)  # each append has a segment of its own
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
     follower = Follower(backend_of(url))

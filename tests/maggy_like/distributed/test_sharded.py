@@ -22,9 +22,8 @@ from torch.distributed.tensor import DTensor
 from maggy_like.distributed import sharded
 from maggy_like.distributed.parallel import ensure_process_group, prepare
 from maggy_like.distributed.sharded import IncompleteStateError, ShardedStateError, ShardedStoreError, is_sharded
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Checkpointed, RankInfo
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import Assign, Checkpointed, RankInfo, decode_to_driver
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.process import kind_of
 from maggy_like.worker.child.saves import Saves

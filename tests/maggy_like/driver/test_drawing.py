@@ -10,7 +10,7 @@ from maggy_like.display.base import Snapshot
 from maggy_like.driver.drawing import LINES, Drawing
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import WorkerJoined
-from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.task import WorkerId
 from optimizers import Float
 from optimizers.core.study import Study
 from optimizers.samplers.non_adaptive import RandomSearch

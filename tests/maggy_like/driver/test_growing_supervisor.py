@@ -16,8 +16,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving,
 from maggy_like.driver.supervisor import GROWTH_PATIENCE, IDLE_PATIENCE, MAX_FUTILE_LAUNCHES, GrowingSupervisor
 from maggy_like.engines.base import EngineRun, Launcher
 from maggy_like.protocol.endings import Phase
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.task import WorkerId, WorkerTask
 
 
 class Launched(EngineRun):

@@ -20,8 +20,8 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Logged, Ready
+from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server

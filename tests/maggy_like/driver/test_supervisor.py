@@ -14,8 +14,7 @@ from maggy_like.driver import supervisor as gang
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.driver.supervisor import GOODBYE_PATIENCE, HELD_PATIENCE, Supervisor
 from maggy_like.engines.base import EngineRun, Launcher
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.task import WorkerId, WorkerTask
 
 SIZE = 4
 

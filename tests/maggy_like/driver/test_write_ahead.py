@@ -13,8 +13,8 @@ from maggy_like.driver import write_ahead as module
 from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import JournalError, StoreError
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Beat
+from maggy_like.protocol.task import WorkerId
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
 from optimizers.core.events import TrialCreated
 
@@ -182,7 +182,7 @@ def test_half_an_append_is_cut_off_before_the_next(disk: Disk, monkeypatch: pyte
         raise FULL
 
     with monkeypatch.context() as patch:
-        patch.setattr("maggy_like.storage.journal.local.os.write", write_some)
+        patch.setattr("maggy_like.storage.journal.backends.os.write", write_some)
         disk.write_ahead.carry([created(0)])
     assert disk.events() == []
     disk.now = 1.0

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import json, os, resource, sys
 
-from maggy_like.processes import descriptors
+from maggy_like.processes import resources
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 low, high = os.pipe()
@@ -20,7 +20,7 @@ if {hidden}:
     def refuse(path):
         raise FileNotFoundError
     os.listdir, listdir = refuse, os.listdir
-descriptors.close_all_but(kept)
+resources.close_all_but(kept)
 
 def is_open(fd):
     try:
@@ -28,7 +28,7 @@ def is_open(fd):
     except OSError:
         return False
 
-print(json.dumps([[fd for fd in range(256) if is_open(fd)], len(descriptors.open_descriptors())]))
+print(json.dumps([[fd for fd in range(256) if is_open(fd)], len(resources.open_descriptors())]))
 """
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maggy_like.processes.installation import is_installed_file, is_installed_module
+from maggy_like.processes.imports import is_installed_file, is_installed_module
 
 
 def test_python_and_packages_are_installed_wherever_their_environment_is() -> None:

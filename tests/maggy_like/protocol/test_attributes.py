@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.protocol.attributes import MAX_ATTRIBUTES, MAX_NAME, MAX_SIZE, as_attributes
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import MAX_ATTRIBUTES, MAX_NAME, MAX_SIZE, ReportError, as_attributes
 from maggy_like.results.result import Result
 from maggy_like.worker.child.process import Returned, read_value
 from optimizers.core.events import AttemptEnded, from_json, to_json

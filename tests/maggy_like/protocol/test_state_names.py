@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.protocol.codec import decode_to_driver, encode
-from maggy_like.protocol.messages import Checkpointed
+from maggy_like.protocol.messages import Checkpointed, decode_to_driver, encode
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, check_owner, parse_name, state_url
 
 NUMBERS = st.integers(1, 10**12)
@@ -63,9 +62,9 @@ def test_what_is_read_has_that_one_name_and_stays_in_the_store(text: str) -> Non
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names no saved state; it must be like '00003/2-1\.pkl'"):
+    with pytest.raises(ValueError, match=r"the name of a saved state must be like '00003/2-1\.pkl'"):
         parse_name(text)
-    with pytest.raises(ValueError, match="names no saved state"):
+    with pytest.raises(ValueError, match="the name of a saved state must be like"):
         state_url("file:///store", text)
 
 
@@ -74,6 +73,8 @@ def test_no_message_names_what_its_attempt_has_not_saved(name: str) -> None:
     """As a worker would tell of it that makes its frames itself."""
     honest = encode(Checkpointed(3, 2, 1, "00003/2-1.pkl"))
     frame = msgspec.msgpack.encode({**msgspec.msgpack.decode(honest), "name": name})
-    with pytest.raises(msgspec.DecodeError, match=r"no saved state|no state of attempt 2 of trial 3"):
+    with pytest.raises(
+        msgspec.DecodeError, match=r"the name of a saved state must|must belong to attempt 2 of trial 3"
+    ):
         decode_to_driver(frame)
     assert decode_to_driver(honest) == Checkpointed(3, 2, 1, "00003/2-1.pkl")

@@ -14,7 +14,7 @@ import maggy_like.display
 from maggy_like import FailurePolicy, Float, Reporter, Result, Store, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import Checkpoint, Trial, TrialState
 from optimizers.schedulers.asha import ASHA
@@ -291,7 +291,7 @@ def test_a_state_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is sharded; read it with torch"):
         result.load_best()
     best.checkpoint = Checkpoint(1, "00000/1-1.pkl")
-    with pytest.raises(UserError, match="is gone"):
+    with pytest.raises(UserError, match="does not exist"):
         result.load_best()
 
 

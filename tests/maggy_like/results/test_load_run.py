@@ -182,7 +182,7 @@ def test_of_a_damaged_journal_the_whole_lines_are_read(
     assert [trial.config for trial in again.trials] == [trial.config for trial in result.trials]
     assert contents(tmp_path) == before
     file.write_bytes(lines[0][:-9])
-    with pytest.raises(JournalError, match="line 1 is no header of a run"):
+    with pytest.raises(JournalError, match="line 1 must be the header of a run"):
         load_run(tmp_path / "runs" / "first")
 
 
@@ -200,7 +200,7 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
             load_run(given)
     with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as result"):
         load_run("nowhere/at/all")
-    with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+    with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a protocol that fsspec supports"):
         load_run("nowhere://x")
     with pytest.raises(ConfigError, match="load_run takes the folder of a run, a path or a URL, got 3"):
         load_run(3)  # type: ignore[arg-type]

@@ -16,8 +16,7 @@ from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, loa
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import RunStatus, backend_of, read_journal
-from maggy_like.storage.journal.local import LocalBackend
-from maggy_like.storage.journal.object_store import ObjectStoreBackend
+from maggy_like.storage.journal.backends import LocalBackend, ObjectStoreBackend
 from maggy_like.storage.journal.records import Record, encode
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState

@@ -19,8 +19,7 @@ import zmq
 from msgspec.structs import replace
 from wire import EchoServer, Peer, echo_server, hello, peer, wait_for
 
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.messages import Beat, Decided, Ready, Reported
+from maggy_like.protocol.messages import Beat, Decided, Ready, Reported, encode
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc import server as handshakes
 from maggy_like.rpc.limits import MAX_FRAME
@@ -266,7 +265,7 @@ def test_a_worker_takes_its_connection_back_from_who_took_it(echo: EchoServer) -
 FLOOD_AND_HANG_UP = """
 import time
 import zmq
-from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
 

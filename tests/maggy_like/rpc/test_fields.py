@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from maggy_like.protocol.codec import decode_to_driver, encode
-from maggy_like.protocol.messages import Finished, Hello, Reported
+from maggy_like.protocol.messages import Finished, Hello, Reported, decode_to_driver, encode
 
 OF = {"trial": 1, "attempt": 1}
 REPORT = {"type": "reported", **OF, "objective": "loss", "columns": {"loss": ([1, 2], [0.1, 0.2])}}

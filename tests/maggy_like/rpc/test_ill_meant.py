@@ -22,9 +22,18 @@ from maggy_like.display.base import Snapshot
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import Tick
-from maggy_like.protocol.codec import decode_to_driver, encode
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.messages import Broken, Decided, Finished, Hello, Logged, Reported, ToDriver
+from maggy_like.protocol.messages import (
+    Broken,
+    Decided,
+    Finished,
+    Hello,
+    Logged,
+    Reported,
+    ToDriver,
+    decode_to_driver,
+    encode,
+)
+from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.server import Received
 from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded, Measured, from_json, to_json

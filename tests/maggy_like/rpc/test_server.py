@@ -12,8 +12,6 @@ from wire import hello
 
 from maggy_like import __version__
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.codec import encode
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Assign,
@@ -26,8 +24,9 @@ from maggy_like.protocol.messages import (
     Refused,
     Stop,
     ToWorker,
+    encode,
 )
-from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerId, WorkerTask
 from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc import server as handshakes
 from maggy_like.rpc.client import Client
@@ -133,8 +132,8 @@ class FutureHello(msgspec.Struct, tag="hello"):
     ("versions", "says"),
     [
         ({"package": "0.0.9", "home": "/opt/old"}, "the worker 0.0.9 (/opt/old)"),
-        (None, "the worker a version that does not say which it is"),
-        (["of", "another", "form"], "the worker a version that does not say which it is"),
+        (None, "the worker an unknown version"),
+        (["of", "another", "form"], "the worker an unknown version"),
     ],
 )
 def test_a_hello_of_another_protocol_can_be_read_and_both_versions_are_told(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from wire import hello
 
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Finished, Hello, Logged, Reported, ToDriver
+from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server, Unfit
 

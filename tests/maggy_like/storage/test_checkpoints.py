@@ -18,7 +18,7 @@ import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, save_state
 from maggy_like.storage.file_systems import puts_whole
@@ -105,9 +105,9 @@ def test_what_names_no_state_is_neither_read_nor_removed(tmp_path: Path, name: s
     secret = tmp_path / "secret.pkl"
     save_state(secret.as_uri(), "unpickled")
     store = CheckpointStore((tmp_path / "store").as_uri(), 0, (name, name.replace("/secret.pkl", str(secret))))
-    with pytest.raises(ValueError, match="names no saved state"):
+    with pytest.raises(ValueError, match="the name of a saved state must be like"):
         store.load(name)
-    with pytest.raises(ValueError, match="names no saved state"):
+    with pytest.raises(ValueError, match="the name of a saved state must be like"):
         store.save(name, "overwritten")
     store.tidy()
     assert load_state(secret.as_uri()) == "unpickled"

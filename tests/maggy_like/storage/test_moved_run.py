@@ -69,7 +69,7 @@ def test_a_search_whose_folder_is_gone_says_so_and_has_its_result(tmp_path: Path
                 reporter.report(score=x)
         return x
 
-    with pytest.raises(JournalLostError, match=f"run was {how} while the run went on.*so the search was ended") as lost:
+    with pytest.raises(JournalLostError, match=f"run was {how} with its journal .*so the search was ended") as lost:
         search(tmp_path, train, optimizer="random", max_budget=10**9)
     result = lost.value.result
     assert isinstance(result, Result)

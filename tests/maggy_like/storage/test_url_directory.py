@@ -23,8 +23,7 @@ from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError
 from maggy_like.storage import folders
 from maggy_like.storage.folders import check_folder
-from maggy_like.storage.run_paths import RunPaths
-from maggy_like.storage.scratch import OutputFolder
+from maggy_like.storage.run_paths import OutputFolder, RunPaths
 from optimizers.core.trial import TrialState
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -111,17 +110,17 @@ def test_paths_at_a_url_are_read_back(directory: str, apart: bool) -> None:
     (Path("s3://bucket/runs"), r"is neither a path nor a URL; pass the text 's3://bucket/runs'"),
     ("dbfs:/runs", r"pass the text '/dbfs/runs'"),
     ("file:/shared", r"pass the text 'file:///shared'"),
-    ("file://shared/runs", r"is relative to the present folder; pass 'file:///shared/runs'"),
+    ("file://shared/runs", r"is relative to the working folder; pass 'file:///shared/runs'"),
     ("simplecache::s3://bucket/runs", r"is a chain of file systems, .*; pass 's3://bucket/runs'"),
     ("s3://bucket/runs?versionId=3", r"has a '\?', which begins a query or a pattern"),
     ("s3://bucket/run*", r"has a '\*', which begins a query or a pattern"),
-    ("file:///my%20runs", r"has percent signs, which fsspec does not read; write 'file:///my runs'"),
-    ("s3://bucket/a/../b", r"has '\.\.', which an object store takes for a name"),
+    ("file:///my%20runs", r"has percent signs, which fsspec does not decode; pass 'file:///my runs'"),
+    ("s3://bucket/a/../b", r"has '\.\.', which is an ordinary name in an object store"),
     ("s3://bucket/runs ", r"begins or ends with white space"),
-    ("s3://", r"names no folder; pass s3://NAME"),
-    ("S3://bucket/runs", r"fsspec knows no 'S3'; pass 's3://bucket/runs'"),
-    ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; see to its address and your credentials"),
-    ("nowhere://bucket", r"directory='nowhere://bucket' cannot be opened: .*; use a URL that fsspec knows"),
+    ("s3://", r"does not name a folder; pass s3://NAME"),
+    ("S3://bucket/runs", r"fsspec does not support 'S3'; pass 's3://bucket/runs'"),
+    ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; check its address and your credentials"),
+    ("nowhere://bucket", r"directory='nowhere://bucket' cannot be opened: .*; use a protocol that fsspec supports"),
     ("gs://bucket/runs", r"a package is missing here \(.*gcsfs.*\); install it here and where the workers run"),
     ("abfss://runs@me.dfs.core.windows.net/a", r"package is missing here \(Install adlfs .*\); install it here and"),
     ("", r"directory must be the path or URL of a folder, got ''; leave it out for 'maggy_runs'"),
@@ -167,7 +166,7 @@ def test_a_place_that_refuses_is_told_before_anything_starts(search: Any, monkey
         raise PermissionError("no credentials")
 
     monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
-    told = r"directory='memory://x' cannot be written and read \(PermissionError: no credentials\); see to"
+    told = r"directory='memory://x' cannot be written and read \(PermissionError: no credentials\); check"
     with pytest.raises(ConfigError, match=told):
         search("memory://x")
 
@@ -178,7 +177,7 @@ def test_a_place_that_does_not_answer_is_told_before_anything_starts(
     answers = threading.Event()
     monkeypatch.setattr(folders, "PROBE_PATIENCE", 0.05)
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_, **__: answers.wait(60.0))
-    with pytest.raises(ConfigError, match=r"directory='memory://x' does not answer: no file could be written there in"):
+    with pytest.raises(ConfigError, match=r"directory='memory://x' does not respond: no file could be written in"):
         search("memory://x")
     answers.set()
 
@@ -194,11 +193,11 @@ def test_what_workers_say_themselves_goes_to_the_run_s_folder_at_the_end(
     assert (silent.move(), silent.path.exists()) == ("", False)
     (output.path / "spark.log").write_text("Java's frames")
     (stuck.path / "0.log").write_text("kept")
-    assert output.move() == f"what the workers themselves said is in {url}/workers"
+    assert output.move() == f"the workers' own output is in {url}/workers"
     assert (output.path.exists(), output.move()) == (False, "")
     assert fsspec.filesystem("memory").cat_file(f"{url}/workers/spark.log") == b"Java's frames"
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_: 1 / 0)
-    assert stuck.move() == f"what the workers themselves said is in {stuck.path}"
+    assert stuck.move() == f"the workers' own output is in {stuck.path}"
     assert stuck.move() == ""  # a store that is away is not asked twice
     assert (stuck.path / "0.log").read_text() == "kept"
 
@@ -285,7 +284,7 @@ def is_probe(fd: int) -> bool:
         ("os.open", errno.EOPNOTSUPP, lambda path, flags, *_: flags & os.O_APPEND, "can append to files"),
         ("os.write", errno.EOPNOTSUPP, lambda fd, _: is_probe(fd) and os.fstat(fd).st_size, "can append to files"),
         ("os.rename", errno.EPERM, lambda *_: True, "can rename files"),
-        ("os.write", errno.ENOSPC, lambda fd, _: is_probe(fd), r"cannot be written \(.*No space.*\); make room"),
+        ("os.write", errno.ENOSPC, lambda fd, _: is_probe(fd), r"cannot be written \(.*No space.*\); free space"),
     ],
     ids=["no locks", "no appends", "one write for a file", "no renames", "full"],
 )

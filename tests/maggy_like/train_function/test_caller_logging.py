@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from maggy_like.protocol.log_settings import LoggerSettings, LogSettings
-from maggy_like.train_function.caller_logging import read_logging
-from maggy_like.train_function.logging_config import set_up_logging
+from maggy_like.protocol.task import LoggerSettings, LogSettings
+from maggy_like.train_function.load import set_up_logging
+from maggy_like.train_function.pickling import read_logging
 
 SCRIPT = """
 import json, logging, multiprocessing, sys

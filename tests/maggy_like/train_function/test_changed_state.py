@@ -75,7 +75,7 @@ def test_a_constant_that_was_changed_is_named_with_both_values(settings: Any, by
     (hint,) = state_hints(settings.train if by_name else reads, "process")
     assert hint.startswith(
         "own_settings.RATE is 0.5 here and 0.1 in its source, own_settings.NAME is array([0, 1, 2]) here and 'plain' "
-        "in its source: trials import modules anew"
+        "in its source: trials import modules again"
     )
     assert state_hints(settings.train, "none") == ()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like.train_function.code_hash import code_hash, is_comparable
+from maggy_like.train_function.code import code_hash, is_comparable
 
 TRAIN = """
 SPREAD = 2
@@ -48,7 +48,7 @@ def test_lines_and_comments_do_not_count() -> None:
 
 def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"{TRAIN}\nfrom maggy_like.train_function.code_hash import code_hash\nprint(code_hash(train))")
+    script.write_text(f"{TRAIN}\nfrom maggy_like.train_function.code import code_hash\nprint(code_hash(train))")
     runs = [
         subprocess.run(
             [sys.executable, str(script)], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

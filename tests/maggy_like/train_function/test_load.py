@@ -14,8 +14,7 @@ import pytest
 
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
-from maggy_like.train_function.pickling import pickle_train_fn
-from maggy_like.train_function.sources import MAX_SOURCE, sources_of
+from maggy_like.train_function.pickling import MAX_SOURCE, pickle_train_fn, sources_of
 
 CELL = """
 class Box:

@@ -20,9 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from maggy_like import lagom
-from maggy_like.train_function.modules import modules_of
-from maggy_like.train_function.own_imports import imports_of
-from maggy_like.train_function.references import MAX_VALUES, held_values
+from maggy_like.train_function.code import MAX_VALUES, held_values
+from maggy_like.train_function.modules import imports_of, modules_of
 
 
 def trains_with_torch(lr: float) -> None:

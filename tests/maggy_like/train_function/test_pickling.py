@@ -37,7 +37,7 @@ def test_a_table_of_spark_is_refused_with_what_to_send_instead(monkeypatch: pyte
     monkeypatch.setattr(DataFrame, "__module__", "pyspark.sql.connect.dataframe")
     with pytest.raises(
         TrainFunctionError,
-        match=r"uses the argument 'data' of type DataFrame, .*: Spark's sessions and tables are the driver's alone; "
+        match=r"uses the argument 'data' of type DataFrame, .*: Spark's sessions and tables exist only on the driver; "
         r"let the function refer to the rows themselves \(df\.toPandas\(\)\), or write them",
     ):
         pickle_train_fn(partial(train, data=DataFrame()))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maggy_like.train_function.reporter_use import uses_budget, uses_checkpoints
+from maggy_like.train_function.code import uses_budget, uses_checkpoints
 
 
 def uses_a_global(x: float) -> float:

@@ -75,5 +75,5 @@ def test_its_exit_status(tmp_path: Path, code: str, fails: bool) -> None:
 
 def test_too_much_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "MAX_BYTES", 100)
-    with pytest.raises(TrainFunctionError, match="install the larger of them where the workers run"):
+    with pytest.raises(TrainFunctionError, match="install the larger modules where the workers run"):
         read_script(folder / "main.py")

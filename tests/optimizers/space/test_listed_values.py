@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.protocol.codec import decode_to_worker, encode
-from maggy_like.protocol.messages import Assign
-from maggy_like.storage.journal.earlier import from_records, to_records
+from maggy_like.protocol.messages import Assign, decode_to_worker, encode
+from maggy_like.storage.journal.records import from_records, to_records
 from optimizers.core.base import Observation
 from optimizers.core.events import AttemptStarted, TrialCreated, from_json, to_json
 from optimizers.errors import SearchSpaceError

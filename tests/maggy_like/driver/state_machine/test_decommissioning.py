@@ -16,9 +16,9 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerLost,
 )
 from maggy_like.driver.state_machine.workers import LEAVE_PATIENCE
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
 from maggy_like.protocol.state_names import StateName
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import FailureKind, TrialState
 from optimizers.schedulers.population import PBT
 

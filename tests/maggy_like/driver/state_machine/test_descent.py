@@ -7,13 +7,13 @@ from hand import Hand
 
 from maggy_like.driver.state_machine.inputs import TrialSaid, WorkerLost
 from maggy_like.errors import OptimizerError
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Assign,
     Checkpointed,
     Shutdown,
 )
 from maggy_like.protocol.state_names import StateName
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import WAIT, Answer, History, Optimizer, Proposal
 from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.population import PBT

@@ -25,7 +25,6 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.run import Options, TrainingPlan
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -39,6 +38,7 @@ from maggy_like.protocol.messages import (
     Stop,
 )
 from maggy_like.protocol.state_names import StateName
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptEnded, AttemptStarted, from_json, to_json
 from optimizers.core.trial import FailureKind, TrialState
 

@@ -20,9 +20,8 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.fields import MAX_NAMES
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
+    MAX_NAMES,
     Assign,
     Checkpointed,
     Decided,
@@ -32,6 +31,7 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Stop,
 )
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptEnded, AttemptStarted, TrialCreated
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA

@@ -16,8 +16,8 @@ from witness import Witness, said
 from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
 from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, OutcomeKind
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import TrialState
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerLost,
 )
 from maggy_like.driver.state_machine.run import TrainingPlan
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Checkpointed
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated, from_json, to_json
 from optimizers.core.trial import FailureKind, TrialState
 

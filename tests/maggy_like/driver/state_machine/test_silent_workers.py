@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from maggy_like.driver.state_machine.inputs import Tick, WorkerJoined, WorkerLost, WorkerSeen
 from maggy_like.driver.state_machine.run import WorkerState
-from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.task import WorkerId
 
 PATIENCE = 5.0
 

@@ -8,8 +8,8 @@ from hand import Hand
 from maggy_like.driver.state_machine.inputs import Tick, TrialSaid
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import StoreError
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptEnded
 from optimizers.core.trial import FailureKind, TrialState
 

@@ -10,8 +10,8 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import Shutdown, Stop
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import TrialCreated
 from optimizers.core.trial import FailureKind, TrialState
 

@@ -15,7 +15,6 @@ from maggy_like.driver.state_machine.inputs import (
 from maggy_like.driver.state_machine.phases import choose
 from maggy_like.driver.state_machine.run import Worker
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Decided,
@@ -27,6 +26,7 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Stop,
 )
+from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import FailureKind, TrialState
 from optimizers.schedulers.asha import ASHA

@@ -18,10 +18,9 @@ from module_time import patch_time
 
 from maggy_like import warm_up
 from maggy_like.errors import ConfigError
+from maggy_like.processes.lifeline import is_supported
 from maggy_like.processes.zygote import client
-from maggy_like.processes.zygote.client import keep_no_zygote, key_of, own_zygote, start_module
-from maggy_like.processes.zygote.process import ForkedProcess, Process
-from maggy_like.processes.zygote.sibling import is_supported
+from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_zygote, key_of, own_zygote, start_module
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
 
@@ -142,10 +141,10 @@ def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        (["torch"], r"names of modules, got \['torch'\]; write"),
-        (3, "names of modules, got 3; write"),
-        ("", "names of modules, got ''; write"),
-        (".torch", "names of modules, got '.torch'; write"),
+        (["torch"], r"names of modules, got \['torch'\]; use"),
+        (3, "names of modules, got 3; use"),
+        ("", "names of modules, got ''; use"),
+        (".torch", "names of modules, got '.torch'; use"),
         ("tourch.nn", "cannot import 'tourch.nn': no such package is installed"),
     ],
 )
@@ -245,12 +244,12 @@ def test_one_that_was_killed_is_replaced(environment: dict[str, str]) -> None:
 def test_where_no_zygote_can_fork_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent("""
-        from maggy_like.processes.zygote import server
+        from maggy_like.processes import lifeline
 
         def fork_sibling():
             raise OSError("not here")
 
-        server.fork_sibling = fork_sibling
+        lifeline.fork_sibling = fork_sibling
         """)
     )
     path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])

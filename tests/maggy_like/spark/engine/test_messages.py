@@ -15,7 +15,7 @@ from maggy_like.api import engine_choice as choice
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
-from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.task import WorkerId
 from maggy_like.spark import kinds, session
 from maggy_like.spark.engine.job import cause_of, write_details
 from maggy_like.spark.engine.ui import hidden_progress_bar

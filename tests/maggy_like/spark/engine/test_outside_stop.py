@@ -15,8 +15,7 @@ from maggy_like.driver.state_machine.run import TrainingPlan
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.identity import WorkerId
-from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.task import WorkerId, WorkerTask
 from maggy_like.spark.engine.job import JavaEnd, SparkRun, cancelled_by
 from maggy_like.spark.kinds import SESSION_STOPPED
 from optimizers.core.trial import FailureKind, TrialState

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Supervisor
-from maggy_like.protocol.identity import WorkerId
+from maggy_like.protocol.task import WorkerId
 from maggy_like.spark import session
 from maggy_like.spark.engine.ui import describe, job_group
 

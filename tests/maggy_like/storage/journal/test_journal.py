@@ -30,7 +30,7 @@ from maggy_like.storage.journal import (
     read_header,
     read_journal,
 )
-from maggy_like.storage.journal.local import LocalBackend
+from maggy_like.storage.journal.backends import LocalBackend
 from maggy_like.storage.journal.records import _checksum
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.trial import Failure, FailureKind, TrialState
@@ -138,7 +138,7 @@ def test_what_was_left_over_as_a_mended_journal_took_its_place_is_passed_over() 
     ],
 )
 def test_without_its_header_a_journal_is_refused(damage: object) -> None:
-    with pytest.raises(JournalError, match="line 1 is no header of a run, or a damaged one"):
+    with pytest.raises(JournalError, match="line 1 must be the header of a run, and is damaged"):
         read(damage(LINES[0]), *LINES[1:])  # type: ignore[operator]
 
 
@@ -214,7 +214,7 @@ def test_where_a_block_ends_changes_nothing(
     data = data[: max(1, len(data) - cut)]
     (tmp_path / "journal.jsonl").write_bytes(data)
     whole = [Part(str(tmp_path / "journal.jsonl"), bytes(data))]
-    monkeypatch.setattr("maggy_like.storage.journal.local.BLOCK", block)
+    monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", block)
     if refusal(lambda: decode(whole)):
         assert refusal(lambda: read_journal(backend_of(str(tmp_path)))) == refusal(lambda: decode(whole))
         return
@@ -241,7 +241,7 @@ def refusal(read: Callable[[], object]) -> str:
 
 def test_a_header_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "journal.jsonl").write_bytes(b"".join([*LINES[:3], b"\xff" * 20_000]))
-    monkeypatch.setattr("maggy_like.storage.journal.local.BLOCK", 400)
+    monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", 400)
     read = []
     parts = LocalBackend.read
 

@@ -17,8 +17,8 @@ import pytest
 from module_time import patch_time
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import claims
-from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease
+from maggy_like.storage.journal import lease
+from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease, claim
 
 
 class Shelf:
@@ -48,7 +48,7 @@ class Shelf:
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=lambda seconds: None)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=lambda seconds: None)
     return Shelf()
 
 
@@ -72,7 +72,7 @@ def test_a_second_driver_is_told_who_holds_it_and_when_it_lapses(shelf: Shelf, n
     with pytest.raises(JournalError) as caught:
         shelf.lease().take()
     host = re.escape(os.uname().nodename)
-    assert re.search(rf"in use by process {os.getpid()} on {host}.*lapses in 60 s", str(caught.value))
+    assert re.search(rf"in use by process {os.getpid()} on {host}.*expires in 60 s", str(caught.value))
     first.give_back()
     assert not shelf.fs.exists(shelf.path)
 
@@ -80,7 +80,7 @@ def test_a_second_driver_is_told_who_holds_it_and_when_it_lapses(shelf: Shelf, n
 def test_a_lease_of_another_host_is_taken_over_when_it_has_lapsed(shelf: Shelf, now: float) -> None:
     shelf.lease().take()
     shelf.change(host="elsewhere", time=now - LAPSE + 5)
-    with pytest.raises(JournalError, match=r"on elsewhere; .*lapses in 5 s"):
+    with pytest.raises(JournalError, match=r"on elsewhere; .*expires in 5 s"):
         shelf.lease().take()
     shelf.change(time=now - LAPSE - 1)
     shelf.lease().take()
@@ -135,7 +135,7 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
     frozen.take()
     patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + LAPSE + 1)
     other.take()
-    with pytest.raises(JournalError, match=rf"was taken over: process {os.getpid()} on .*; let that process go on"):
+    with pytest.raises(JournalError, match=rf"was taken over: process {os.getpid()} on .*; let that process continue"):
         frozen.renew()
     frozen.give_back()
     assert shelf.says()["owner"] == other._owner
@@ -145,7 +145,7 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
 @pytest.fixture(params=["s3", "memory"])
 def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """The lease of one run in a store with conditional writes, and in one without."""
-    monkeypatch.setattr("maggy_like.storage.journal.claims.SETTLE", 0.0)
+    monkeypatch.setattr("maggy_like.storage.journal.lease.SETTLE", 0.0)
     if request.param == "memory":
         return Shelf()
     for name, value in request.getfixturevalue("object_store").items():
@@ -254,7 +254,7 @@ def test_one_that_was_taken_over_says_so_when_its_successor_is_gone_too(
     second.take()
     shelf.fs.pipe_file(f"{shelf.folder}/journal-000001-{second.epoch}.0.jsonl", b"what it has written")
     second.give_back()
-    with pytest.raises(JournalError, match=r"was taken over: another driver has driven it since.*load_run"):
+    with pytest.raises(JournalError, match=r"was taken over: another driver has continued and left it.*load_run"):
         first.renew()
 
 
@@ -270,11 +270,11 @@ def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monke
         if len(sleeps) == 1:
             shelf.change(owner="one that stood still before its write")
 
-    patch_time(monkeypatch, "maggy_like.storage.journal.claims", sleep=settle)
+    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=settle)
     with pytest.raises(JournalError, match="is in use"):
         early.take()
     assert shelf.says()["owner"] == "one that stood still before its write"
-    assert sleeps == [claims.SETTLE]
+    assert sleeps == [lease.SETTLE]
 
 
 def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
@@ -283,8 +283,8 @@ def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
     lease = contested.lease()
 
     def claim_twice(*args: Any) -> None:
-        claims.claim(*args)
-        claims.claim(*args)  # as botocore does where no answer comes
+        claim(*args)
+        claim(*args)  # as botocore does where no answer comes
 
     monkeypatch.setattr("maggy_like.storage.journal.lease.claim", claim_twice)
     lease.take()

@@ -13,19 +13,21 @@ from pathlib import Path
 import pytest
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal.local import BEAT, LAPSE, LocalBackend
+from maggy_like.storage.journal.backends import BEAT, LAPSE, LocalBackend
 
 HOLD = """
 import sys
-from maggy_like.storage.journal.local import LocalBackend
+from maggy_like.storage.journal.backends import LocalBackend
 LocalBackend(sys.argv[1]).hold()
 print("held", flush=True)
 input()
 """
 
-LOOK = (
-    "import sys; from maggy_like.storage.journal.local import LocalBackend; print(LocalBackend(sys.argv[1]).is_held())"
-)
+LOOK = """
+import sys
+from maggy_like.storage.journal.backends import LocalBackend
+print(LocalBackend(sys.argv[1]).is_held())
+"""
 
 
 def look(folder: Path, *prefix: str) -> str:

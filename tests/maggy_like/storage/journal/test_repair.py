@@ -119,7 +119,7 @@ def test_one_damaged_byte_or_line(name: str, seed: int, backend: float, flip: in
         is_newline = False
     parts = [Part("journal.jsonl", data)]
     if number == 1 and not is_newline:
-        with pytest.raises(JournalError, match="line 1 is no header"):
+        with pytest.raises(JournalError, match="line 1 must be the header"):
             decode(parts)
         return
     contents = decode(parts)
@@ -197,14 +197,14 @@ def test_a_start_is_inferred_from_what_the_attempt_did() -> None:
 def test_an_end_is_inferred_from_the_next_attempt() -> None:
     study, events, repairer = without(6)
     assert AttemptEnded(1, 1, TrialState.PAUSED, 6.0, 0.75) in events
-    assert repairer.inferred == ["trial 1: that attempt 1 paused was inferred"]
+    assert repairer.inferred == ["trial 1: the pause of attempt 1 was inferred"]
     assert study.trials[1].attempt == 2
 
     kept = [*FIRST[:5], AttemptStarted(1, 2, 0, 1, 6.0, CONFIG, 0)]
     study, events, repairer = mended("promotion", Contents(HEADER, kept))
     ends = [event for event in events if isinstance(event, AttemptEnded)]
     assert [(end.state, end.failure and end.failure.kind) for end in ends] == [(TrialState.PENDING, "driver_lost")]
-    assert repairer.inferred == ["trial 1: that attempt 1 was lost was inferred"]
+    assert repairer.inferred == ["trial 1: the loss of attempt 1 was inferred"]
 
 
 def test_the_end_of_an_attempt_and_the_start_of_the_next_are_inferred_together() -> None:
@@ -221,5 +221,5 @@ def test_a_trial_without_an_end_runs_again() -> None:
 
 
 def test_a_trial_that_is_known_by_its_number_alone_cannot_be_mended() -> None:
-    with pytest.raises(JournalError, match=r"lost trial 1: its creation and the starts .* put a copy"):
+    with pytest.raises(JournalError, match=r"configuration of trial 1: its creation and the starts .* put a copy"):
         without(2, 3, 9)

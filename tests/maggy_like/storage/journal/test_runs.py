@@ -23,7 +23,7 @@ from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
-from maggy_like.storage.journal.local import LocalBackend
+from maggy_like.storage.journal.backends import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
 
@@ -147,9 +147,9 @@ def test_wrong_use_of_overwrite_is_named(search: Any) -> None:
 
 
 def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+    with pytest.raises(ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a protocol that"):
         search(directory="nowhere://x")
-    with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a URL that fsspec knows"):
+    with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a protocol that"):
         search(store="nowhere://x")
     with pytest.raises(ConfigError, match="store must be the path or URL of a folder, or a Store, got 3"):
         search(store=3)

@@ -15,8 +15,6 @@ import msgspec
 import pytest
 
 from maggy_like.processes.channel import Channel
-from maggy_like.protocol.codec import decode_to_worker, encode
-from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -35,8 +33,10 @@ from maggy_like.protocol.messages import (
     Stop,
     ToDriver,
     ToWorker,
+    decode_to_worker,
+    encode,
 )
-from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.protocol.task import WorkerContext, WorkerId, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
 from maggy_like.worker.agent import attempt as ending

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from module_time import patch_time
 
-from maggy_like.protocol.failure_kinds import FailureKind
-from maggy_like.protocol.messages import Abort, Decided, Halt, Stop
+from maggy_like.protocol.messages import Abort, Decided, FailureKind, Halt, Stop
 from maggy_like.worker.agent import attempt as module
 from maggy_like.worker.agent.attempt import Ending
 

@@ -15,8 +15,7 @@ import cloudpickle
 import psutil
 import pytest
 
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Ready
+from maggy_like.protocol.messages import Ready, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.agent import launchers
 from maggy_like.worker.agent.child import Child

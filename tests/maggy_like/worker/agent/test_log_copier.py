@@ -13,7 +13,7 @@ import fsspec
 import pytest
 
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.store_marks import mark_store
+from maggy_like.storage.file_systems import mark_store
 from maggy_like.worker.agent import logs as shipper
 from maggy_like.worker.agent.logs import LogLocation, LogShipper
 

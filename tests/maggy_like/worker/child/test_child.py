@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from maggy_like.processes.channel import Channel
-from maggy_like.protocol.codec import decode_to_driver, encode
 from maggy_like.protocol.messages import (
     Assign,
     Broken,
@@ -32,6 +31,8 @@ from maggy_like.protocol.messages import (
     Shutdown,
     Stop,
     ToWorker,
+    decode_to_driver,
+    encode,
 )
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.fields import MAX_NAMES
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Reported, ToDriver
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import MAX_NAMES, Assign, Beat, Checkpointed, Reported, ToDriver, decode_to_driver
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore, load_state
-from maggy_like.storage.store_marks import is_visible, mark_store
+from maggy_like.storage.file_systems import is_visible, mark_store
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.child.stop_state import TrialStopped

@@ -14,9 +14,8 @@ from module_time import patch_time
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.sharded import ShardedStateError
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Noted, RankInfo
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import Assign, Beat, Checkpointed, Noted, RankInfo, decode_to_driver
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import saves
@@ -173,7 +172,8 @@ def test_in_the_place_of_a_lost_state_comes_the_newest_that_is_whole(
     notes = [message for message in map(decode_to_driver, resumed.frames) if isinstance(message, Noted)]
     assert [(note.subject, note.trial) for note in notes] == [("states", 3)] * bool(lost)
     if lost:
-        assert f"{tmp_path.as_uri()}/{EARLIER[0]} is {'gone' if damage == 'gone' else 'damaged'}" in notes[0].message
+        what = "does not exist" if damage == "gone" else "is damaged"
+        assert f"{tmp_path.as_uri()}/{EARLIER[0]} {what}" in notes[0].message
         then = (
             "the trial starts again" if whole is None else f"continues from an older one, {tmp_path.as_uri()}/{whole}"
         )
@@ -215,7 +215,7 @@ def test_a_rank_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
     rank, pauses = Rank(tmp_path, 1, 2), []
     patch_time(monkeypatch, checkpoints, sleep=pauses.append)
     rank.saves.save("state")
-    with pytest.raises(ReportError, match=r"no file://.*2-1\.pkl for 900 s; all ranks must call checkpoint\(\)"):
+    with pytest.raises(ReportError, match=r"did not write file://.*2-1\.pkl within 900 s; call checkpoint\(\)"):
         rank.saves.restore(None)
     assert sum(pauses) == pytest.approx(checkpoints.WRITE_PATIENCE, abs=1)
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maggy_like.processes.channel import Disconnected
-from maggy_like.protocol.codec import decode_to_driver
-from maggy_like.protocol.messages import Assign, RankInfo, Reported
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import Assign, RankInfo, Reported, decode_to_driver
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module

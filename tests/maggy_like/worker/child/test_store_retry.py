@@ -13,12 +13,11 @@ from fsspec.implementations.local import LocalFileSystem
 from module_time import patch_time
 
 from maggy_like.processes.channel import Channel
-from maggy_like.protocol.codec import decode_to_driver, encode
-from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting
-from maggy_like.protocol.report_error import ReportError
+from maggy_like.protocol.messages import Assign, Beat, ToDriver, Waiting, decode_to_driver, encode
+from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.storage.faults import is_store_fault, refusal
+from maggy_like.storage.file_systems import is_store_fault, refusal
 from maggy_like.worker.child import saves as store_retry
 from maggy_like.worker.child import stop_state as store_wait
 from maggy_like.worker.child.saves import Saves, StoreRetry

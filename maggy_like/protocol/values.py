@@ -1,4 +1,4 @@
-"""Attributes: what a training function returns beside its numbers, kept with the trial as plain data."""
+"""The user's values in messages and files: valid Unicode, plain data, and the error for anything else."""
 
 from __future__ import annotations
 
@@ -9,32 +9,68 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from maggy_like.protocol.texts import encodable
-
 if TYPE_CHECKING:
     from optimizers.core.trial import Trial
-
-MAX_ATTRIBUTES = 100
-"""How many attributes of a trial are kept."""
-
-MAX_SIZE = 4000
-"""Characters of an attribute as JSON. Of a longer text the middle is left out; anything else becomes a short text."""
-
-MAX_NAME = 200
-"""Characters of an attribute's name."""
-
-MAX_DEPTH = 8
-"""How deep lists and dicts may be nested."""
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
-def as_attributes(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Attributes as they are kept; never raises, since a training that has ended must not fail of a remark.
+def is_encodable(text: str) -> bool:
+    r"""Return whether a text can be sent: it has no lone surrogates, as file names have that are not UTF-8.
 
-    Booleans, numbers, text and None, and lists and dicts of such, are kept as they are; anything else as its
-    shortened repr. What was kept once is kept unchanged a second time, so the driver bounds what workers send.
+    Example:
+        >>> [is_encodable(text) for text in ("café", "caf\udce9")]
+        [True, False]
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shortened(value: object) -> str:
+    """Return a value's repr; the middle of a long one is left out."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python does not write ints of more than 4300 digits
+        return f"one of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+
+
+def encodable(text: str) -> str:
+    r"""Return the text with lone surrogates as escapes.
+
+    Example:
+        >>> encodable("no file caf\udce9.csv")
+        'no file caf\\udce9.csv'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class ReportError(ValueError):
+    """A report or a returned value is not valid, or a state cannot be saved; raised inside ``train_fn``."""
+
+
+MAX_ATTRIBUTES = 100
+"""Maximum number of attributes to keep per trial."""
+
+MAX_SIZE = 4000
+"""Maximum characters of an attribute as JSON. A longer text loses its middle; any other value becomes a short text."""
+
+MAX_NAME = 200
+"""Maximum characters of an attribute's name."""
+
+MAX_DEPTH = 8
+"""Maximum nesting of lists and dicts."""
+
+
+def as_attributes(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return attributes in the form that is kept: what a training function returned apart from its numbers.
+
+    Booleans, numbers, text and None, and lists and dicts of these, are kept unchanged; anything else becomes its
+    shortened repr. The function never raises, since a finished training must not fail because of a remark. Applied to
+    its own result it changes nothing, so the driver can bound what workers send.
 
     Example:
         >>> as_attributes({"note": "hello", "layers": (64, 32), "device": object})
@@ -45,7 +81,7 @@ def as_attributes(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def attribute_names(trials: Iterable[Trial], taken: Collection[str]) -> dict[str, str]:
-    """A column for each attribute that one of the trials has: its name, or ``attribute_NAME`` where that is taken."""
+    """Return a column name for each attribute of the trials: its own, or ``attribute_NAME`` if that is taken."""
     found = list(dict.fromkeys(name for trial in trials for name in trial.attributes))
     names: dict[str, str] = {}
     used = {*taken, *found}
@@ -70,7 +106,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """A value as plain data.
+    """Convert a value to plain data.
 
     Raises:
         ValueError: It is nested too deeply, or too large.
@@ -97,14 +133,13 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Text that can be sent and written; lone surrogates become escapes."""
     return encodable(value if isinstance(value, str) else _repr(value))
 
 
 def _repr(value: Any) -> str:
     try:
         return encodable(_REPR.repr(value))
-    except Exception:  # Python writes no int of more than 4300 digits, say
+    except Exception:  # for example, Python does not write ints of more than 4300 digits
         return f"a {type(value).__name__}"
 
 
