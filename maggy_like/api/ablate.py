@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName
     from maggy_like.ablation.outcome import Ablation
     from maggy_like.ablation.study import AblationStudy
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import DriverSide
+    from maggy_like.driver.settings import DriverSide
     from maggy_like.engines.base import Engine
     from maggy_like.storage.store import Store
     from optimizers.core.base import Optimizer
@@ -187,16 +187,13 @@ def ablate(
     """
     # Loaded when a study starts, so that importing ablate stays quick.
     from maggy_like.ablation.search import AblatedFunction, plan_ablation
-    from maggy_like.api.engine_choice import choose_engine, read_driver
     from maggy_like.api.execution import search, start
-    from maggy_like.api.file_settings import check_files
-    from maggy_like.api.gang_settings import check_gang
+    from maggy_like.api.run_settings import check_files, check_gang, choose_engine, read_driver
     from maggy_like.api.search_settings import check_search
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec
-    from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.driver.followers import read_callbacks
+    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.pickling import pickle_train_fn, size_hints

@@ -6,18 +6,103 @@ The driver, its server and its engines are loaded when a run starts, so that imp
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from maggy_like.api.train_again import TrainAgain
-from maggy_like.argument_checks import flag
-from maggy_like.driver.callbacks import Callback
-from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.errors import TrainingError, UserError
+from maggy_like.api.run_settings import check_gang
+from maggy_like.argument_checks import flag, whole
+from maggy_like.display import make_display
+from maggy_like.driver.failure_policy import FailurePolicy, read_policy
+from maggy_like.driver.followers import Callback
+from maggy_like.driver.run_handle import RunHandle, StopSwitch
+from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, TrainingSettings
+from maggy_like.errors import ConfigError, TrainingError, UserError
+from maggy_like.protocol.endings import Ending
+from maggy_like.results.data import Training, failed_training
 from maggy_like.results.result import Result, RunActions
-from maggy_like.results.training import failed_training
+from maggy_like.storage.checkpoints import StateLostError, load_state, returned_url, save_state
+from maggy_like.storage.run_paths import check_name
+from maggy_like.train_function.modules import RENDEZVOUS
+from optimizers.core.direction import Direction
+from optimizers.core.trial import TrialState
+from optimizers.samplers.enumeration import Enumeration
+from optimizers.space.config import Config
+
+
+@dataclass(frozen=True)
+class TrainAgain:
+    """Trains with the function, engine and settings of a search.
+
+    Attributes:
+        spec: The search.
+        execute: Executes a run.
+        objective: Name of the search's objective.
+        direction: Its direction.
+    """
+
+    spec: RunSpec
+    execute: Callable[[RunSpec], Outcome]
+    objective: str | None
+    direction: Direction | None
+
+    def __call__(
+        self,
+        config: Config,
+        workers: int | None,
+        budget: int | None,
+        failures: FailurePolicy | None,
+        name: str | None,
+        resume: bool,
+        progress: bool | str,
+    ) -> Training:
+        before = self.spec.settings
+        if resume and name is None:
+            raise ConfigError("resume=True needs the name of the training; pass name=training.name")
+        name = check_name(name) if name is not None else f"{before.files.name}-train-{secrets.token_hex(2)}"
+        policy = replace(before.failures, min_workers=None) if failures is None else read_policy(failures)
+        size = before.gang.workers if workers is None else workers
+        most = before.gang.max_workers if size is None else None
+        steps = before.search.max_budget if budget is None else whole("budget", budget, least=1)
+        settings = replace(
+            before,
+            search=replace(
+                before.search,
+                optimizer=Enumeration(),
+                optimizer_name="training",
+                metrics=before.search.metrics or ((self.objective,) if self.objective else ()),
+                directions=(self.direction,),
+                n_trials=0,
+                points=(),
+                earlier=(),
+            ),
+            files=replace(before.files, name=name, paths=before.paths.of_sibling(name), resume=resume, overwrite=None),
+            limits=LimitSettings(),
+            gang=check_gang(size, max_workers=most, min_workers=policy.min_workers),
+            failures=policy,
+            training=TrainingSettings(steps, config),
+            hints=(),
+        )
+        spec = replace(
+            self.spec,
+            settings=settings,
+            preload=(*self.spec.preload, RENDEZVOUS),
+            displays=[make_display(progress)],
+            callbacks=(),
+            stop=StopSwitch(),
+        )
+        outcome = self.execute(spec)
+        if outcome.error is not None:
+            raise outcome.error
+        from maggy_like.results.runs import training_of
+
+        training = training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")
+        if (error := failed_training(training.trial, settings.paths.logs)) is not None:
+            error.add_note(f"result.train(..., name={name!r}, resume=True) trains again")
+            raise error
+        return training
+
 
 T = TypeVar("T")
 
@@ -54,13 +139,13 @@ def _check_not_importing_main() -> None:
 
 
 def _watch(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
-    from maggy_like.cluster_driver.remote_run import watch_run
+    from maggy_like.cluster_driver.watch import watch_run
 
     return watch_run(run, progress, callbacks, FOLLOW)
 
 
 def _stop(journal: str) -> None:
-    from maggy_like.cluster_driver.remote_run import stop_run
+    from maggy_like.cluster_driver.watch import stop_run
 
     stop_run(journal)
 
@@ -127,3 +212,59 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
         is_ablation=settings.search.is_ablation,
         actions=replace(FOLLOW, train=TrainAgain(spec, execute_anywhere, machine.objective, machine.study.direction)),
     )
+
+
+def save_returned(store: str, returned: Any) -> None:
+    """Put a value that a worker sent where workers put those that cannot be sent.
+
+    Raises:
+        TrainingError: It cannot be written.
+    """
+    url = returned_url(store)
+    try:
+        save_state(url, returned)
+    except Exception as error:  # of whatever file system it is
+        raise TrainingError(
+            f"what the function returned cannot be written to {url} ({type(error).__name__}: {error}); make room or "
+            "repair the access, then go on with resume=True"
+        ) from error
+
+
+def read_returned(store: str) -> Any:
+    """The value that the function returned.
+
+    Raises:
+        TrainingError: It cannot be read.
+    """
+    url = returned_url(store)
+    try:
+        return load_state(url)
+    except StateLostError as error:
+        raise TrainingError(f"what the function returned is lost: {error}; run it again under another name") from error
+    except Exception as error:  # reading it runs code of what was returned
+        raise TrainingError(
+            f"what the function returned cannot be read from {url} ({type(error).__name__}: {error}); return plain "
+            "data (numbers, text, lists and dicts of them), or pass store=URL of a place that all hosts share"
+        ) from error
+
+
+def execute_and_return(spec: RunSpec) -> Any:
+    """Execute a run, and give what its function returned on rank 0.
+
+    Raises:
+        TrainingError: It returned nothing.
+    """
+    outcome, files = execute_here(spec), spec.settings.files
+    if outcome.error is not None:
+        raise outcome.error
+    machine = outcome.machine
+    trial = machine.study.trials[-1]
+    if (error := failed_training(trial, files.paths.logs)) is not None:
+        raise error
+    if machine.ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt
+    if trial.state is not TrialState.COMPLETED:
+        by = f" ({machine.stopped_by})" if machine.stopped_by else ""
+        again = f"run(..., name={files.name!r}, resume=True) goes on with it"
+        raise TrainingError(f"it was {machine.ending}{by} before it returned; {again}")
+    return read_returned(files.paths.store)

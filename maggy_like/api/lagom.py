@@ -13,11 +13,10 @@ from maggy_like.errors import ConfigError
 from optimizers.checks.arguments import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import DriverSide
-    from maggy_like.driver.settings import SearchSettings, TrainingSettings
+    from maggy_like.driver.settings import DriverSide, SearchSettings, TrainingSettings
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
     from maggy_like.storage.store import Store
@@ -166,17 +165,13 @@ def lagom(
         >>> result.best_config
     """
     # Loaded when a search starts, so that importing lagom stays quick.
-    from maggy_like.api.engine_choice import choose_engine, read_driver
     from maggy_like.api.execution import search, start
-    from maggy_like.api.file_settings import check_files
-    from maggy_like.api.gang_settings import check_gang
-    from maggy_like.api.objectives import check_target
-    from maggy_like.api.search_settings import check_search
+    from maggy_like.api.run_settings import check_files, check_gang, choose_engine, read_driver
+    from maggy_like.api.search_settings import check_search, check_target
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec
-    from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.driver.followers import read_callbacks
+    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters

@@ -7,17 +7,13 @@ import secrets
 import time
 
 from maggy_like.cluster_driver.driver import Plan
-from maggy_like.cluster_driver.error_records import from_record
-from maggy_like.cluster_driver.follow import Follower
-from maggy_like.cluster_driver.keys import Keys
-from maggy_like.cluster_driver.log_lines import LogLineReader
-from maggy_like.cluster_driver.slots import DriverHost, SlotsBesideDriver
-from maggy_like.cluster_driver.watcher import Watcher
-from maggy_like.driver.gang_size import gang_size, size_hints
-from maggy_like.driver.interrupts import interrupts_to
+from maggy_like.cluster_driver.follow import Follower, LogLineReader
+from maggy_like.cluster_driver.tasks import DriverHost, Keys, SlotsBesideDriver, from_record
+from maggy_like.cluster_driver.watch import Watcher
+from maggy_like.driver.monitor import interrupts_to
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
+from maggy_like.driver.settings import Outcome, RunSpec, gang_size, size_hints
 from maggy_like.driver.supervisor import JOIN_PATIENCE
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from maggy_like.cluster_driver.error_records import folder_not_seen, to_record
-from maggy_like.cluster_driver.log_lines import LogLineWriter
-from maggy_like.cluster_driver.slots import SiblingEngine
+from maggy_like.cluster_driver.follow import LogLineWriter
+from maggy_like.cluster_driver.tasks import SiblingEngine, folder_not_seen, to_record
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import Site, execute
-from maggy_like.driver.settings import Settings
+from maggy_like.driver.settings import Outcome, RunSpec, Settings
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.identity import WorkerId

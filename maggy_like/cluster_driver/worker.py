@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from maggy_like.cluster_driver.error_records import folder_not_seen
-from maggy_like.cluster_driver.keys import Keys
+from maggy_like.cluster_driver.tasks import Keys, folder_not_seen
 from maggy_like.errors import EngineError, WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.storage.control_files import ControlFiles, DriverRecord

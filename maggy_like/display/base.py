@@ -1,19 +1,22 @@
 """What a display shows, and the protocol of the displays.
 
-The driver makes a :class:`Snapshot` a few times a second; a display draws the newest one and the
-log lines that came since. Displays never see the live study, so they need no lock.
+The driver makes a :class:`Snapshot` of the study a few times per second. A display draws the newest one, and the log
+lines that came since. Displays never see the live study, so they need no lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
 
 from maggy_like.protocol.endings import Ending, Phase
-from optimizers.core.trial import TrialState
+from maggy_like.protocol.fields import UNBOUNDED
+from optimizers.core.failure_kinds import FailureKind
+from optimizers.core.study import Study
+from optimizers.core.trial import Trial, TrialState
 from optimizers.space.config import Config
 
 
@@ -161,3 +164,65 @@ class Display(Protocol):
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         """Show the last state and let go of the terminal or cell."""
+
+
+def failures_by_kind(trials: Iterable[Trial]) -> tuple[FailureLine, ...]:
+    """A line a kind, the most frequent first; trials that came through in a later attempt are among them."""
+    newest: dict[str, FailureLine] = {}
+    for trial in trials:
+        failure = trial.failure
+        if failure is not None and failure.kind is not FailureKind.DRIVER_LOST:  # what an interrupt cuts off is none
+            count = newest[failure.kind].count + 1 if failure.kind in newest else 1
+            newest[failure.kind] = FailureLine(failure.kind, count, trial.id, failure.message)
+    return tuple(sorted(newest.values(), key=lambda line: -line.count))
+
+
+def draw(
+    base: Snapshot,
+    study: Study,
+    *,
+    phase: Phase | Ending,
+    elapsed: float,
+    now: float,
+    objective: str | None,
+    workers: Sequence[WorkerLine],
+) -> Snapshot:
+    """The study at this moment.
+
+    Args:
+        base: What stays the same.
+        phase: What the run does, or how it ended.
+        elapsed: Seconds since the call.
+        now: Unix time.
+        objective: Name of the optimised metric, once known.
+        workers: What each worker does.
+    """
+    best = study.best if not base.is_ablation else None
+    return replace(
+        base,
+        direction=study.direction,
+        phase=phase,
+        elapsed=elapsed,
+        objective=objective,
+        counts=dict(study.counts),
+        pareto=len(study.pareto) if base.others else None,
+        best_trial=best.id if best is not None else None,
+        best_value=best.value if best is not None else None,
+        best_step=best.value_step if best is not None else None,
+        best_failed=best is not None and best.state is TrialState.FAILED,
+        best_config=best.config if best is not None else None,
+        workers=tuple(workers),
+        training=_draw_training(study, now),
+        failures=failures_by_kind([study.trials[number] for number in sorted(study.failing)]),
+    )
+
+
+def _draw_training(study: Study, now: float) -> TrainingLine | None:
+    if not study.trials or not study.trials[-1].training:
+        return None
+    trial = study.trials[-1]
+    seconds = trial.seconds + (0.0 if trial.started is None else now - trial.started)
+    workers = trial.world_size if trial.attempt else 0
+    budget = trial.training if trial.training < UNBOUNDED else 0
+    others = tuple((name, value) for name, value in trial.newest.items() if name != trial.objective)
+    return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, seconds, others)

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from maggy_like.display.bests import Bests
-from maggy_like.display.live import LiveLines
+from maggy_like.display.lines import LiveLines
 from maggy_like.display.plain import PlainDisplay
+from maggy_like.display.text import Bests
 from optimizers.core.trial import TrialState
 
 REDRAW_SECONDS = 0.2

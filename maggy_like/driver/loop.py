@@ -1,4 +1,4 @@
-"""The driver's thread: feeds the state machine from the wire and carries its commands out."""
+"""The driver's thread: feeds the state machine from the wire and executes its commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw
 from maggy_like.display.lines import LineBuffer
-from maggy_like.driver.drawing import Drawing
-from maggy_like.driver.proposer.base import Proposer
+from maggy_like.driver.proposer.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import (
@@ -32,9 +31,11 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
+from maggy_like.driver.state_machine.workers import Worker
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, Phase
+from maggy_like.protocol.fields import UNBOUNDED
 from maggy_like.protocol.identity import WorkerId
 from maggy_like.protocol.messages import (
     Beat,
@@ -58,6 +59,74 @@ from maggy_like.storage.journal import Journal
 from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.events import Event
 from optimizers.core.study import Study
+
+LINES = 500
+"""Workers whose lines are drawn at once, at most: the driver hears nobody meanwhile."""
+
+
+class Drawing:
+    """Draws the run again and again, a part at a time: the lines of a large gang take as long as thousands of messages.
+
+    Args:
+        base: What stays the same.
+        machine: What runs.
+    """
+
+    def __init__(self, base: Snapshot, machine: StateMachine) -> None:
+        self._base = base
+        self._machine = machine
+        self._left: list[int] = []  # the workers whose lines are still to be drawn; the next one stands last
+        self._lines: list[WorkerLine] = []
+
+    def advance(self, elapsed: float, now: float, lines: int = LINES) -> Snapshot | None:
+        """Draw the next part; the run at this moment with the last one, else None.
+
+        Args:
+            elapsed: Seconds since the call.
+            now: Unix time.
+            lines: How many workers' lines to draw at most.
+        """
+        workers = self._machine.workers
+        if not self._lines:
+            self._left = sorted(workers, reverse=True)
+        for _ in range(min(lines, len(self._left))):
+            self._lines.append(_line(self._machine, workers[self._left.pop()], now))
+        if self._left:
+            return None
+        drawn, self._lines = self._lines, []
+        return self._snapshot(drawn, elapsed, now)
+
+    def at_once(self, elapsed: float, now: float) -> Snapshot:
+        """The whole run at this moment."""
+        workers = self._machine.workers
+        return self._snapshot([_line(self._machine, workers[index], now) for index in sorted(workers)], elapsed, now)
+
+    def _snapshot(self, lines: list[WorkerLine], elapsed: float, now: float) -> Snapshot:
+        machine = self._machine
+        phase = Phase.TRAINING if machine.is_training else Phase.SEARCHING
+        return draw(
+            self._base,
+            machine.study,
+            phase=machine.ending or (phase if lines else Phase.STARTING),
+            elapsed=elapsed,
+            now=now,
+            objective=machine.objective,
+            workers=lines,
+        )
+
+
+def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
+    trial = None if worker.trial is None else machine.study.trials[worker.trial]
+    return WorkerLine(
+        worker.id.index,
+        worker.host,
+        worker.state.value,
+        trial=worker.trial,
+        step=trial.step if trial is not None else 0,
+        budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
+        value=trial.last_value if trial is not None else None,
+        seconds=now - worker.group.since if worker.group is not None else 0.0,
+    )
 
 
 def answers(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import os
 import platform
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from maggy_like.driver.collector import no_collections
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
@@ -437,3 +439,15 @@ def _written(value: object) -> str:
     if isinstance(value, list):
         return repr(value if len(value) > 1 else next(iter(value), None))
     return repr(value)
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """For what makes very many objects that stay, such as a replay: no collection finds anything in them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

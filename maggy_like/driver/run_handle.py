@@ -1,11 +1,12 @@
-"""A run that goes on in the background, and what its caller may ask of it."""
+"""A run in the background, and what its caller can ask of it."""
 
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # while the interpreter exits it could not be imported any more
 import contextvars
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +14,53 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from maggy_like.argument_checks import seconds, whole
-from maggy_like.display.recorder import Recorder
+from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.text import duration, number, place, tally, words
 from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
+
+MAX_LINES = 10_000
+"""Log lines that are remembered; the trials' log files have all."""
+
+
+class Recorder:
+    """Keeps the newest snapshot and lines, which other threads read.
+
+    Attributes:
+        snapshot: The newest; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+        self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
+        self._live: dict[tuple[int | None, int | None], LogLine] = {}
+        self._lock = threading.Lock()
+
+    def start(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.snapshot = snapshot
+        with self._lock:
+            for line in lines:
+                self._live.pop((line.trial, line.rank), None)
+                if not line.live:
+                    self._lines.append(line)
+                elif line.text:
+                    self._live[line.trial, line.rank] = line
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.update(snapshot, lines)
+
+    def tail(self, trial: int | None, lines: int) -> list[str]:
+        """The text of the newest lines, of all or of one trial; lines that may yet change come last."""
+        with self._lock:
+            known = [*self._lines, *self._live.values()]
+        return [line.text for line in known if trial is None or line.trial == trial][-lines:]
+
 
 T = TypeVar("T")
 

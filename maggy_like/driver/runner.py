@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.driver.callbacks import Callbacks
-from maggy_like.driver.collector import short_collections
-from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
+from maggy_like.driver.followers import Callbacks
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
-from maggy_like.driver.proposer.base import DirectProposer
-from maggy_like.driver.proposer.process import ProcessProposer
+from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.driver.settings import Settings
+from maggy_like.driver.settings import Outcome, RunSpec, Settings, gang_size, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
@@ -84,6 +81,37 @@ def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
             return _execute(spec, size, _own_site(spec, server), interrupts)
         finally:
             server.close()
+
+
+LARGE_GANG = 256
+"""Workers from which on a full collection comes so often, and is waited for by so many, that it counts."""
+
+SELDOM = 10, 1, 100
+"""By how much the collector's three thresholds are higher then. The second stays: a collection of the middle generation
+looks at as many objects as that lets gather, and stops the driver for a millisecond for each ten thousand of them."""
+
+
+@contextlib.contextmanager
+def short_collections(workers: int) -> Iterator[None]:
+    """For a large gang: leave out of each collection what this process had before, which is most of it.
+
+    A full collection looks at every object that holds others (a process with numpy and scipy has some 300,000, and
+    takes 50 ms for them), and stops the driver's thread meanwhile. What was there when the run began is looked at again
+    after it. Collections come seldom besides: the ledger and the gang are hundreds of thousands of objects, none of
+    which becomes garbage in a circle. Where the caller froze objects by himself, nothing is changed.
+    """
+    if workers < LARGE_GANG or gc.get_freeze_count():
+        yield
+        return
+    gc.collect()  # what is garbage already would stay for as long as the run
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*(times * threshold for times, threshold in zip(SELDOM, thresholds, strict=True)))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def _own_site(spec: RunSpec, server: Server) -> Site:

@@ -1,18 +1,19 @@
-"""Processes on this machine: the engine without a Spark session. No JVM, starts at once."""
+"""Processes of this machine: the engine without a Spark session. No JVM, starts at once."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
-from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.descriptors import descriptor_limit, open_descriptors
 from maggy_like.processes.module_path import python_path
@@ -23,6 +24,45 @@ from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
 from optimizers.checks.options import short
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those of its affinity mask, and no more than its control group's quota.
+
+    A quota of one and a half cores counts as two; at least one is always there.
+
+    Example:
+        >>> 1 <= usable_cores() <= os.cpu_count()
+        True
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min([cores, *_quotas()])))
+
+
+def _quotas() -> Iterator[float]:
+    """What each control group that this process is in, its parents included, grants; in cores."""
+    for folder in _groups("0:", _CGROUPS):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no quota
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+    for folder in _groups(r"\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?", _CGROUPS / "cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            granted = int((folder / "cpu.cfs_quota_us").read_text())
+            if granted > 0:  # -1: no quota
+                yield granted / int((folder / "cpu.cfs_period_us").read_text())
+
+
+def _groups(hierarchy: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's groups in a hierarchy; a container sees its own group as the root."""
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
+            own = root / found[1]
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder != root)
+    yield root
+
 
 KILL_PATIENCE = 10.0
 """Seconds that a process which was killed is waited for."""

@@ -13,10 +13,8 @@ from plotly.subplots import make_subplots
 
 from maggy_like.display.text import config_text, duration, number, pairs
 from maggy_like.errors import UserError
-from maggy_like.results.attempts import Attempt
-from maggy_like.results.data import ResultData
-from maggy_like.results.record import Record, improvements, value_of
-from maggy_like.results.training import Training
+from maggy_like.results.data import ResultData, Training
+from maggy_like.results.record import Attempt, Record, improvements, value_of
 from optimizers.checks.near_names import did_you_mean
 from optimizers.core.curve import Curve
 from optimizers.core.trial import Trial, TrialState

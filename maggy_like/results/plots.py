@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
-from maggy_like.results.importance import importance
+from maggy_like.results.optuna_studies import importance
 from maggy_like.results.record import read_record
 
 if TYPE_CHECKING:

@@ -1,16 +1,123 @@
-"""What the journal of a run has beyond its result: when things happened, and what the run was asked for."""
+"""What the journal of a run has beyond its result: who ran what when, and why."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
+from maggy_like.display.text import number
 from maggy_like.errors import UserError
-from maggy_like.results.attempts import Attempt, Clock, attempts_of, clock_of
 from maggy_like.results.data import ResultData
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
+from optimizers.core.trial import Failure, Trial, TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a trial.
+
+    Attributes:
+        trial: The trial's number.
+        number: Which of its attempts, from 1.
+        workers: The indices of those that ran it, by rank.
+        begin: Seconds since the run began; the time in which no driver had the run does not count.
+        end: The same; of an attempt that goes on, or was never ended, the last moment known.
+        state: What the trial was after it; ``running`` where it was not ended.
+        steps: The step before its first measurement, and that of its last.
+        failure: Why it failed, or was lost.
+    """
+
+    trial: int
+    number: int
+    workers: tuple[int, ...]
+    begin: float
+    end: float
+    state: TrialState = TrialState.RUNNING
+    steps: tuple[int, int] = (0, 0)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds of a run, from the Unix times of its events: only the time counts in which a driver had it.
+
+    Args:
+        sessions: When each driver had it (see :attr:`~maggy_like.storage.journal.Contents.sessions`).
+    """
+
+    sessions: list[tuple[float, float]] = field(default_factory=list)
+
+    def __call__(self, time: float) -> float:
+        """Seconds since the run began."""
+        index = bisect_right(self.sessions, (time, float("inf"))) - 1
+        if index < 0:
+            return 0.0 if self.sessions else time
+        begin, end = self.sessions[index]
+        return self._before(index) + min(time, end) - begin
+
+    @property
+    def seams(self) -> list[float]:
+        """When later drivers took the run up, in seconds since it began."""
+        return [self._before(index) for index in range(1, len(self.sessions))]
+
+    @property
+    def total(self) -> float:
+        """Seconds in which a driver had the run."""
+        return self._before(len(self.sessions))
+
+    def _before(self, index: int) -> float:
+        return sum(end - begin for begin, end in self.sessions[:index])
+
+
+def clock_of(contents: Contents) -> Clock:
+    """The clock of a run. Where the record of its beginning is lost, its first event stands for it."""
+    if contents.sessions:
+        return Clock(contents.sessions)
+    times = [event.time for event in contents.events if isinstance(event, AttemptStarted | AttemptEnded)]
+    return Clock([(min(times), max(times))] if times else [])
+
+
+def attempts_of(contents: Contents) -> list[Attempt]:
+    """The attempts of a run, in the order in which they began."""
+    return read_attempts(contents.events, clock_of(contents))
+
+
+def read_attempts(events: Iterable[Event], clock: Clock) -> list[Attempt]:
+    """The attempts that events tell of."""
+    found: list[Attempt] = []
+    current: dict[int, int] = {}  # by trial: where its newest attempt is in the list
+    reached: dict[int, int] = {}
+    for event in events:
+        match event:
+            case AttemptStarted():
+                begin, step = clock(event.time), reached.get(event.trial, 0)
+                if (lost := current.get(event.trial)) is not None:  # of a driver that was killed
+                    found[lost] = replace(found[lost], end=begin, steps=(found[lost].steps[0], step))
+                current[event.trial] = len(found)
+                workers = (event.worker, *event.others)
+                found.append(Attempt(event.trial, event.attempt, workers, begin, clock.total, steps=(step, step)))
+            case Measured(columns=columns):
+                steps = [column[0][-1] for column in columns.values() if column[0]]
+                reached[event.trial] = max([reached.get(event.trial, 0), *steps])
+            case AttemptEnded() if event.trial in current:
+                place = current.pop(event.trial)
+                begun = found[place]
+                found[place] = replace(
+                    begun,
+                    end=max(begun.begin, clock(event.time)),
+                    state=event.state,
+                    failure=event.failure,
+                    steps=(begun.steps[0], reached.get(event.trial, begun.steps[0])),
+                )
+    for place in current.values():
+        begun = found[place]
+        found[place] = replace(begun, steps=(begun.steps[0], reached.get(begun.trial, begun.steps[0])))
+    return found
 
 
 @dataclass(frozen=True)
@@ -97,3 +204,97 @@ def improvements(ended: list[tuple[float, Trial, float]], direction: str) -> lis
         if not best or (each[2] > best[-1][2] if direction == "max" else each[2] < best[-1][2]):
             best.append(each)
     return best
+
+
+def read_story(directory: Path | str) -> list[str]:
+    """The story of the run in that folder (see :func:`story`)."""
+    return story(read_journal(backend_of(str(directory))).events)
+
+
+def story(events: Sequence[Event]) -> list[str]:
+    """Why each trial was created, started, promoted, paused, stopped or tried again, with the seconds since the first.
+
+    Args:
+        events: Those of a run's journal.
+    """
+    times = _times(events)
+    begun = min(times, default=0.0)
+    told = _Story()
+    lines = []
+    for event, time in zip(events, times, strict=True):
+        lines += [f"{time - begun:10.2f} s  trial {event.trial} {line}" for line in told.tell(event)]
+    return lines
+
+
+def _times(events: Sequence[Event]) -> list[float]:
+    """When each event happened: those without a time belong to the next that has one."""
+    times: list[float] = []
+    newest = max((event.time for event in events if isinstance(event, AttemptStarted | AttemptEnded)), default=0.0)
+    for event in reversed(events):
+        if isinstance(event, AttemptStarted | AttemptEnded):
+            newest = event.time
+        times.append(newest)
+    return times[::-1]
+
+
+@dataclass
+class _Story:
+    """What a line needs of the events before it.
+
+    Attributes:
+        ends: How the newest attempt of each trial ended.
+        measured: The newest step and value of each trial.
+    """
+
+    ends: dict[int, AttemptEnded] = field(default_factory=dict)
+    measured: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def tell(self, event: Event) -> Iterator[str]:
+        """The lines of an event; none for measurements and saved states."""
+        match event:
+            case TrialCreated():
+                yield f"is created: {_origin(event)}"
+            case AttemptStarted():
+                workers = f"{event.world_size} workers, first of them {event.worker}"
+                who = f"worker {event.worker}" if event.world_size == 1 else workers
+                yield f"attempt {event.attempt} starts on {who}, up to step {event.budget}{self._why(event)}"
+            case Measured(trial=trial, objective=objective, columns=columns):
+                if objective in columns:
+                    steps, values = columns[objective]
+                    self.measured[trial] = steps[-1], values[-1]
+            case AttemptEnded():
+                self.ends[event.trial] = event
+                yield f"attempt {event.attempt} ends, {_outcome(event)}{self._reached(event.trial)}"
+
+    def _why(self, event: AttemptStarted) -> str:
+        before = self.ends.get(event.trial)
+        if before is None:
+            return ""
+        why = "promoted" if before.state is TrialState.PAUSED else "again"
+        if before.failure is not None:
+            why += f", after {before.failure.kind}"
+        return f": {why}" + (f", since {event.cause}" if event.cause else "")
+
+    def _reached(self, trial: int) -> str:
+        if trial not in self.measured:
+            return ""
+        step, value = self.measured[trial]
+        return f" (step {step}, value {number(value)})"
+
+
+def _origin(event: TrialCreated) -> str:
+    if event.training:
+        return f"the training, of {event.training} steps"
+    if event.ask is None:
+        return "a point that was given"
+    return f"proposal {event.ask} of the optimizer" + (
+        "" if event.parent is None else f", from the state of trial {event.parent}"
+    )
+
+
+def _outcome(event: AttemptEnded) -> str:
+    """How an attempt ended, and why."""
+    state = {TrialState.PENDING: "to run again"}.get(event.state, event.state.value)
+    failure = "" if event.failure is None else f"{event.failure.kind}: {event.failure.message}"
+    why = "; ".join(part for part in (event.cause, failure) if part)
+    return state + (f": {why}" if why else "")

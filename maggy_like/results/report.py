@@ -20,14 +20,10 @@ from maggy_like.display.text import clean, config_text, duration, number, pairs,
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.texts import encodable
-from maggy_like.results.attempts import Attempt
-from maggy_like.results.best_state import state_of
-from maggy_like.results.data import ResultData
+from maggy_like.results.data import ResultData, state_of, training_line
 from maggy_like.results.plots import Plots
-from maggy_like.results.record import Record, read_record, value_of
-from maggy_like.results.summary import lasted
-from maggy_like.results.text_table import as_html
-from maggy_like.results.training import training_line
+from maggy_like.results.record import Attempt, Record, read_record, value_of
+from maggy_like.results.tables import as_html, lasted
 from maggy_like.storage.file_systems import open_url
 from optimizers.core.trial import Failure, Trial, TrialState
 

@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import whole
 from maggy_like.errors import UserError
-from maggy_like.results.best_state import state_of
-from maggy_like.results.data import ResultData
-from maggy_like.results.export import to_optuna
-from maggy_like.results.importance import importance
+from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
+from maggy_like.results.optuna_studies import importance, to_optuna
 from maggy_like.results.plots import Plots
-from maggy_like.results.saved import read_log, read_saved
-from maggy_like.results.story import read_story
-from maggy_like.results.summary import summary
-from maggy_like.results.tables import curves_table, ranked, trials_table
-from maggy_like.results.training import Training
+from maggy_like.results.record import read_story
+from maggy_like.results.tables import curves_table, ranked, summary, trials_table
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.trial import Trial
 
@@ -28,8 +23,8 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
-from maggy_like.results.pareto_set import ParetoSet
+from maggy_like.results.data import ParetoSet, Training
 from maggy_like.results.result import Result, RunActions
-from maggy_like.results.training import Training
 from maggy_like.storage.file_systems import open_url, try_local_path
 from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (

@@ -10,7 +10,7 @@ from continued import check_promoted_trials_equal_whole_trainings
 
 from maggy_like import Float, Reporter
 from maggy_like.callbacks import sklearn_steps
-from maggy_like.driver.callbacks import read_callbacks
+from maggy_like.driver.followers import read_callbacks
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.report_error import ReportError
 

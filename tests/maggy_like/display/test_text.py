@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, html, text
+from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, text
+from maggy_like.display import notebook as html
 from maggy_like.display.base import TrainingLine
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState

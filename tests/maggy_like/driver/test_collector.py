@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from maggy_like.driver.collector import LARGE_GANG, short_collections
+from maggy_like.driver.runner import LARGE_GANG, short_collections
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.failure_policy import FailurePolicy
-from maggy_like.driver.gang_size import MOST_UNASKED, gang_size, least_workers, size_hints
-from maggy_like.driver.settings import FileSettings, GangSettings, SearchSettings, Settings, TrainingSettings
+from maggy_like.driver.settings import (
+    MOST_UNASKED,
+    FileSettings,
+    GangSettings,
+    SearchSettings,
+    Settings,
+    TrainingSettings,
+    gang_size,
+    least_workers,
+    size_hints,
+)
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
 from maggy_like.storage.run_paths import RunPaths

@@ -19,7 +19,7 @@ import pytest
 from family import is_zygote
 from terminal import terminal
 
-from maggy_like.driver.interrupts import interrupts_to, waits_end
+from maggy_like.driver.monitor import interrupts_to, waits_end
 
 pytestmark = pytest.mark.e2e
 

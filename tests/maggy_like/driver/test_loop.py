@@ -15,7 +15,7 @@ from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
 from maggy_like.driver.loop import TICK, Driver
-from maggy_like.driver.proposer.base import DirectProposer
+from maggy_like.driver.proposer.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import StoreError, WorkerError

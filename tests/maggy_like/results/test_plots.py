@@ -11,7 +11,7 @@ import pytest
 from benchmarks.report import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
-from maggy_like.results.pareto_set import ParetoSet
+from maggy_like.results.data import ParetoSet
 from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState

@@ -6,7 +6,7 @@ from hand import Hand
 
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.story import story
+from maggy_like.results.record import story
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Threshold
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.api import engine_choice as choice
+from maggy_like.api import run_settings as choice
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError

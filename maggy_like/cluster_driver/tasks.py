@@ -1,15 +1,55 @@
-"""Slots and workers of a run whose driver is a task: what the client counts, and what the driver sees."""
+"""Tasks of a run whose driver is one of them: their slots, the keys of its workers, and errors as text."""
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from maggy_like.cluster_driver.keys import Keys
+from maggy_like import errors
 from maggy_like.engines.base import Capacity, Engine, EngineRun
-from maggy_like.errors import EngineError
+from maggy_like.errors import EngineError, MaggyError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange
+from maggy_like.rpc.security import new_key_pair
+from maggy_like.storage.control_files import ErrorRecord
+
+ROUNDS = 4
+"""Incarnations of a worker within one attempt of its task: each ends where the driver is lost, or gives it up."""
+
+SPARE_ATTEMPTS = 12
+"""Attempts beyond the failures that Spark allows a task: those that lost executors cost do not count as failures."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The pairs of one worker, by incarnation."""
+
+    pairs: tuple[KeyPair, ...]
+
+    @classmethod
+    def make(cls, max_failures: int) -> Keys:
+        """New pairs, for a task that may fail so often."""
+        return cls(tuple(new_key_pair() for _ in range((max_failures + SPARE_ATTEMPTS) * ROUNDS)))
+
+    @property
+    def public(self) -> tuple[bytes, ...]:
+        """What the driver is given of them."""
+        return tuple(public for public, _ in self.pairs)
+
+    def of_attempt(self, attempt: int) -> Iterator[tuple[int, KeyPair]]:
+        """The incarnations of one attempt of the task, each with its pair.
+
+        Raises:
+            EngineError: There are none left.
+        """
+        epochs = range(attempt * ROUNDS, (attempt + 1) * ROUNDS)
+        if epochs.stop > len(self.pairs):
+            raise EngineError(
+                f"Spark ran this worker's task {attempt + 1} times, and its keys are used up; go on with resume=True"
+            )
+        return ((incarnation, self.pairs[incarnation]) for incarnation in epochs)
 
 
 class DriverHost(Capacity):
@@ -142,3 +182,28 @@ class SiblingEngine(Engine):
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         return [SiblingRun([index], incarnation) for index in indexes]
+
+
+def to_record(error: BaseException) -> ErrorRecord:
+    """An error as text."""
+    kind = type(error).__name__
+    message = str(error) if isinstance(error, MaggyError) else f"{kind}: {error}"
+    return ErrorRecord(kind, message, tuple(getattr(error, "__notes__", ())))
+
+
+def from_record(record: ErrorRecord) -> MaggyError:
+    """The error that a text describes: of the same class, if it is one of ours."""
+    known = getattr(errors, record.kind, None) if record.kind in errors.__all__ else None
+    error = (known or EngineError)(record.message)
+    for note in record.notes:
+        error.add_note(note)
+    assert isinstance(error, MaggyError)
+    return error
+
+
+def folder_not_seen(who: str, journal: str) -> str:
+    """The message of a task that does not find the run where the client has begun it."""
+    return (
+        f"{who} on host {socket.gethostname()!r} does not see the run's folder {journal}; pass directory=URL of a "
+        "place that this process and all executors share"
+    )

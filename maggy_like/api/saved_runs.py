@@ -1,4 +1,4 @@
-"""The runs of a folder, listed and compared."""
+"""Runs from their files, without their functions: opened, listed and compared."""
 
 from __future__ import annotations
 
@@ -7,10 +7,34 @@ from os import PathLike
 
 from maggy_like.api.execution import FOLLOW
 from maggy_like.errors import ConfigError
-from maggy_like.results.comparison import RunComparison
 from maggy_like.results.result import Result
-from maggy_like.results.run_list import RunList, read_runs
+from maggy_like.results.run_tables import RunComparison, RunList, read_runs
 from maggy_like.results.runs import read_run
+
+
+def load_run(run: str | PathLike[str]) -> Result:
+    """Open a run that was made before, or goes on in another process, from its files alone.
+
+    Its function is not needed, and nothing is locked or written. Of a damaged journal, what is whole is read, and a
+    warning is logged. All that a result offers works, but for :meth:`Result.train`, which needs the function. Of an
+    ablation there are the trials; ``ablate(train_fn, study, ..., resume=True)`` makes its answer.
+
+    Args:
+        run: The run's folder, a path or a URL: ``result.directory``.
+
+    Returns:
+        Its result. ``ending`` is ``running`` while its driver lives, and ``killed`` if that ended without a word;
+        ``lagom(..., name=NAME, resume=True)`` goes on with such a run.
+
+    Raises:
+        UserError: There is no run; the message names those that are near.
+        JournalError: Its journal cannot be read.
+
+    Example:
+        >>> result = load_run("maggy_runs/train-20260102-101500-1a2b")
+        >>> result.best_config, result.to_pandas()
+    """
+    return read_run(run, FOLLOW)
 
 
 def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
@@ -20,7 +44,7 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
         directory: As for :func:`~maggy_like.lagom`: a path, or the URL of any fsspec file system.
 
     Returns:
-        A list of :class:`~maggy_like.results.run_list.RunSummary`, empty where there are no runs.
+        A list of :class:`~maggy_like.results.run_tables.RunSummary`, empty where there are no runs.
 
     Raises:
         ConfigError: ``directory`` is no path and no URL.
