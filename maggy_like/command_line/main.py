@@ -1,4 +1,4 @@
-"""``maggy-like``: parses the arguments, runs the command, and prints errors as a sentence."""
+"""``maggy-like``: parses the arguments, runs the command, and prints an error as one sentence."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from maggy_like.version import __version__
 
 RUN = "folder of the run: a path, or the URL of any fsspec file system"
 
-_EXIT_STATUS = "Exit status: 0, 1 after an error, 2 where the arguments cannot be read, 130 after Ctrl-C."
+_EXIT_STATUS = "Exit status: 0, 1 after an error, 2 if the arguments are not valid, 130 after Ctrl-C."
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; ``command`` is the name of the one that was given."""
+    """Make the parser of all commands. Its ``command`` is the name of the given one."""
     top = argparse.ArgumentParser(
         "maggy-like",
-        description="Runs of maggy_like, over or going on, from their files alone; and scripts run on a gang.",
-        epilog=f"maggy-like COMMAND --help says more, with examples. {_EXIT_STATUS}",
+        description="Shows active and ended runs of maggy_like from their files, and runs scripts on several workers.",
+        epilog=f"maggy-like COMMAND --help has all options and examples. {_EXIT_STATUS}",
     )
     top.add_argument("--version", action="version", version=f"maggy-like {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -34,8 +34,8 @@ def _add_list(commands: Any) -> None:
     listing = _command(
         commands,
         "list",
-        "the runs in a folder",
-        "The runs in a folder, a line each, the newest first.",
+        "list the runs in a folder",
+        "Lists the runs in a folder, one line per run, the newest first.",
         "maggy-like list",
         "maggy-like list s3://bucket/runs",
     )
@@ -46,109 +46,116 @@ def _add_show(commands: Any) -> None:
     show = _command(
         commands,
         "show",
-        "what a run found",
-        "What a run found, and its best trials.",
+        "show the result of a run",
+        "Shows the result of a run, and its best trials.",
         "maggy-like show maggy_runs/august",
-        "maggy-like show maggy_runs/august --story | grep 'trial 7 '",
+        "maggy-like show maggy_runs/august --decision-log | grep 'trial 7 '",
     )
     show.add_argument("run", metavar="RUN", help=RUN)
     show.add_argument("-n", "--trials", type=_count, default=10, metavar="N", help="trials in the table (default: 10)")
-    show.add_argument("--story", action="store_true", help="why each trial was created, promoted, stopped or run again")
+    show.add_argument(
+        "--decision-log", action="store_true", help="why each trial was created, promoted, stopped or retried"
+    )
+    show.add_argument("--story", action=_Renamed, const="--decision-log", nargs=0, help=argparse.SUPPRESS)
 
 
 def _add_tail(commands: Any) -> None:
     tail = _command(
         commands,
         "tail",
-        "what trials printed",
-        "The newest lines that trials printed.",
+        "show what trials printed",
+        "Shows the newest lines that trials printed.",
         "maggy-like tail maggy_runs/august",
         "maggy-like tail maggy_runs/august 7 -f",
         "maggy-like tail maggy_runs/august 0 --rank 1 -n 100",
     )
     tail.add_argument("run", metavar="RUN", help=RUN)
     tail.add_argument(
-        "trial", metavar="TRIAL", nargs="?", type=_index, help="its number (default: those that run, or the last)"
+        "trial",
+        metavar="TRIAL",
+        nargs="?",
+        type=_index,
+        help="number of the trial (default: running trials, or the last)",
     )
-    tail.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="lines of each (default: 20)")
-    tail.add_argument("-f", "--follow", action="store_true", help="go on with what one trial prints, until it ends")
-    tail.add_argument("--rank", type=_index, default=0, metavar="R", help="which of the workers that run it together")
+    tail.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="lines per trial (default: 20)")
+    tail.add_argument("-f", "--follow", action="store_true", help="follow one trial until it ends")
+    tail.add_argument("--rank", type=_index, default=0, metavar="R", help="rank of the worker (default: 0)")
 
 
 def _add_watch(commands: Any) -> None:
     watch = _command(
         commands,
         "watch",
-        "a run while it goes on",
-        "A run as its driver shows it, until it ends; from any machine that sees its files. Ctrl-C ends the watching "
-        "alone.",
+        "follow a run until it ends",
+        "Shows a run as its driver does, until it ends, on any machine that sees its files. Ctrl-C ends only the "
+        "watching.",
         "maggy-like watch maggy_runs/august",
         "maggy-like watch s3://bucket/runs/august --plain >> august.log",
     )
     watch.add_argument("run", metavar="RUN", help=RUN)
-    watch.add_argument("--plain", action="store_true", help="lines without colours, as where stdout is no terminal")
+    watch.add_argument("--plain", action="store_true", help="lines without colours, as if stdout is not a terminal")
 
 
 def _add_report(commands: Any) -> None:
     report = _command(
         commands,
         "report",
-        "a page with all there is to say of a run",
-        "A page of HTML with a run's pictures, best trials and failures; it needs no other file and no network.",
+        "write a report about a run",
+        "Writes an HTML page with the plots, best trials and failures of a run. It needs no other file and no network.",
         "maggy-like report maggy_runs/august",
         "maggy-like report s3://bucket/runs/august -o s3://bucket/reports/august.html",
     )
     report.add_argument("run", metavar="RUN", help=RUN)
     report.add_argument("-o", "--output", metavar="FILE", help="path or URL of the page (default: RUN.html)")
-    report.add_argument("--force", action="store_true", help="replace the file if it is there")
+    report.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def _add_export(commands: Any) -> None:
     export = _command(
         commands,
         "export",
-        "trials for other tools",
-        "The trials of a run, for other tools.",
+        "export the trials for other tools",
+        "Exports the trials of a run for other tools.",
         "maggy-like export maggy_runs/august",
         "maggy-like export maggy_runs/august --format parquet --curves -o curves.parquet",
         "maggy-like export maggy_runs/august --format optuna -o sqlite:///studies.db",
     )
     export.add_argument("run", metavar="RUN", help=RUN)
     export.add_argument("--format", choices=("csv", "parquet", "optuna"), default="csv", help="default: csv")
-    export.add_argument("--curves", action="store_true", help="a row a measurement instead of a row a trial")
+    export.add_argument("--curves", action="store_true", help="one row per measurement instead of one row per trial")
     export.add_argument(
         "-o",
         "--output",
         metavar="TARGET",
-        help="path or URL of the file, or of optuna a storage (default: RUN.csv, RUN.parquet, sqlite:///RUN.db)",
+        help="path or URL of the file, or with optuna a storage (default: RUN.csv, RUN.parquet, sqlite:///RUN.db)",
     )
-    export.add_argument("--force", action="store_true", help="replace the file if it is there")
+    export.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def _add_run(commands: Any) -> None:
     run = _command(
         commands,
         "run",
-        "a script for torchrun, on a gang",
+        "run a torchrun script on several workers",
         "Runs a script that was written for torchrun, unchanged, on processes of this machine or on tasks of Spark. "
-        "Options of maggy-like stand before the script, its arguments behind it.",
+        "Options of maggy-like come before the script, its arguments after it.",
         "maggy-like run --workers 2 train.py --epochs 3",
         "maggy-like run --spark spark://host:7077 --name august train.py",
         "maggy-like run --spark spark://host:7077 --name august --resume train.py",
     )
-    run.add_argument("--workers", type=_count, metavar="N", help="ranks (default: as many as there are slots)")
+    run.add_argument("--workers", type=_count, metavar="N", help="number of ranks (default: all slots)")
     run.add_argument(
         "--spark", metavar="MASTER", help="on tasks of Spark: local[2], spark://host:7077, yarn, sc://host"
     )
-    run.add_argument("--name", help="the run's name (default: made up)")
-    run.add_argument("--resume", action="store_true", help="go on with the run called NAME: the script begins again")
-    run.add_argument("--overwrite", action="store_true", help="delete the run called NAME first")
+    run.add_argument("--name", help="name of the run (default: a new name)")
+    run.add_argument("--resume", action="store_true", help="continue the run called NAME: the script starts again")
+    run.add_argument("--overwrite", action="store_true", help="first delete the run called NAME")
     run.add_argument("--directory", default="maggy_runs", help="folder of runs (default: maggy_runs)")
-    run.add_argument("script", metavar="SCRIPT", help="file of Python")
+    run.add_argument("script", metavar="SCRIPT", help="Python file")
     given = run.add_argument(
-        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets as sys.argv[1:]"
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script, its sys.argv[1:]"
     )
-    given.required = False  # before Python 3.12 argparse names them as missing where SCRIPT is
+    given.required = False  # before Python 3.12 argparse reports them as missing together with SCRIPT
 
 
 def _command(commands: Any, name: str, summary: str, description: str, *examples: str) -> argparse.ArgumentParser:
@@ -162,6 +169,13 @@ def _command(commands: Any, name: str, summary: str, description: str, *examples
     return made
 
 
+class _Renamed(argparse.Action):
+    """Rejects an old option with an error that names the new one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        parser.error(f"there is no option {self.option_strings[0]}; use {self.const}")
+
+
 class _WithExamples(argparse.HelpFormatter):
     """Wraps the description, and keeps the lines of the examples."""
 
@@ -171,13 +185,13 @@ class _WithExamples(argparse.HelpFormatter):
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count; use 1 or more")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def _index(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; use 0 or more")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
     return int(text)
 
 
@@ -185,15 +199,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: As typed behind ``maggy-like``; by default those of the process.
+        arguments: Arguments after ``maggy-like``. Default those of the process.
 
     Returns:
-        The exit status: 0, or 1 after an error, which is printed; 130 after Ctrl-C. argparse exits by itself with 2
-        where the arguments cannot be read.
+        The exit status: 0, 1 after an error, which is printed, or 130 after Ctrl-C. argparse exits with 2 if the
+        arguments are not valid.
     """
     given = parser().parse_args(arguments)
     try:
-        from maggy_like.command_line import commands  # loaded after mistakes are told, and not for --help
+        from maggy_like.command_line import commands  # not loaded for --help and for arguments that are not valid
 
         getattr(commands, f"{given.command}_command")(given)
         sys.stdout.flush()

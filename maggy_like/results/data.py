@@ -26,10 +26,10 @@ from optimizers.space.search_space import SearchSpace
 
 
 class ParetoSet(list[Trial]):
-    """The trials that no other dominates; printed, each is a line with its values and its configuration.
+    """A list of the trials that no other trial dominates. Printed, it has one line per trial.
 
     Args:
-        trials: They.
+        trials: The trials.
         objectives: Names of the objectives, in the order of the trials' values.
 
     Example:
@@ -53,15 +53,15 @@ class ParetoSet(list[Trial]):
 
 
 def read_saved(url: str | None, whose: str) -> Any:
-    """A saved state.
+    """Load a saved state.
 
     Args:
-        url: Where it is; None where there is none.
-        whose: Who saved it, for people.
+        url: URL of the state. None if there is none.
+        whose: Who saved it, for the message.
 
     Raises:
-        SavedStateError: It is damaged, or gone.
-        UserError: There is none, or it is sharded.
+        SavedStateError: The state is damaged or missing.
+        UserError: There is no state, or it is sharded.
     """
     if url is None:
         raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
@@ -70,54 +70,54 @@ def read_saved(url: str | None, whose: str) -> Any:
     try:
         return load_state(url)
     except StateLostError as error:
-        raise SavedStateError(f"the saved state {error}; use load(trial) to read another trial's") from error
+        raise SavedStateError(f"the saved state {error}; use load(trial) for the state of another trial") from error
 
 
 def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
-    """What a trial printed on one of its workers.
+    """Read what a trial printed on one of its workers.
 
     Args:
-        paths: Where the run is. Workers that do not see its folder copy their logs to its store.
-        trial: The trial's number.
-        rank: The worker's.
-        attempts: How many files there may be in a store: each attempt copies one of its own.
+        paths: Paths of the run. Workers that do not see its folder copy their logs to its store.
+        trial: Number of the trial.
+        rank: Rank of the worker.
+        attempts: Number of attempts. Each attempt may have a file in the store.
 
     Raises:
-        UserError: A file system does not answer.
+        UserError: A file system cannot be read.
     """
     parts: list[tuple[float, bytes]] = []
     for url in log_urls(paths, trial, rank, attempts):
         fs, path = open_url(url)
         with reading_log(path):
             parts.append((written(fs, path), fs.cat_file(path)))
-    parts.sort(key=lambda part: part[0])  # a worker that copies may have had an attempt before one that does not
+    parts.sort(key=lambda part: part[0])  # an attempt whose log was copied may precede one whose log was not
     return b"".join(text for _, text in parts).decode(errors="replace")
 
 
 def log_urls(paths: RunPaths, trial: int, rank: int, attempts: int) -> list[str]:
-    """Where there may be log files of a trial's worker; the arguments are those of :func:`read_log`."""
+    """Return the URLs of the log files that a trial's worker may have; for the arguments see :func:`read_log`."""
     folders = filter(None, (url_of(paths.logs), paths.log_copies))
     return [f"{folder}/{log_name(trial, rank, attempt)}" for folder in folders for attempt in range(1, attempts + 1)]
 
 
 @contextlib.contextmanager
 def reading_log(path: str) -> Iterator[None]:
-    """Read a log file, if it is there.
+    """Ignore that a log file is missing.
 
     Raises:
-        UserError: Its file system does not answer.
+        UserError: The file system cannot be read.
     """
     try:
         yield
-    except FileNotFoundError:  # the trial was silent
+    except FileNotFoundError:  # the trial printed nothing
         return
-    except Exception as error:  # of whatever file system it is
+    except Exception as error:  # of any file system
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"the log {path} cannot be read ({said}); fix the access, or try again") from error
 
 
 def written(fs: Any, path: str) -> float:
-    """When a file was last written to, in Unix time; 0 where its file system does not say."""
+    """Return when a file was last written to, in Unix time. 0 if its file system does not know."""
     with contextlib.suppress(NotImplementedError, KeyError):
         return float(fs.modified(path).timestamp())
     return 0.0
@@ -125,7 +125,7 @@ def written(fs: Any, path: str) -> float:
 
 @dataclass(frozen=True, repr=False)
 class ResultData:
-    """The data of a :class:`~maggy_like.results.result.Result`, which documents the attributes."""
+    """The data of a :class:`~maggy_like.results.result.Result`, whose documentation has the attributes."""
 
     trials: list[Trial]
     best_trial: Trial | None
@@ -154,17 +154,17 @@ class ResultData:
 
     @property
     def best_value(self) -> float | None:
-        """What the best trial is worth: its best value of the objective (with ``value="last"`` its last one)."""
+        """The best trial's value of the objective: its best one, or with ``value="last"`` its last one."""
         return None if self.best_trial is None else self.best_trial.value
 
     @property
     def best_step(self) -> int | None:
-        """The step at which the best value was measured; None where ``train_fn`` reported nothing and returned it."""
+        """The step at which the best value was measured. None if ``train_fn`` returned it without a report."""
         return None if self.best_trial is None else self.best_trial.value_step
 
     @property
     def counts(self) -> dict[TrialState, int]:
-        """How many trials ended in which state."""
+        """Number of trials by state."""
         return dict(Counter(trial.state for trial in self.trials))
 
     @property
@@ -174,21 +174,21 @@ class ResultData:
 
 
 def state_of(result: ResultData, trial: Trial) -> str | None:
-    """URL of the state that a trial saved at its best value; see :meth:`maggy_like.Result.checkpoint_of`."""
+    """Implement :meth:`maggy_like.Result.checkpoint_of`."""
     state = trial.saved(newest=result._worth == "last")
     return None if state is None else state_url(result.store, state.name)
 
 
 @dataclass(frozen=True, repr=False)
 class Training:
-    """The result of training one configuration on the whole gang.
+    """The result of training one configuration on all workers.
 
     Attributes:
-        trial: With its curves, its metrics, and its failure, if it failed.
-        objective: Name of the optimised metric.
-        checkpoint: URL of the last state that was saved, the trained weights; None where none was.
-        best_checkpoint: URL of the state at the objective's best value.
-        directory: Where the run's logs are: a path, or a URL where one was given.
+        trial: The training as a trial, with its curves, its metrics, and its failure.
+        objective: Name of the optimized metric.
+        checkpoint: URL of the last saved state, which has the trained weights. None if no state was saved.
+        best_checkpoint: URL of the state at the best value of the objective. None if there is none.
+        directory: The run's folder, as a path or URL.
 
     Example:
         >>> result = lagom(train_fn, space, train_best=True)
@@ -205,7 +205,7 @@ class Training:
         return encodable("\n".join([training_line(self), *self._state_lines(), f"files: {self.directory}"]))
 
     def _state_lines(self) -> list[str]:
-        """The saved states, each with its own step: the last one is seldom that of the best value."""
+        """Return the saved states with their steps: the last one is rarely the best one."""
         best, last = self.trial.best_checkpoint, self.trial.checkpoint
         if last is None:
             return ["no state was saved"]
@@ -223,42 +223,44 @@ class Training:
 
     @property
     def value(self) -> float | None:
-        """What the training is worth: its best value of the objective (with ``value="last"`` its last one)."""
+        """The value of the objective: the best one, or with ``value="last"`` the last one."""
         return self.trial.value
 
     @property
     def value_step(self) -> int | None:
-        """The step at which that was measured; None where the function reported none."""
+        """The step at which ``value`` was measured. None if the function reported no step."""
         return self.trial.value_step
 
     @property
     def world_size(self) -> int:
-        """How many workers trained together, in the last attempt."""
+        """Number of workers that trained together in the last attempt."""
         return self.trial.world_size
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Wall time of a step (a training epoch, say), start-up and lost attempts included."""
+        """Wall time of one step in seconds, including start-up and lost attempts. None without steps."""
         return self.trial.seconds / self.trial.step if self.trial.step else None
 
     def load(self, *, best: bool = False) -> Any:
-        """Read the last saved state, or that of the best value.
+        """Load the last saved state, or the state of the best value.
 
-        A sharded one is read by ``torch.distributed.checkpoint`` from its URL.
+        Args:
+            best: If True, load the state of the best value. Default False.
+
+        Returns:
+            The state.
 
         Raises:
-            UserError: The function saved none, or it is sharded.
+            UserError: The function saved no state, or the state is sharded. Load a sharded state with
+                ``torch.distributed.checkpoint`` from its URL.
+            SavedStateError: The state is damaged or missing.
         """
         url = self.best_checkpoint if best else self.checkpoint
         return read_saved(url, "the training")
 
 
 def failed_training(trial: Trial, logs: Path | str) -> TrainingError | None:
-    """The error of a training that failed for good; None of any other.
-
-    Args:
-        logs: The folder of its logs.
-    """
+    """Return the error of a training that failed for good. None of any other training."""
     if trial.state is not TrialState.FAILED or trial.failure is None:
         return None
     error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
@@ -267,7 +269,7 @@ def failed_training(trial: Trial, logs: Path | str) -> TrainingError | None:
 
 
 def training_line(training: Training) -> str:
-    """The training in one line: what it found, or why it ended early."""
+    """Return one line with the value that the training reached, or why it ended early."""
     trial = training.trial
     if trial.failure is not None and trial.state is TrialState.FAILED:
         return f"the training failed: {trial.failure.message}"
@@ -275,8 +277,7 @@ def training_line(training: Training) -> str:
     found = f"{training.objective} {number(trial.value)}{at}"
     if trial.state is not TrialState.COMPLETED:
         why = "" if trial.failure is None else f" ({trial.failure.message})"
-        return (
-            f"the training was cut off after {trial.step} of {trial.training} steps{why}: {found}; resume=True goes on"
-        )
+        steps = f"{trial.step} of {trial.training} steps"
+        return f"the training was cut off after {steps}{why}: {found}; resume=True continues it"
     how = f"{trial.world_size} worker{'s' * (trial.world_size > 1)}, {trial.step} steps, {duration(trial.seconds)}"
     return f"trained on {how}: {found}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def trials_table(result: ResultData) -> pandas.DataFrame:
-    """A row a trial (see :meth:`Result.to_pandas`)."""
+    """Implement :meth:`Result.to_pandas`."""
     require("pandas", "to_pandas()")
     import pandas
 
@@ -52,7 +52,7 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
 
 
 def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows of the five best trials, or of the Pareto set; what is not finite ranks worst, whichever way it goes."""
+    """Return the rows of the five best trials, or of the Pareto set. Values that are not finite rank worst."""
     import pandas
 
     if result.others and len(table):
@@ -65,7 +65,7 @@ def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def curves_table(result: ResultData) -> pandas.DataFrame:
-    """A row a measurement (see :meth:`Result.curves`)."""
+    """Implement :meth:`Result.curves`."""
     require("pandas", "curves()")
     import pandas
 
@@ -79,7 +79,7 @@ def curves_table(result: ResultData) -> pandas.DataFrame:
 
 
 def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
-    """The objectives of a trial, by their columns."""
+    """Return the objectives of a trial, by column."""
     if not result.others:
         return {"value": trial.value, "value_step": trial.value_step}
     names = (result.objective, *(name for _, name in result.others))
@@ -88,7 +88,7 @@ def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
 
 
 def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
-    """The column of a parameter: its name, or ``param_NAME`` where that is taken."""
+    """Return the column of a parameter: its name, or ``param_NAME`` if that is taken."""
     column = name
     while column in fixed or (column != name and column in space.domains):
         column = f"param_{column}"
@@ -99,7 +99,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def aligned(head: Sequence[str], rows: Rows) -> str:
-    """A table in lines, two spaces between columns; numbers stand at the right of theirs.
+    """Return a table as text, with two spaces between columns. Numbers are aligned to the right.
 
     Example:
         >>> print(aligned(["run", "best"], [["august", "0.97"], ["may", "0.9"]]))
@@ -121,7 +121,7 @@ def aligned(head: Sequence[str], rows: Rows) -> str:
 
 
 def as_html(head: Sequence[str], rows: Rows) -> str:
-    """The same as an HTML table; whatever the cells hold is text in it."""
+    """Return a table as HTML. The cells are escaped."""
     numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(head))]
 
     def line(cells: Sequence[str], tag: str) -> str:
@@ -139,11 +139,11 @@ def _is_number(cell: str) -> bool:
 
 
 ROWS = 10
-"""Trials that the table shows; ``Result.pareto`` has all."""
+"""Trials that the text shows. ``Result.pareto`` has all of them."""
 
 
 def pareto_lines(result: ResultData) -> list[str]:
-    """The Pareto set, a line a trial, the best by the first objective first."""
+    """Return the Pareto set, one line per trial, sorted by the first objective."""
     goals = ", ".join(f"{direction} {clean(name)}" for direction, name in _goals(result))
     if not result.pareto:
         return [f"no trial has all values ({goals})"]
@@ -161,12 +161,12 @@ def _goals(result: ResultData) -> list[tuple[str, str]]:
 
 
 def summary(result: ResultData) -> str:
-    """A few lines: how the search ended, what was best, what failed, and where its files are."""
+    """Return a few lines: how the search ended, the best trial, failures, and the folder of its files."""
     counted = tally(result.counts)
     trials = f": {len(result.trials)} trial{'s' * (len(result.trials) != 1)}" + (f" ({counted})" if counted else "")
-    is_training_alone = result.training is not None and not result.trials
+    is_only_training = result.training is not None and not result.trials
     ended = words(result.ending, None if result.training is None else result.training.trial.state)
-    lines = [f"{ended} after {lasted(result)}{'' if is_training_alone else trials}"]
+    lines = [f"{ended} after {lasted(result)}{'' if is_only_training else trials}"]
     if result.others:
         lines += pareto_lines(result)
     elif result.best_trial is not None:
@@ -175,9 +175,9 @@ def summary(result: ResultData) -> str:
         best = f"best {result.objective} {number(result.best_value)} {where}"
         lines.append(f"{best}: {config_text(trial.config)}")
     elif any(trial.value is not None and math.isfinite(trial.value) for trial in result.trials):
-        lines.append("none is the best: an ablation compares groups of trials, and ablate(...) returns what it found")
+        lines.append("no best trial: an ablation compares groups of trials, and ablate(...) returns the comparisons")
     elif any(trial.value is not None for trial in result.trials):
-        lines.append("no trial has a finite value; trial.curve has what each reported")
+        lines.append("no trial has a finite value; trial.curve has the reports of each")
     elif result.trials or result.training is None:
         lines.append(_without_value(result))
     lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
@@ -196,5 +196,5 @@ def _without_value(result: ResultData) -> str:
 
 
 def lasted(result: ResultData) -> str:
-    """How long drivers had the run; one that was killed recorded no end."""
+    """Return how long the run took. It may be more if a driver was killed and recorded no end."""
     return duration(result.seconds) + " or more" * result.is_longer
