@@ -44,7 +44,7 @@ def run(
     progress: bool | str = ...,
     block: Literal[True] = True,
 ) -> Any: ...
-@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of the first are those of the second
+@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of both overloads are the same
 def run(
     train_fn: Callable[..., Any],
     config: Mapping[str, Any] | None = None,
@@ -108,7 +108,7 @@ def run(
     """
     # Loaded when a run starts, so that importing run stays quick.
     from maggy_like.api.execution import execute_and_return, save_returned, start
-    from maggy_like.api.run_settings import check_config, check_files, check_gang, choose_engine
+    from maggy_like.api.run_settings import check_config, check_files, check_size, choose_engine
     from maggy_like.display import check_progress, make_display
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.followers import read_callbacks
@@ -129,14 +129,14 @@ def run(
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
     check_parameters(train_fn, space, source="config")
     if budget is None and uses_budget(train_fn):
-        raise ConfigError(f"{name_of(train_fn)} asks for its budget, and nobody says what it is; pass budget=STEPS")
+        raise ConfigError(f"budget must be given, since {name_of(train_fn)} uses its budget; use budget=STEPS")
     steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
     policy = read_policy(failures)
     files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     settings = Settings(
         search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
         files=files,
-        gang=check_gang(workers, min_workers=policy.min_workers),
+        size=check_size(workers, min_workers=policy.min_workers),
         failures=policy,
         training=TrainingSettings(steps, given),
     )
@@ -152,7 +152,7 @@ def run(
         engine=provider,
         payload=payload,
         preload=modules_of(train_fn, wide=True),
-        displays=[make_display(progress, beside_trials=isolation == "none")],
+        displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),
@@ -188,9 +188,9 @@ def run_script(
         path: Path of the script.
         args: Arguments of the script. They are converted to text.
         workers: Number of workers. Default all slots of the engine.
-        engine: Engine, as for :func:`maggy_like.run`, except ``"inline"``, which has no ranks.
+        engine: Engine, as for :func:`maggy_like.run`, except ``"inline"``, which does not run ranks.
         failures: Retries and time limits. A retried script starts from its beginning, and continues from its own
-            checkpoint if it looks for one. ``FailurePolicy(max_attempts=1)`` retries nothing.
+            checkpoint if it has one. ``FailurePolicy(max_attempts=1)`` retries nothing.
         name: Name of the run. Default a name made of the script's name and the time.
         directory: Path or URL of the folder of all runs.
         resume: If True, run the script of the run called ``name`` again, unless it had returned. Default False.
@@ -212,7 +212,7 @@ def run_script(
 
     script = read_script(path, args)
     if getattr(engine, "name", engine) == "inline":
-        raise ConfigError("engine='inline' has no ranks for a script to be; use engine='local' with workers=1")
+        raise ConfigError("engine='inline' does not run ranks, which a script needs; use engine='local' with workers=1")
     run(
         script,
         workers=workers,

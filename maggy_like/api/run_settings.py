@@ -1,4 +1,4 @@
-"""Where, on how many workers and on which engine a run goes, and the arguments of its function: checked."""
+"""Checks of the folder, the number of workers, the engine and the function's arguments of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from maggy_like.argument_checks import flag, one_of, whole
-from maggy_like.driver.settings import DriverSide, FileSettings, GangSettings
+from maggy_like.driver.settings import DriverSide, FileSettings, SizeSettings
 from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError
@@ -32,13 +32,13 @@ def check_files(
     resume: bool,
     overwrite: bool,
 ) -> FileSettings:
-    """Check where a run is to be kept, and give it a name if it has none.
+    """Check where a run is stored, and make a name if none is given.
 
     Raises:
         ConfigError: An argument is wrong.
     """
-    flag("resume", resume, "resume=True goes on with the run called name")
-    flag("overwrite", overwrite, "overwrite=True deletes an earlier run called name")
+    flag("resume", resume, "use resume=True to continue the run called name")
+    flag("overwrite", overwrite, "use overwrite=True to delete an earlier run called name")
     if (resume or overwrite) and name is None:
         raise ConfigError(f"{'resume' if resume else 'overwrite'}=True needs the name of the run; pass name='...'")
     if resume and overwrite:
@@ -52,25 +52,22 @@ def check_files(
     if not is_encodable(paths.recorded_store):
         raise ConfigError(
             f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
-            "pass another, or leave it out to keep the states in directory"
+            "use another, or leave it out to keep the states in directory"
         )
     return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn), overwrite)
 
 
-def check_gang(
+def check_size(
     workers: int | None = None,
     *,
     max_workers: int | None = None,
     workers_per_trial: int = 1,
     min_workers: int | None = None,
-) -> GangSettings:
-    """Check the numbers of workers, alone and against each other.
-
-    Args:
-        min_workers: That of the :class:`~maggy_like.FailurePolicy`, checked by itself.
+) -> SizeSettings:
+    """Check the numbers of workers, including ``min_workers`` of the failure policy.
 
     Raises:
-        ConfigError: One is wrong, or two do not fit.
+        ConfigError: A number is not valid, or two do not fit together.
     """
     width = whole("workers_per_trial", workers_per_trial, least=1)
     size = None if workers is None else whole("workers", workers, least=1)
@@ -86,23 +83,23 @@ def check_gang(
         )
     if most is not None and size is not None:
         raise ConfigError(
-            f"workers={size} says how many there are, and max_workers={most} how many there may be; leave one out"
+            f"workers={size} sets the number, and max_workers={most} its limit if workers is not given; leave one out"
         )
     for name, needed in (("workers_per_trial", width), ("min_workers", min_workers or 1)):
         if most is not None and needed > most:
             raise ConfigError(f"{name}={needed} is more than max_workers={most}; pass max_workers={needed} or more")
-    return GangSettings(size, most, width)
+    return SizeSettings(size, most, width)
 
 
 ENGINES = ("auto", "local", "spark", "inline")
 
 
 def choose_engine(engine: str | Engine) -> Engine:
-    """The engine that was asked for.
+    """Return the given engine, or the one with that name.
 
     Raises:
-        ConfigError: There is none of that name.
-        EngineError: It cannot be used here.
+        ConfigError: There is no such engine.
+        EngineError: The engine cannot be used here.
     """
     if isinstance(engine, Engine):
         return engine
@@ -124,14 +121,14 @@ def choose_engine(engine: str | Engine) -> Engine:
             return SparkEngine()
         if is_in_task():
             raise EngineError(
-                "engine='auto' cannot search inside a Spark task: its processes would share the one slot of that task, "
-                "unseen by Spark; call it on the Spark driver, or pass engine='local' to run it in this task"
+                "engine='auto' cannot search inside a Spark task: its processes would share the task's single slot "
+                "without Spark's knowledge; call it on the Spark driver, or use engine='local' to run it in this task"
             )
     return LocalEngine()
 
 
 def _meant(engine: object) -> str:
-    """What was meant instead of an engine, if that can be told."""
+    """Return a hint at what was meant instead of an engine."""
     if isinstance(engine, str):
         return did_you_mean(engine, ENGINES)
     if isinstance(engine, type) and issubclass(engine, Engine):
@@ -142,7 +139,7 @@ def _meant(engine: object) -> str:
 
 
 def read_driver(driver: str) -> DriverSide:
-    """Where the driver is to run.
+    """Check the place of the driver.
 
     Raises:
         ConfigError: There is no such place.
@@ -151,32 +148,32 @@ def read_driver(driver: str) -> DriverSide:
 
 
 def check_config(config: Mapping[str, Any] | None) -> Config:
-    """The arguments of a function that is run.
+    """Check the arguments of a function that :func:`~maggy_like.run` runs.
 
     Raises:
-        ConfigError: They are no plain values by name.
+        ConfigError: They are not plain values by name.
     """
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"config must be a dict of arguments by name, got {config!r}")
+        raise ConfigError(f"config must be a dict of arguments by name, got {config!r}; use {{'lr': 0.1}}, for example")
     given = dict(config or {})
     for name, value in given.items():
         for item in _items(value):
             if item is not None and not isinstance(item, bool | int | float | str):
                 raise ConfigError(
-                    f"config[{name!r}] is {' '.join(shortened(value).split())} of type {type(value).__name__}; pass "
-                    "numbers, text, booleans or None, or tuples or lists of them, there, and other objects by "
-                    "functools.partial(train_fn, ...)"
+                    f"config[{name!r}] must be a number, text, boolean or None, or a tuple or list of them, got "
+                    f"{' '.join(shortened(value).split())} of type {type(value).__name__}; use "
+                    "functools.partial(train_fn, ...) for other objects"
                 )
             if isinstance(item, float) and not math.isfinite(item):
                 raise ConfigError(
-                    f"config[{name!r}] is {value!r}, which the journal cannot hold; pass a finite number or None "
-                    "there, or functools.partial(train_fn, ...)"
+                    f"config[{name!r}] must be finite for the journal, got {value!r}; use a finite number, None or "
+                    "functools.partial(train_fn, ...)"
                 )
     return {name: read_value(value) for name, value in given.items()}
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """The plain values in a value of :func:`~optimizers.space.scalars.read_value`."""
+    """Return the plain values in a value of :func:`~optimizers.space.scalars.read_value`."""
     if type(value) in (tuple, list):
         for inner in value:
             yield from _items(inner)

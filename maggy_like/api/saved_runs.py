@@ -13,22 +13,22 @@ from maggy_like.results.runs import read_run
 
 
 def load_run(run: str | PathLike[str]) -> Result:
-    """Open a run that was made before, or goes on in another process, from its files alone.
+    """Load the result of a run from its files, after its end or while it runs in another process.
 
-    Its function is not needed, and nothing is locked or written. Of a damaged journal, what is whole is read, and a
-    warning is logged. All that a result offers works, but for :meth:`Result.train`, which needs the function. Of an
-    ablation there are the trials; ``ablate(train_fn, study, ..., resume=True)`` makes its answer.
+    The training function is not needed, and nothing is locked or written. Of a damaged journal the intact part is read,
+    and a warning is logged. Everything on the result works except :meth:`Result.train`, which needs the function. An
+    ablation has its trials. Its answer comes from ``ablate(train_fn, study, ..., resume=True)``.
 
     Args:
-        run: The run's folder, a path or a URL: ``result.directory``.
+        run: Path or URL of the run's folder (``result.directory``).
 
     Returns:
-        Its result. ``ending`` is ``running`` while its driver lives, and ``killed`` if that ended without a word;
-        ``lagom(..., name=NAME, resume=True)`` goes on with such a run.
+        The result. Its ``ending`` is ``running`` while the driver is alive, and ``killed`` if the driver died without a
+        record. ``lagom(..., name=NAME, resume=True)`` continues a killed run.
 
     Raises:
-        UserError: There is no run; the message names those that are near.
-        JournalError: Its journal cannot be read.
+        UserError: There is no run; the message suggests similar names.
+        JournalError: The run's journal cannot be read.
 
     Example:
         >>> result = load_run("maggy_runs/train-20260102-101500-1a2b")
@@ -38,16 +38,16 @@ def load_run(run: str | PathLike[str]) -> Result:
 
 
 def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
-    """The runs in a folder, as a table, the newest first: those that go on too, and those that cannot be read.
+    """List the runs in a folder, the newest first, including active ones and those that cannot be read.
 
     Args:
-        directory: As for :func:`~maggy_like.lagom`: a path, or the URL of any fsspec file system.
+        directory: Path or URL of the folder of all runs, as for :func:`~maggy_like.lagom`. Default ``"maggy_runs"``.
 
     Returns:
-        A list of :class:`~maggy_like.results.run_tables.RunSummary`, empty where there are no runs.
+        A list of :class:`~maggy_like.results.run_tables.RunSummary`, which may be empty. Printed, it is a table.
 
     Raises:
-        ConfigError: ``directory`` is no path and no URL.
+        ConfigError: ``directory`` is not a path or URL.
         JournalError: The folder cannot be read.
 
     Example:
@@ -60,16 +60,17 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
 
 
 def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
-    """Several runs of one objective side by side: how good each was, and when.
+    """Compare several runs of one objective.
 
     Args:
-        runs: Results, or folders of runs (paths or URLs).
+        runs: Results, or paths or URLs of runs.
 
     Returns:
-        Printed, it is a table; ``.plot()`` draws the best value of each over the time.
+        The comparison. Printed, it is a table. Its ``plot()`` draws the best value of each run over the time.
 
     Raises:
-        ConfigError: One of them is no run, or they optimise different things.
+        ConfigError: An item is not a run, or the objectives differ.
+        JournalError: A journal cannot be read.
 
     Example:
         >>> compare_runs(["maggy_runs/random", "maggy_runs/asha"])
@@ -79,5 +80,5 @@ def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
         >>> compare_runs([first, second]).plot()
     """
     if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):
-        raise ConfigError(f"compare_runs takes a list of runs, got {runs!r}; write compare_runs([first, second])")
+        raise ConfigError(f"runs must be a list of runs, got {runs!r}; use compare_runs([first, second])")
     return RunComparison([run if isinstance(run, Result) else read_run(run, FOLLOW) for run in runs])

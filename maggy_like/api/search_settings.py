@@ -1,4 +1,4 @@
-"""What is searched, by which optimizer, and for what: checked."""
+"""Checks of the optimizer, the objectives and the other settings of a search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from optimizers.space.config import Config
 from optimizers.space.search_space import SearchSpace
 
 DEFAULT_TRIALS = 50
-"""Configurations to try when neither a number nor a time limit is given."""
+"""Number of configurations if neither a number nor a time limit is given."""
 
 
 def check_search(
@@ -52,17 +52,17 @@ def check_search(
     points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     warm_start: Sequence[Result | str | Path] = (),
 ) -> tuple[SearchSettings, tuple[str, ...]]:
-    """Check what is to be searched, and fill in what was not given.
+    """Check the settings of a search, and fill in defaults.
 
     Args:
-        files: Where the run is kept: one that is resumed knows its directions and what it was started with.
-        is_timed: Whether a time limit ends the search, so that it needs no number of trials.
+        files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
+        is_timed: Whether a time limit ends the search, so that no number of trials is needed.
 
     Returns:
-        The settings, and what the user should know before it starts.
+        The settings, and hints for the user.
 
     Raises:
-        UserError: An argument is wrong; the message names it and the remedy.
+        UserError: An argument is not valid.
         JournalError: The journal of an earlier run is damaged.
     """
     n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1)
@@ -115,10 +115,10 @@ def check_search(
 
 
 def _check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:
-    """The configurations to try first."""
+    """Check the configurations to try first."""
     for point in listed("points_to_evaluate", points, "configurations"):
         if not isinstance(point, Mapping):
-            raise ConfigError(f"points_to_evaluate takes configurations as dicts, got {point!r} among them")
+            raise ConfigError(f"points_to_evaluate must contain dicts, got {point!r}; use [{{'lr': 0.1}}], for example")
     try:
         return initial_points(Problem(space, earlier=earlier), points)
     except SearchSpaceError as error:
@@ -128,10 +128,10 @@ def _check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earli
 def check_objectives(
     metric: str | Sequence[str] | None, direction: Directions
 ) -> tuple[tuple[str, ...], tuple[Direction | None, ...]]:
-    """Check the objectives' names and directions.
+    """Check the names and directions of the objectives.
 
-    A search of one objective may leave its name out: then there are no names, and the direction is None until the first
-    report names it.
+    With one objective, the name is optional. Without it there are no names, and the direction is None until the first
+    report has the name.
     """
     several = not (metric is None or isinstance(metric, str))
     if several and (isinstance(metric, Mapping) or not isinstance(metric, Sequence)):
@@ -167,7 +167,7 @@ def check_objectives(
 def direction_hints(
     metrics: Sequence[str], directions: Sequence[Direction | None], direction: Directions
 ) -> Iterator[str]:
-    """Hints about the directions of objectives whose names are known before the search."""
+    """Return hints about the directions of objectives whose names are known before the search."""
     said = [None] * len(metrics) if direction is None else [direction] if isinstance(direction, str) else direction
     for name, way, given in zip(metrics, directions, said, strict=False):
         yield direction_hint(name, way or "max", given=given is not None)
@@ -189,10 +189,10 @@ def check_target(target: Any, metrics: Sequence[str]) -> float | None:
 
 
 def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
-    """The optimizer that was asked for, in the form that suits ``train_fn``.
+    """Make the optimizer in the form that suits ``train_fn``.
 
     Raises:
-        OptimizerError: There is none of that name, or ``train_fn`` lacks the checkpoints that it needs.
+        OptimizerError: There is no such optimizer, or ``train_fn`` lacks the checkpoints that it needs.
     """
     saves = uses_checkpoints(train_fn)
     try:
@@ -201,16 +201,16 @@ def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
         raise OptimizerError(f"optimizer={optimizer!r} cannot be made: {error}") from error
     if made.needs_checkpoints and not saves:
         raise OptimizerError(
-            f"optimizer={optimizer!r} runs trials on from saved states, and {name_of(train_fn)} saves or restores "
-            "none; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
+            f"optimizer={optimizer!r} resumes trials from saved states, and {name_of(train_fn)} does not save or "
+            "restore any; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
         )
     return made
 
 
 def check_thresholds(optimizer: Optimizer, directions: Sequence[Direction | None]) -> None:
-    """Refuse a :class:`~optimizers.Threshold` that would stop the good trials, not the poor ones.
+    """Reject a :class:`~optimizers.Threshold` that would stop the good trials instead of the poor ones.
 
-    A direction that nobody has said yet, and no name, is None and passes.
+    An unknown direction is None and passes.
     """
     inner = optimizer
     while isinstance(inner, StoppingRule):
@@ -223,18 +223,18 @@ def check_thresholds(optimizer: Optimizer, directions: Sequence[Direction | None
 
 
 def check_constraints(space: SearchSpace) -> None:
-    """See to it that the space can be sent to the optimizer's process, constraints and all."""
+    """Check that the space with its constraints can be sent to the optimizer's process."""
     try:
         dumps(space)
     except Exception as error:
         raise ConfigError(
             f"a constraint of the search space cannot be sent to the optimizer's process ({error}); "
-            "let it use the configuration and plain values alone"
+            "let it use only the configuration and plain values"
         ) from error
 
 
 def count_configurations(optimizer: Optimizer, problem: Problem) -> tuple[int | None, str]:
-    """How many configurations there are, and a hint, where a search would go on when each of them was tried."""
+    """Return the number of configurations, with a hint if the search would continue once all of them were tried."""
     n_trials = problem.n_trials
     count = None if optimizer.needs_checkpoints else n_configurations(problem.space, n_trials)
     if count is None:
@@ -247,19 +247,13 @@ def count_configurations(optimizer: Optimizer, problem: Problem) -> tuple[int | 
 
 
 def reach_hint(name: str, optimizer: Optimizer, problem: Problem) -> str:
-    """A warning where the schedule grants ``max_budget`` to less than one of so few trials.
-
-    Args:
-        name: What the optimizer is called, for people.
-        optimizer: The optimizer.
-        problem: What it searches.
-    """
+    """Return a warning if there are so few trials that the schedule grants ``max_budget`` to less than one of them."""
     meant = optimizer.full_trainings(problem)
     if problem.n_trials is None or meant >= 1.0:
         return ""
     needed = math.ceil(problem.n_trials / meant - 1e-9)  # not one more for a rounding error
     return (
-        f"n_trials={problem.n_trials} is few for {name} and max_budget={problem.max_budget}: hardly "
-        f"any trial but the best so far will be trained for all {problem.max_budget} steps; give n_trials={needed} or "
-        "more, or a larger min_budget"
+        f"n_trials={problem.n_trials} is few for {name} and max_budget={problem.max_budget}: hardly any trial except "
+        f"the best so far will be trained for all {problem.max_budget} steps; use n_trials={needed} or more, or a "
+        "larger min_budget"
     )

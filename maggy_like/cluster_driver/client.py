@@ -13,7 +13,7 @@ from maggy_like.cluster_driver.watch import Watcher
 from maggy_like.driver.monitor import interrupts_to
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
-from maggy_like.driver.settings import Outcome, RunSpec, gang_size, size_hints
+from maggy_like.driver.settings import Outcome, RunSpec, count_workers, size_hints
 from maggy_like.driver.supervisor import JOIN_PATIENCE
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
@@ -58,7 +58,7 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     settings, host = spec.settings, require_driver_host(spec.engine)
     check_reach(settings, spec.engine)
     capacity = SlotsBesideDriver(host)
-    size = gang_size(settings, capacity)
+    size = count_workers(settings, capacity)
     started = time.monotonic()
     run_id = secrets.token_hex(8)
     # The journal is begun here, so that its errors are raised before anything starts; the driver resumes it.

@@ -76,7 +76,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
     settings = replace(
         plan.settings,
         files=replace(plan.settings.files, resume=True),
-        gang=replace(plan.settings.gang, workers=plan.size),
+        size=replace(plan.settings.size, workers=plan.size),
         limits=replace(plan.settings.limits, timeout=left),
         hints=(),
     )

@@ -12,18 +12,18 @@ from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot
 
 _OVERHEAD = 100
-"""Bytes of a line beside its text."""
+"""Bytes of a line in addition to its text."""
 
 
 class LineBuffer:
-    """Keeps the newest lines for any number of readers, each of which remembers the number of its next line.
+    """Keeps the newest lines for any number of readers, each of which keeps the number of its next line.
 
     Args:
-        max_lines: How many lines to keep. The oldest ones are dropped first.
-        max_bytes: How many bytes they may take together.
+        max_lines: Number of lines to keep. The oldest ones are dropped first.
+        max_bytes: Number of bytes that they may take together.
 
     Attributes:
-        dropped: How many lines were dropped. It is also the number of the oldest line that is kept.
+        dropped: Number of dropped lines. It is also the number of the oldest line that is kept.
 
     Example:
         >>> buffer = LineBuffer(max_lines=2, max_bytes=10_000)
@@ -49,7 +49,7 @@ class LineBuffer:
             return iter(list(self._lines))
 
     def append(self, line: LogLine) -> None:
-        """Add a line. One that is larger than ``max_bytes`` is dropped itself."""
+        """Add a line. If it is larger than ``max_bytes``, it is dropped."""
         with self._lock:
             self._lines.append(line)
             self._bytes += _size(line)
@@ -63,13 +63,10 @@ class LineBuffer:
             self.append(line)
 
     def read(self, number: int) -> tuple[list[LogLine], int, int]:
-        """Return the lines from one on.
-
-        Args:
-            number: The number of the first line to read. The first line of all has the number 0.
+        """Return the lines from ``number`` on, counted from 0.
 
         Returns:
-            The lines, how many lines from ``number`` on were dropped, and the number of the line that will come next.
+            The lines, the number of dropped lines among them, and the number of the next line.
         """
         with self._lock:
             skipped = max(0, number - self.dropped)
@@ -85,7 +82,7 @@ Key = tuple[int | None, int | None]
 
 
 class LiveLines:
-    """Parts finished lines from those that a later one replaces."""
+    """Separates finished lines from those that are still being redrawn, one per trial and rank."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, LogLine] = {}
@@ -93,15 +90,13 @@ class LiveLines:
 
     @property
     def lines(self) -> dict[Key, LogLine]:
-        """The newest state of each, by trial and rank."""
+        """The newest state of each unfinished line, by trial and rank."""
         return self._lines
 
     def take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> list[LogLine]:
-        """Take in new lines.
+        """Take new lines, and return the finished ones, ready to be shown.
 
-        Returns:
-            Those that are finished, ready to be shown. What a trial showed last that is gone without a word, with its
-            worker, is among them.
+        The last unfinished line of a trial that disappeared with its worker is finished, too.
         """
         finished: list[LogLine] = []
         for line in lines:

@@ -1,4 +1,4 @@
-"""One output of a Jupyter cell, redrawn in place. Its HTML has no state and no scripts."""
+"""The display in a notebook: one output of a cell, redrawn in place. Its HTML has no state and no scripts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from optimizers.core.trial import TrialState
 
 CURVE_SIZE = (240.0, 44.0)
 
-LOG_ROOM = 120_000
-"""Characters of HTML that log lines may take; with all else the cell stays below 200 kB."""
+MAX_LOG_CHARACTERS = 120_000
+"""Characters of HTML that log lines may take, so that the whole cell stays below 200 kB."""
 
 MAX_CHOICES = 100
-"""Trials, the newest of those in the log, to which it can be narrowed."""
+"""Trials of the log, the newest ones, among which a reader can choose."""
 
-# Text takes JupyterLab's colours, else VS Code's, else the page's; the accents have the contrast to stand on
-# white and on black, and lines and fills are half transparent greys, so both themes come out right. The rules of the
-# table stand above JupyterLab's own, which align its cells to the right and stripe its rows.
+# Text has JupyterLab's colours, else VS Code's, else the page's. The accents are visible on white and on black, and
+# lines and fills are half transparent greys, so both themes look right. The rules of the table override JupyterLab's,
+# which align cells to the right and stripe rows.
 STATE_COLOURS = {
     TrialState.COMPLETED: "#2e9e5b",
     TrialState.STOPPED: "#1c97b0",
@@ -81,19 +81,19 @@ def page(
     log: Sequence[LogLine],
     trimmed: int,
 ) -> str:
-    """Everything a cell shows: while a run goes on all of it, and after it what is worth keeping.
+    """Return the HTML of a cell. After the end of the run it has no workers, and the log is folded.
 
     Args:
         first: The first snapshot, for the time left.
-        now: The newest one.
+        now: The newest snapshot.
         bests: Elapsed seconds and value of each new best.
-        log: Readable log lines, oldest first.
-        trimmed: How many older ones are not among them.
+        log: Cleaned log lines, the oldest first.
+        trimmed: Number of older lines that are left out.
     """
     search = [_progress(now)] if text.searches(now) else []
     if search and not now.is_ablation:
         search.append(_best(now, bests))
-    parts = [_headline(first, now), *search, _guess(now), _training(now), _failures(now), _way_on(now)]
+    parts = [_headline(first, now), *search, _guess(now), _training(now), _failures(now), _how_to_resume(now)]
     if text.is_over(now):
         parts.append(_folded_log(now, log, trimmed))
     else:
@@ -102,9 +102,9 @@ def page(
 
 
 def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
-    """The best value over elapsed time as steps, in an SVG with its scale; nothing before there are two values.
+    """Return the best value over time as an SVG. Empty with fewer than two values.
 
-    Each new best says its value and its time where the pointer rests on it.
+    Each new best has a tooltip with its value and time.
 
     Args:
         bests: Elapsed seconds and value of each new best, in order of time.
@@ -192,8 +192,8 @@ def _guess(now: Snapshot) -> str:
     return f'<div class="row"><b>{_safe(words)}</b></div>' if (words := text.guess(now)) else ""
 
 
-def _way_on(now: Snapshot) -> str:
-    return f'<div class="row soft">{_safe(words)}</div>' if (words := text.way_on(now)) else ""
+def _how_to_resume(now: Snapshot) -> str:
+    return f'<div class="row soft">{_safe(words)}</div>' if (words := text.how_to_resume(now)) else ""
 
 
 def _training(now: Snapshot) -> str:
@@ -242,7 +242,7 @@ def _failures(now: Snapshot) -> str:
 
 def _log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
     lines: list[str] = []
-    room = LOG_ROOM
+    room = MAX_LOG_CHARACTERS
     for line in reversed(log):
         drawn = _log_line(line)
         room -= len(drawn)
@@ -253,7 +253,7 @@ def _log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
     older = f'<div class="soft">{trimmed} older lines are in {_safe(now.directory)}</div>' if trimmed else ""
     if not lines:
         return ""
-    # The box is a reversed column of one child: so a browser shows its end and not its beginning.
+    # The box is a reversed column with one child, so that a browser shows its end and not its beginning.
     return f'<div class="log"><div>{older}{"".join(reversed(lines))}</div></div>'
 
 
@@ -266,10 +266,9 @@ def _log_line(line: LogLine) -> str:
 
 
 def _folded_log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
-    """The log behind one line, and a choice of the trial whose lines it shows.
+    """Return the folded log, with a choice of the trial whose lines it shows.
 
-    The choice is made by the style sheet alone. It is not there while the run goes on, since each drawing of the
-    cell would undo it.
+    The choice works by the style sheet only. A cell has it only after the run, since each redraw would reset it.
     """
     box = _log(now, log, trimmed)
     if not box:
@@ -301,7 +300,7 @@ def _safe(words: str) -> str:
 
 
 REDRAW_SECONDS = 0.5
-"""A full cell is almost 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
+"""A full cell is almost 200 kB, and Jupyter drops what a kernel sends beyond 1 MB per second."""
 
 LOG_LINES = 500
 LOG_BYTES = 1 << 20
@@ -309,11 +308,10 @@ PLAIN_LINES = 10
 
 
 class NotebookDisplay:
-    """Draws HTML, with a text beside it for front ends that show none (a console, a converted notebook).
+    """Draws HTML in the cell that makes it, with a text for front ends without HTML.
 
-    It has its place in the cell that makes it, and is drawn there whatever cell and thread run later: so a run in the
-    background, whose first drawing may come late, is not shown in the next cell. Nothing is drawn between two updates,
-    and at most twice a second of the search's own time.
+    It stays in that cell, whichever cell and thread run later, so that a run in the background is not shown in the next
+    cell. It draws only in updates, and at most twice per second of the search's time.
     """
 
     _first: Snapshot
@@ -346,7 +344,7 @@ class NotebookDisplay:
 
     def _draw(self, snapshot: Snapshot, final: bool = False) -> None:
         self._drawn = snapshot.elapsed
-        if self._handle is not None:  # None where IPython runs without a shell
+        if self._handle is not None:  # None if IPython runs without a shell
             self._handle.update(self._bundle(snapshot, final), raw=True)  # type: ignore[no-untyped-call]
 
     def _bundle(self, snapshot: Snapshot, final: bool = False) -> dict[str, str]:

@@ -17,7 +17,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
 from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.settings import Outcome, RunSpec, Settings, gang_size, least_workers, size_hints
+from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.training_phase import TrainingPlan
@@ -71,7 +71,7 @@ def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
         UserError: The optimizer or the configuration cannot be used.
     """
     with contextlib.ExitStack() as interrupts:
-        size = gang_size(spec.settings, spec.engine)
+        size = count_workers(spec.settings, spec.engine)
         interrupts.enter_context(short_collections(size))
         if site is not None:
             return _execute(spec, size, site, interrupts)
@@ -264,7 +264,7 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
 
 def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     """The state machine of a run that has not begun."""
-    search, failures, width = settings.search, settings.failures, settings.gang.workers_per_trial
+    search, failures, width = settings.search, settings.failures, settings.size.workers_per_trial
     objectives = Objectives(search.directions, search.metrics)
     study = Study.of_checked(search.problem, search.optimizer, objectives, search.points, search.value)
     plan = None

@@ -103,7 +103,7 @@ class LimitSettings:
 
 
 @dataclass(frozen=True)
-class GangSettings:
+class SizeSettings:
     """On how many workers it runs.
 
     Attributes:
@@ -159,7 +159,7 @@ class Settings:
         search: What is searched.
         files: Where it is kept.
         limits: When it ends early.
-        gang: On how many workers it runs.
+        size: On how many workers it runs.
         failures: What becomes of trials that fail, and when they end the whole search.
         training: The training that follows; None if none does.
         hints: Lines that the user should know before it starts.
@@ -168,7 +168,7 @@ class Settings:
     search: SearchSettings
     files: FileSettings
     limits: LimitSettings = field(default_factory=LimitSettings)
-    gang: GangSettings = field(default_factory=GangSettings)
+    size: SizeSettings = field(default_factory=SizeSettings)
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     training: TrainingSettings | None = None
     hints: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ MOST_UNASKED = 64
 """Workers to which a gang grows at most on a cluster that has no bound, unless somebody asks for more."""
 
 
-def gang_size(settings: Settings, engine: Capacity) -> int:
+def count_workers(settings: Settings, engine: Capacity) -> int:
     """How many workers to launch; on an elastic engine how many there may be.
 
     Raises:
@@ -199,25 +199,25 @@ def gang_size(settings: Settings, engine: Capacity) -> int:
         UserError: Several of them are to run one trial together, and torch, through which they meet, is missing.
     """
     size = _size(settings, engine)
-    together = settings.gang.workers_per_trial if settings.training is None else size
+    together = settings.size.workers_per_trial if settings.training is None else size
     if together > 1 and engine.is_on_this_machine:
         require("torch", f"running one function on {together} workers together")
     return size
 
 
 def _size(settings: Settings, engine: Capacity) -> int:
-    gang = settings.gang
+    asked = settings.size
     engine.check_gang(_together(settings))
-    if gang.workers is not None:
-        engine.require(gang.workers)
-        return gang.workers
+    if asked.workers is not None:
+        engine.require(asked.workers)
+        return asked.workers
     size = _growth(settings, engine) if engine.is_elastic else engine.default_workers()
     if settings.search.n_trials is not None and settings.training is None:
-        size = min(size, settings.search.n_trials * gang.workers_per_trial)
-    if gang.max_workers is not None:
-        size = min(size, gang.max_workers)
+        size = min(size, settings.search.n_trials * asked.workers_per_trial)
+    if asked.max_workers is not None:
+        size = min(size, asked.max_workers)
     for name, needed in (
-        ("workers_per_trial", gang.workers_per_trial),
+        ("workers_per_trial", asked.workers_per_trial),
         ("min_workers", settings.failures.min_workers or 1),
     ):
         if needed > size:
@@ -237,19 +237,19 @@ def least_workers(settings: Settings, engine: Capacity, size: int) -> int:
     if settings.failures.min_workers is not None:
         return settings.failures.min_workers
     only_trains = settings.training is not None and settings.search.n_trials == 0
-    return settings.gang.workers_per_trial if engine.is_elastic and not only_trains else size
+    return settings.size.workers_per_trial if engine.is_elastic and not only_trains else size
 
 
 def size_hints(settings: Settings, engine: Capacity, size: int) -> list[str]:
     """Hints about the size: workers that cannot be used, and a bound that nobody asked for."""
-    hints, gang = engine.hints(size), settings.gang
-    if rest := size % gang.workers_per_trial:
-        given = f"workers={size}" if gang.workers is not None or not engine.is_elastic else f"a gang of {size}"
+    hints, asked = engine.hints(size), settings.size
+    if rest := size % asked.workers_per_trial:
+        given = f"workers={size}" if asked.workers is not None or not engine.is_elastic else f"a gang of {size}"
         hints.append(
-            f"{given} is no multiple of workers_per_trial={gang.workers_per_trial}: {rest} of them will "
+            f"{given} is no multiple of workers_per_trial={asked.workers_per_trial}: {rest} of them will "
             "idle while the others run trials"
         )
-    if gang.workers is None and gang.max_workers is None and engine.is_elastic and _is_cut(settings, engine):
+    if asked.workers is None and asked.max_workers is None and engine.is_elastic and _is_cut(settings, engine):
         hints.append(f"the gang grows to {size} workers at most; pass max_workers=N for more")
     return hints
 
@@ -262,23 +262,23 @@ def _growth(settings: Settings, engine: Capacity) -> int:
             "pass workers=N"
         )
     most = engine.most_workers()
-    if settings.gang.max_workers is not None:
-        return settings.gang.max_workers if most is None else most
+    if settings.size.max_workers is not None:
+        return settings.size.max_workers if most is None else most
     return MOST_UNASKED if most is None else min(most, MOST_UNASKED)
 
 
 def _is_cut(settings: Settings, engine: Capacity) -> bool:
     """Whether more workers than :data:`MOST_UNASKED` could come, and be of use."""
     most, of_use = engine.most_workers(), settings.search.n_trials
-    fits = of_use is not None and of_use * settings.gang.workers_per_trial <= MOST_UNASKED
+    fits = of_use is not None and of_use * settings.size.workers_per_trial <= MOST_UNASKED
     return not fits and (most is None or most > MOST_UNASKED)
 
 
 def _together(settings: Settings) -> str:
     """What has several workers run one trial; empty if nothing does."""
-    if settings.gang.workers_per_trial > 1:
-        return f"workers_per_trial={settings.gang.workers_per_trial}"
-    return "a training on the whole gang" if settings.training is not None and settings.gang.workers != 1 else ""
+    if settings.size.workers_per_trial > 1:
+        return f"workers_per_trial={settings.size.workers_per_trial}"
+    return "a training on the whole gang" if settings.training is not None and settings.size.workers != 1 else ""
 
 
 DriverSide = Literal["client", "cluster"]

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 OWN_ATTRIBUTES = ("attempts", "step", "value_step", "state", "failure")
-"""What an exported trial has as user attributes besides those of the function."""
+"""User attributes of an exported trial, in addition to those of the function."""
 
 
 def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name: str | None) -> optuna.Study:
-    """The run as a study; see :meth:`~maggy_like.results.result.Result.to_optuna`."""
+    """Implement :meth:`~maggy_like.results.result.Result.to_optuna`."""
     require("optuna", "to_optuna()")
     import optuna
 
@@ -60,7 +60,7 @@ def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name:
 def _frozen(
     trial: Trial, dims: dict[str, BaseDistribution], now: datetime, names: Mapping[str, str], *, is_best: bool
 ) -> FrozenTrial:
-    """A trial as Optuna has it. The best one is complete there, else Optuna would call another one the best."""
+    """Return a trial of Optuna. The best trial is complete there, else Optuna would consider another one the best."""
     import optuna
 
     states = {
@@ -98,7 +98,7 @@ def _frozen(
 
 
 def _distribution(domain: Domain) -> BaseDistribution:
-    """The distribution whose values are those of the configurations, for people to read."""
+    """Return a distribution with the values of the configurations, for people to read."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(domain, Float):
@@ -113,18 +113,18 @@ def _distribution(domain: Domain) -> BaseDistribution:
 
 
 def _plain(value: Any) -> Any:
-    """A value that Optuna's storages keep: text for tuples and lists."""
+    """Return a value that Optuna's storages accept: text for tuples and lists."""
     return repr(value) if isinstance(value, tuple | list) else value
 
 
 NEEDED = 20
-"""Trials below which shares are mostly chance (tried on functions of known shares)."""
+"""With fewer trials, shares are mostly chance (tried on functions of known shares)."""
 
 _BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna's tenth
 
 
 def importance(result: ResultData) -> dict[str, float]:
-    """Shares of the parameters; see :meth:`~maggy_like.results.result.Result.importance`."""
+    """Implement :meth:`~maggy_like.results.result.Result.importance`."""
     require("optuna", "importance()")
     import optuna
 
@@ -147,30 +147,30 @@ def importance(result: ResultData) -> dict[str, float]:
 
 
 def _ranked(result: ResultData) -> tuple[list[Trial], list[float]]:
-    """The trials that can be compared, and their ranks from 0.
+    """Return the trials that can be compared, and their ranks from 0.
 
     Raises:
-        UserError: They are too few, or as good as each other.
+        UserError: There are too few of them, or all have the same value.
     """
     trials = [trial for trial in result.trials if _counts(trial)]
     if len(trials) < NEEDED:
         raise UserError(
-            f"importance needs {NEEDED} ended trials, got {len(trials)}; "
-            "run more with resume=True and a larger n_trials"
+            f"importance() needs {NEEDED} ended trials, got {len(trials)}; "
+            "use resume=True with a larger n_trials to run more"
         )
     n_best = math.ceil(_BEST * len(trials))
     steps = sorted((trial.step for trial in trials if _is_usable(trial)), reverse=True)
     if len(steps) < n_best:
         raise UserError(
-            f"importance tells the best quarter from the others, and only {len(steps)} of {len(trials)} trials "
-            "have a finite value; look at result.failures first"
+            f"importance() compares the best quarter with the other trials, and only {len(steps)} of {len(trials)} "
+            "trials have a finite value; see result.failures"
         )
     step = steps[n_best - 1]  # the highest that this many reached
     sign = 1.0 if result.direction == "min" else -1.0
     losses = [sign * value if math.isfinite(value := _value_at(trial, step)) else math.inf for trial in trials]
     levels, ranks = np.unique(losses, return_inverse=True)
     if len(levels) == 1:
-        raise UserError(f"all {len(trials)} trials have the same {result.objective}; no parameter made a difference")
+        raise UserError(f"all {len(trials)} trials have the same {result.objective}; widen the search space")
     return trials, ranks.astype(float).tolist()
 
 
@@ -185,10 +185,10 @@ def _is_usable(trial: Trial) -> bool:
 
 
 def _value_at(trial: Trial, step: int) -> float:
-    """The objective where the trial first reached ``step``; nan if it did not, or has no value."""
+    """Return the objective at the first report from ``step`` on. NaN if there is none."""
     if trial.last_value is None or not _is_usable(trial) or trial.step < step:
         return math.nan
     place = bisect.bisect_left(trial.curve.steps, step)
-    # what was returned beats what was reported last, at the same step
+    # at the same step, the returned value replaces the last report
     is_end = place >= len(trial.curve) - (trial.curve.last_step == trial.step)
     return trial.last_value if is_end else trial.curve.values[place]

@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     import pandas
     from plotly.graph_objects import Figure
 
-_LONGEST = 60  # characters of a configuration, or of what is wrong with a run
+_LONGEST = 60  # characters of a configuration, or of the reason why a run cannot be read
 
 _HEAD = ("run", "begun", "ended", "time", "trials", "metric", "best", "best configuration")
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run in a line.
+    """One run in the list of :func:`~maggy_like.list_runs`.
 
     Attributes:
-        name: Its name.
-        directory: Its folder, which :func:`~maggy_like.load_run` takes.
-        created: When it began, in Unix time; None of a run that cannot be read.
-        ending: As :attr:`Result.ending <maggy_like.Result>`; None of one that cannot be read.
-        seconds: How long drivers had it, all together and until now, as far as its journal tells.
-        is_longer: Whether they had it for longer than that: one that was killed records no end.
+        name: Name of the run.
+        directory: The run's folder, for :func:`~maggy_like.load_run`.
+        created: When it began, in Unix time. None if it cannot be read.
+        ending: As :attr:`Result.ending <maggy_like.Result>`. None if it cannot be read.
+        seconds: Wall time of all its drivers until now, as far as its journal has it.
+        is_longer: If True, the run took longer than ``seconds``, because a killed driver recorded no end.
         optimizer: The optimizer and its options.
-        trials: How many there are.
-        failed: How many of them failed.
-        training: State of the training that followed the search, or was all there is; None where there is none.
-        objective: Name of the metric that is optimised, of the first where there are several.
+        trials: Number of trials.
+        failed: Number of failed trials.
+        training: State of the training after the search, or of a run without a search. None without a training.
+        objective: Name of the optimized metric. With several objectives, the first one.
         direction: ``max`` or ``min``.
-        best_value: What its best trial is worth, or the training of a run without a search; None where nothing has a
-            value, and in searches of several objectives.
-        best_config: That trial's configuration.
-        problem: Why it cannot be read; empty otherwise.
+        best_value: Value of the best trial, or of the training in a run without a search. None if there is no value,
+            and with several objectives.
+        best_config: Configuration of that trial.
+        problem: Why the run cannot be read. Empty if it can be.
     """
 
     name: str
@@ -72,7 +72,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, result: Result, contents: Contents) -> RunSummary:
-        """The summary of a run that was read."""
+        """Make the summary of a run that was read."""
         training = None if result.training is None else result.training.trial
         best = result.best_trial if result.trials else training
         record = Record(result, contents)
@@ -111,7 +111,7 @@ class RunSummary:
         return [self.name, begun, ended, seconds, self._counted(), metric, best, config]
 
     def _counted(self) -> str:
-        """``12``, ``12 (3 failed)``, ``12, training`` or ``training``."""
+        """Return ``12``, ``12 (3 failed)``, ``12, training`` or ``training``."""
         trials = f"{self.trials}{f' ({self.failed} failed)' * bool(self.failed)}"
         if self.training is None:
             return trials
@@ -119,7 +119,7 @@ class RunSummary:
 
 
 class RunList(list[RunSummary]):
-    """Runs, the newest first; printed, it is a table.
+    """A list of :class:`RunSummary`, the newest first. Printed, it is a table.
 
     Example:
         >>> runs = list_runs("maggy_runs")
@@ -131,7 +131,10 @@ class RunList(list[RunSummary]):
         self._folder = folder
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a run; the columns are the attributes of :class:`RunSummary`.
+        """Return a table with one row per run.
+
+        Returns:
+            The attributes of :class:`RunSummary` as columns.
 
         Raises:
             UserError: pandas is missing.
@@ -155,14 +158,9 @@ class RunList(list[RunSummary]):
 
 
 def read_runs(directory: str | PathLike[str], actions: RunActions) -> RunList:
-    """The runs in a folder; see :func:`maggy_like.list_runs`.
-
-    Raises:
-        ConfigError: ``directory`` is no path and no URL.
-        JournalError: The folder cannot be read.
-    """
+    """Implement :func:`maggy_like.list_runs`."""
     if not isinstance(directory, str | PathLike):
-        raise ConfigError(f"list_runs takes the folder of all runs, a path or a URL, got {directory!r}")
+        raise ConfigError(f"directory must be the folder of all runs, got {directory!r}; use a path or a URL")
     given = fspath(directory)
     folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
     runs = read_each(folder, lambda name: _summary(f"{folder}/{name}", name, actions), runs_in(folder))
@@ -170,7 +168,7 @@ def read_runs(directory: str | PathLike[str], actions: RunActions) -> RunList:
 
 
 def _summary(where: str, name: str, actions: RunActions) -> RunSummary:
-    """A run in a line, also where its journal is damaged, or of another version."""
+    """Return the summary of a run, even if its journal is damaged or of another version."""
     try:
         return RunSummary.of(*open_run(where, backend_of(where), actions))
     except MaggyError as error:
@@ -182,18 +180,18 @@ def _cut(text: str) -> str:
 
 
 class RunComparison:
-    """Runs of one objective side by side; printed, it is a table.
+    """Runs of one objective, side by side. Printed, it is a table.
 
     Args:
-        runs: Their results.
+        runs: Results of the runs.
 
     Attributes:
-        runs: The same, in the order given.
-        names: How they are told apart: their names, or their folders where two have the same.
+        runs: The results in the given order.
+        names: Names of the runs, or their folders if two have the same name.
 
     Raises:
-        ConfigError: There is none, or they optimise different things.
-        UserError: The journal of one is gone.
+        ConfigError: There are no runs, or their objectives differ.
+        UserError: The journal of a run is missing.
 
     Example:
         >>> comparison = compare_runs(["maggy_runs/random", "maggy_runs/asha"])
@@ -203,7 +201,7 @@ class RunComparison:
 
     def __init__(self, runs: Sequence[Result]) -> None:
         if not runs:
-            raise ConfigError("compare_runs got no runs; list_runs() shows those that there are")
+            raise ConfigError("runs must have at least one run, got none; use list_runs() to find runs")
         _check(runs)
         self.runs = list(runs)
         names = [run.name for run in runs]
@@ -211,16 +209,20 @@ class RunComparison:
         self._records = [read_record(run) for run in runs]
 
     def best_over_time(self) -> dict[str, list[tuple[float, Trial, float]]]:
-        """Of each run, by name: when a trial ended that was better than all before it, which, and its value.
+        """Return the improvements of each run.
 
-        Times are in seconds since the run began.
+        Returns:
+            By name of the run, the trials that were better than all before them: the seconds from the begin of the run
+            to the trial's end, the trial, and its value.
         """
         return {name: improvements(it.ended(), it.result.direction) for name, it in self._pairs()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a run: what came out, after how many seconds, and the best configuration.
+        """Return a table with one row per run.
 
-        ``worker_seconds`` is the time of all its trials, ``best_after`` the seconds until the best trial had ended.
+        Returns:
+            Optimizer, ending, trials, seconds, best value and best configuration of each run. ``worker_seconds`` is
+            the time of all its trials, ``best_after`` the seconds until its best trial ended.
 
         Raises:
             UserError: pandas is missing.
@@ -231,7 +233,10 @@ class RunComparison:
         return pandas.DataFrame(self._rows())
 
     def plot(self) -> Figure:
-        """The best value of each run over the time.
+        """Plot the best value of each run over the time.
+
+        Returns:
+            The figure.
 
         Raises:
             UserError: plotly is missing.
@@ -289,12 +294,16 @@ class RunComparison:
 
 
 def _check(runs: Sequence[Result]) -> None:
-    """Check that the runs can be compared."""
+    """Check that the runs can be compared.
+
+    Raises:
+        ConfigError: They cannot be.
+    """
     first = runs[0]
     for run in runs:
         if run.others:
             raise ConfigError(
-                f"{run.name!r} has several objectives, of which none is the best; compare the sets in result.pareto"
+                f"{run.name!r} has several objectives, so it has no best trial; compare the trials in result.pareto"
             )
         if (run.direction, run.objective) != (first.direction, first.objective):
             raise ConfigError(

@@ -110,7 +110,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
     "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),
-    "a point that is none": ({"points_to_evaluate": [1]}, "takes configurations as dicts, got 1 among them"),
+    "a point that is none": ({"points_to_evaluate": [1]}, "points_to_evaluate must contain dicts, got 1"),
     "no points": ({"points_to_evaluate": None}, "configurations, got None; leave it out"),
     "more points than trials": (
         {"points_to_evaluate": [{"lr": 1}] * 3, "n_trials": 2}, "at least 3 to try all .*got 2; use n_trials=3, or"),

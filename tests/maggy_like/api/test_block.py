@@ -174,7 +174,7 @@ def test_a_function_that_was_stopped_returned_nothing(tmp_path: Path) -> None:
 
     handle = run(train, block=False, **options(tmp_path))
     handle.stop()
-    with pytest.raises(TrainingError, match="it was stopped before it returned"):
+    with pytest.raises(TrainingError, match="the function was stopped before it returned"):
         handle.result()
 
 

@@ -131,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is no folder": ({"name": "../up"}, r"name='../up' cannot name a folder"),
     "resume without a name": ({"resume": True}, "needs the name of the run"),
     "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),
-    "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
+    "a display that is none": ({"progress": "termnal"}, r"progress must be .*, got 'termnal'; did you mean 'terminal'"),
     "a directory with a null character": (
         {"directory": "with\0"}, r"directory must be the path or URL of a folder, got 'with\\x00'; leave out the null"),
     "a store with a null character": ({"store": "with\0"}, r"store must be .*, got 'with\\x00'; leave out the null"),
@@ -262,7 +262,7 @@ def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: p
     assert "n_trials=3 is few for ASHA and max_budget=27: hardly" in shown
     lagom(train, SPACE, n_trials=3, optimizer="mobster", engine="inline", directory=tmp_path)
     assert "n_trials=3 is few for mobster and max_budget=27: hardly" in capsys.readouterr().out
-    assert "hardly any trial but the best so far will be trained for all" in shown
+    assert "hardly any trial except the best so far will be trained for all" in shown
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_a_training_that_fails_raises_its_error_which_has_the_search_s_result(se
         search(fail_when_wide)
     assert [note.partition(" in /")[0] for note in caught.value.__notes__] == [
         "logs of all ranks are",
-        "error.result has what the search found; resume=True trains the best configuration again",
+        "error.result is the result of the search; use resume=True to continue the training",
     ]
     result = caught.value.result
     assert result is not None

@@ -45,8 +45,8 @@ def test_a_terminal_gets_a_live_region(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_terminal_gets_lines_where_trials_run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A debugger asks there."""
     place(monkeypatch, tty=True)
-    display = make_display(True, beside_trials=True)
-    asked_for = make_display("terminal", beside_trials=True)
+    display = make_display(True, with_trials=True)
+    asked_for = make_display("terminal", with_trials=True)
     monkeypatch.undo()
     assert (type(display), type(asked_for)) == (PlainDisplay, TerminalDisplay)
 

@@ -152,7 +152,7 @@ def test_summary(snap: Snap) -> None:
     assert text.summary(nothing) == [
         "digits: interrupted after 0:30, 0 trials",
         "files in runs/digits-1",
-        "pass name='digits', resume=True to go on with it",
+        "pass name='digits', resume=True to continue it",
     ]
 
 
