@@ -150,7 +150,7 @@ def ablate(
         resampled: Rows of the test set divided by those of the training set, such as ``0.3 / 0.7``, if each seed splits
             the same rows again. The tests then hold for new data of the same kind. Default 0: they hold for this data.
         negligible: Difference in the metric that does not matter, such as ``0.005``. If an interval lies within it, the
-            answer says so.
+            answer reports that.
         metric: Name of the objective, needed if more than one metric is reported.
         direction: ``"max"`` or ``"min"``. By default it follows from the metric's name.
         timeout: Seconds after which the study ends with the result so far.

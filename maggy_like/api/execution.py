@@ -220,7 +220,7 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
 
 
 def save_returned(store: str, returned: Any) -> None:
-    """Store a returned value that a worker sent, where workers store those that are too large to send.
+    """Store a returned value that a worker sent, in the place for values that workers cannot send.
 
     Raises:
         TrainingError: The value cannot be written.

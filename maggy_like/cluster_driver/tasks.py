@@ -1,4 +1,8 @@
-"""Tasks of a run whose driver is one of them: their slots, the keys of its workers, and errors as text."""
+"""The tasks of a run whose driver is one of them: slots for driver and workers, the workers' keys, and errors as text.
+
+Spark retries a failed task with the same row of data and the next attempt number. So the row of a worker has a key pair
+for each of its incarnations. It does not see those of other workers.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +20,44 @@ from maggy_like.rpc.security import new_key_pair
 from maggy_like.storage.control_files import ErrorRecord
 
 ROUNDS = 4
-"""Incarnations of a worker within one attempt of its task: each ends where the driver is lost, or gives it up."""
+"""Incarnations of a worker within one attempt of its task. One ends if the driver is lost, or gives the worker up."""
 
 SPARE_ATTEMPTS = 12
-"""Attempts beyond the failures that Spark allows a task: those that lost executors cost do not count as failures."""
+"""Attempts in addition to the failures that Spark allows a task, since lost executors do not count as failures."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The pairs of one worker, by incarnation."""
+    """The key pairs of one worker, by incarnation."""
 
     pairs: tuple[KeyPair, ...]
 
     @classmethod
     def make(cls, max_failures: int) -> Keys:
-        """New pairs, for a task that may fail so often."""
+        """Make new pairs for a task that may fail ``max_failures`` times."""
         return cls(tuple(new_key_pair() for _ in range((max_failures + SPARE_ATTEMPTS) * ROUNDS)))
 
     @property
     def public(self) -> tuple[bytes, ...]:
-        """What the driver is given of them."""
+        """The public keys, for the driver."""
         return tuple(public for public, _ in self.pairs)
 
     def of_attempt(self, attempt: int) -> Iterator[tuple[int, KeyPair]]:
-        """The incarnations of one attempt of the task, each with its pair.
+        """Return the incarnations of one attempt of the task, each with its pair.
 
         Raises:
-            EngineError: There are none left.
+            EngineError: No pairs are left.
         """
         epochs = range(attempt * ROUNDS, (attempt + 1) * ROUNDS)
         if epochs.stop > len(self.pairs):
             raise EngineError(
-                f"Spark ran this worker's task {attempt + 1} times, and its keys are used up; go on with resume=True"
+                f"Spark ran this worker's task {attempt + 1} times, so its keys are used up; use resume=True"
             )
         return ((incarnation, self.pairs[incarnation]) for incarnation in epochs)
 
 
 class DriverHost(Capacity):
-    """Runs the driver in a task beside the workers."""
+    """An engine that can run the driver in a task, next to the workers."""
 
     @abstractmethod
     def check_cluster_driver(self) -> None:
@@ -64,31 +68,31 @@ class DriverHost(Capacity):
         """
 
     def driver_ports(self) -> PortRange:
-        """The ports of which the driver takes one."""
+        """Return the ports of which the driver takes one."""
         return ANY_PORT
 
     def cluster_driver_hints(self) -> list[str]:
-        """Hints for a client that may end before the run, one a line."""
+        """Return hints for a client that may end before the run, one per line."""
         return []
 
     @abstractmethod
     def max_task_failures(self) -> int:
-        """How often a task may fail."""
+        """Return how often a task may fail."""
 
     @abstractmethod
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
         """Launch the driver and the workers.
 
         Args:
-            plan: The data of the driver's task, pickled.
-            task: The workers' task, without the driver's address.
-            keys: The key pairs of each worker.
-            journal: The folder of the run's journal.
+            plan: Data of the driver's task, pickled.
+            task: Task of the workers, without the driver's address.
+            keys: Key pairs of each worker.
+            journal: Folder of the run's journal.
         """
 
 
-class SlotsBesideDriver(Capacity):
-    """Counts the slots that are left for workers once the driver has one."""
+class WorkerSlots(Capacity):
+    """Counts the slots for workers, without the one of the driver."""
 
     def __init__(self, host: DriverHost) -> None:
         self.name = host.name
@@ -136,25 +140,25 @@ class SlotsBesideDriver(Capacity):
 
 
 class SiblingRun(EngineRun):
-    """A worker whose task Spark starts, and starts again where it failed."""
+    """A worker whose task Spark starts and retries."""
 
     def poll(self) -> str | None:
         return None
 
     def cancel(self) -> None:
-        """Does nothing: a worker that has lost the driver notices it, and connects again."""
+        """Do nothing: a worker that has lost the driver notices it, and reconnects."""
 
     def wait(self, timeout: float) -> bool:
         return True
 
 
 class SiblingEngine(Engine):
-    """The engine that the driver in a task sees: Spark has launched the workers beside it already.
+    """The engine of the driver in a task. Spark has already launched the workers.
 
     Args:
-        name: Of the engine whose tasks they are.
-        size: How many workers there are.
-        host: This machine's address, as the others reach it.
+        name: Name of the engine that launched the tasks.
+        size: Number of workers.
+        host: Address of this machine, as the workers reach it.
     """
 
     def __init__(self, name: str, size: int, host: str) -> None:
@@ -164,7 +168,7 @@ class SiblingEngine(Engine):
 
     @property
     def is_elastic(self) -> bool:
-        return True  # they come when Spark has slots for them
+        return True  # they start when Spark has slots for them
 
     def most_workers(self) -> int | None:
         return self._size
@@ -185,14 +189,14 @@ class SiblingEngine(Engine):
 
 
 def to_record(error: BaseException) -> ErrorRecord:
-    """An error as text."""
+    """Convert an error to text."""
     kind = type(error).__name__
     message = str(error) if isinstance(error, MaggyError) else f"{kind}: {error}"
     return ErrorRecord(kind, message, tuple(getattr(error, "__notes__", ())))
 
 
 def from_record(record: ErrorRecord) -> MaggyError:
-    """The error that a text describes: of the same class, if it is one of ours."""
+    """Convert text to an error, of the same class if it is a class of :mod:`maggy_like.errors`."""
     known = getattr(errors, record.kind, None) if record.kind in errors.__all__ else None
     error = (known or EngineError)(record.message)
     for note in record.notes:
@@ -202,7 +206,7 @@ def from_record(record: ErrorRecord) -> MaggyError:
 
 
 def folder_not_seen(who: str, journal: str) -> str:
-    """The message of a task that does not find the run where the client has begun it."""
+    """Return the message of a task that does not find the folder in which the client began the run."""
     return (
         f"{who} on host {socket.gethostname()!r} does not see the run's folder {journal}; pass directory=URL of a "
         "place that this process and all executors share"

@@ -26,25 +26,25 @@ from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 
 JOURNAL_LOOK = 1.0
-"""Seconds between two looks at the journal."""
+"""Seconds between two reads of the journal."""
 
 
 class Watcher:
-    """Reads the files of a run for those who follow it.
+    """Reads the files of a run for its displays and callbacks.
 
     Args:
-        follower: Of its journal.
-        base: What stays the same in every snapshot.
-        began: When the run began: Unix time.
-        displays: Show it.
-        callbacks: Get each event from now on.
-        reader: Of the driver's lines.
+        follower: Follower of the journal.
+        base: Snapshot with what stays the same.
+        began: When the run began, in Unix time.
+        displays: Displays of the run.
+        callbacks: Callbacks for each event from now on.
+        reader: Reader of the driver's lines.
         stop: Called if a callback raises a KeyboardInterrupt or a SystemExit.
 
     Attributes:
-        lines: For the displays.
-        snapshot: The newest, for the displays.
-        callbacks: Those that were given; whoever makes the watcher begins them.
+        lines: Log lines for the displays.
+        snapshot: The newest snapshot for the displays.
+        callbacks: The callbacks. The caller begins them.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class Watcher:
         self._reader = reader
         self._looked = float("-inf")
         self._served = time.monotonic()
-        self._told = False
+        self._has_warned = False
         self.snapshot = self._draw()
 
     def begin(self) -> None:
-        """Show that it begins."""
+        """Start the displays."""
         self._displays = [DisplayFollower(display, self, in_thread=True) for display in self._given]
 
     def look(self, *, now: bool = False) -> None:
-        """Take in what is new, about once per second.
+        """Read what is new, about once per second.
 
         Args:
-            now: Whether to look at the journal also if that was just done.
+            now: Whether to read the journal even if it was just read.
 
         Raises:
             JournalError: The journal could not be read for ten minutes.
@@ -91,11 +91,11 @@ class Watcher:
         self.callbacks.look()
 
     def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Let the callbacks end, and show the last state.
+        """End the callbacks, and show the last state.
 
         Args:
             ending: How the run ended, as far as is known.
-            is_hurried: Whether the user does not want to wait.
+            is_hurried: Returns whether the user does not want to wait.
         """
         self.callbacks.finish(ending, is_hurried)
         self.snapshot = self._draw()
@@ -112,11 +112,11 @@ class Watcher:
         except JournalError as error:
             if time.monotonic() - self._served > STORE_PATIENCE:
                 raise
-            if not self._told:
-                self._told = True
-                self.say(f"{error}; trying again, the run goes on meanwhile")
+            if not self._has_warned:
+                self._has_warned = True
+                self.say(f"{error}; trying again, the run continues meanwhile")
             return
-        self._served, self._told = time.monotonic(), False
+        self._served, self._has_warned = time.monotonic(), False
         for event, worth in events:
             self.callbacks.call(event, worth)
 
@@ -138,7 +138,7 @@ class Watcher:
 
 
 def worker_lines(study: Study, now: float) -> list[WorkerLine]:
-    """What each worker does, as far as the journal says: of several that run a trial together, the first."""
+    """Return the busy workers that the journal has. Of several that run a trial together, it has the first."""
     running = [trial for trial in study.trials if trial.state is TrialState.RUNNING and trial.worker is not None]
     lines = [
         WorkerLine(
@@ -157,29 +157,26 @@ def worker_lines(study: Study, now: float) -> list[WorkerLine]:
 
 
 POLL = 0.1
-"""Seconds between two pictures."""
+"""Seconds between two snapshots."""
 
 HOLD_LOOK = 5.0
-"""Seconds between two looks at whether a driver has the run."""
+"""Seconds between two checks whether a driver has the run."""
 
 SUCCESSION_PATIENCE = 180.0
-"""Seconds that Spark gets to start the driver's task, there or elsewhere, before the run counts as killed."""
+"""Seconds that Spark gets to restart the driver's task before the run counts as killed."""
 
 
 def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], actions: RunActions) -> Result:
-    """Show a run until it ends, wherever its driver is; Ctrl-C ends the watching alone.
+    """Implement :meth:`maggy_like.Result.watch`.
 
     Args:
-        run: As it was found.
-        progress: As for :func:`maggy_like.lagom`.
-        callbacks: Get each event from its first on.
-        actions: Those of the result.
-
-    Returns:
-        Its result.
+        run: The run as it was loaded.
+        progress: Display, as for :func:`maggy_like.lagom`.
+        callbacks: Callbacks for all events.
+        actions: Actions of the result.
 
     Raises:
-        MaggyError: What ended it, as its driver in a task has left it.
+        MaggyError: The error that a driver in the cluster recorded.
         JournalError: The journal could not be read for ten minutes.
     """
     display = make_display(progress)
@@ -210,7 +207,7 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], 
 
 
 def stop_run(journal: str) -> None:
-    """Ask the driver of a run, a task of a Spark application, to end it.
+    """Implement :meth:`maggy_like.Result.stop`.
 
     Raises:
         UserError: No driver would read the request.
@@ -222,20 +219,19 @@ def stop_run(journal: str) -> None:
         return
     if backend.is_held():
         raise UserError(
-            f"the driver of the run in {journal} is a process that takes no requests; press Ctrl-C there, or call "
-            "stop() of what lagom(..., block=False) has returned there (only driver='cluster' can be stopped from "
-            "elsewhere)"
+            f"the driver of the run in {journal} is a process that cannot be stopped from elsewhere, unlike one with "
+            "driver='cluster'; press Ctrl-C in that process, or call stop() of the handle of lagom(..., block=False)"
         )
-    raise UserError(f"the run in {journal} does not go on any more; there is nothing to stop")
+    raise UserError(f"the run in {journal} has ended; there is nothing to stop")
 
 
 def _follow(
     journal: str, files: ControlFiles, follower: Follower, watcher: Watcher, stops: Sequence[BaseException]
 ) -> None:
-    """Show the run until it has ended, its driver is gone for good, or a callback ends the watching.
+    """Show the run until it has ended, its driver has not returned, or a callback ends the watching.
 
     Raises:
-        BaseException: What the callback raised.
+        BaseException: The callback raised it.
     """
     backend = backend_of(journal)
     held = looked = time.monotonic()
@@ -247,7 +243,7 @@ def _follow(
         if time.monotonic() - looked < HOLD_LOOK:
             continue
         looked = time.monotonic()
-        with contextlib.suppress(Exception):  # of whatever file system it is; the watcher reports it
+        with contextlib.suppress(Exception):  # of any file system; the watcher reports it
             record = files.driver()
             patience = SUCCESSION_PATIENCE if record is not None and not record.is_over else 0.0
             if backend.is_held():
@@ -257,14 +253,14 @@ def _follow(
 
 
 def _driver(files: ControlFiles) -> DriverRecord | None:
-    """What the driver has said of itself."""
-    with contextlib.suppress(Exception):  # of whatever file system it is: the journal says the rest
+    """Return the driver's record. None if there is none, or it cannot be read."""
+    with contextlib.suppress(Exception):  # of any file system: the journal has the rest
         return files.driver()
     return None
 
 
 def _begun(follower: Follower) -> float:
-    """When the driver began the run, or took it up: Unix time."""
+    """Return when the driver began or resumed the run, in Unix time."""
     begun = follower.contents.begun
     return follower.contents.header.created if begun is None else begun.time
 

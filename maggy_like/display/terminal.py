@@ -195,7 +195,7 @@ def _search_bar(snapshot: Snapshot, width: int) -> Text:
 
 
 def _training(snapshot: Snapshot, width: int) -> list[Text]:
-    """A line on the training, and its bar."""
+    """Return a line about the training, and its bar."""
     line = snapshot.training
     if line is None:
         return []

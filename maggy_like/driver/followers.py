@@ -1,4 +1,4 @@
-"""The displays, callbacks and trackers that follow a run, each with a thread of its own.
+"""The displays, callbacks and trackers that follow a run, each with its own thread.
 
 A follower reads the run at its own pace. If it is slow, hangs or fails, only it falls behind: the supervision of the
 workers, Ctrl-C and the other followers never wait for it. With ``engine="inline"`` there are no such threads, since the
@@ -51,18 +51,18 @@ FUNCTION_PATIENCE = 30.0
 """Seconds that a callback gets after the end of a run for the events that it has not received."""
 
 INTERRUPTED_PATIENCE = 3.0
-"""Seconds that it gets after a Ctrl-C."""
+"""Seconds that a callback gets after Ctrl-C."""
 
 _POLL = 0.1
 """Seconds between two checks whether the user still waits for a follower."""
 
 
 class Source(Protocol):
-    """What a display reads."""
+    """What a display follower reads."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest state of the run."""
+        """The newest snapshot of the run."""
 
     @property
     def lines(self) -> LineBuffer:
@@ -70,7 +70,7 @@ class Source(Protocol):
 
 
 def start_thread(follow: Callable[[], None], name: str) -> threading.Thread:
-    """Start a thread in the caller's context. What it prints in a notebook is shown in the caller's cell."""
+    """Start a thread in the caller's context, so that a notebook shows its output in the caller's cell."""
     within = contextvars.copy_context().run
     thread = threading.Thread(target=within, args=[follow], name=name, daemon=True)
     thread.start()
@@ -93,7 +93,7 @@ class DisplayFollower:
     Args:
         display: Shows it.
         source: The run.
-        in_thread: Whether the display has a thread of its own. If False, :meth:`look` updates it.
+        in_thread: Whether the display has its own thread. If False, :meth:`look` updates it.
     """
 
     def __init__(self, display: Display, source: Source, *, in_thread: bool) -> None:
@@ -106,7 +106,7 @@ class DisplayFollower:
         self._thread = start_thread(self._follow, "maggy-display") if in_thread else None
 
     def look(self) -> None:
-        """Update the display if it has no thread of its own."""
+        """Update the display if it has no thread."""
         if self._thread is None:
             self._update()
 
@@ -155,10 +155,10 @@ class FunctionFollower:
     """Calls a function with each event.
 
     Args:
-        function: Takes one event.
+        function: Function of one event.
         say: Shows a line to the user.
         stop: Ends the run because the function raised a KeyboardInterrupt or a SystemExit.
-        in_thread: Whether the function has a thread of its own. If False, :meth:`look` calls it.
+        in_thread: Whether the function has its own thread. If False, :meth:`look` calls it.
         most: Events and measured values that may wait.
     """
 
@@ -185,17 +185,17 @@ class FunctionFollower:
             self._backlog.put(event)
 
     def look(self) -> None:
-        """Call the function if it has no thread of its own."""
+        """Call the function if it has no thread."""
         if self._thread is None and len(self._backlog):
             self._call_all()
 
     def finish(self, directory: str, deadline: float, is_hurried: Callable[[], bool]) -> None:
-        """Let the function have the remaining events, and report what it missed.
+        """Pass the remaining events to the function, and report what it missed.
 
         Args:
             directory: The run's folder.
             deadline: Until when to wait, by ``time.monotonic()``.
-            is_hurried: Whether the user does not want to wait.
+            is_hurried: Returns whether the user does not want to wait.
         """
         self.look()
         self._backlog.close()
@@ -247,20 +247,21 @@ Listener = Callable[[Event], None] | Tracker
 """A function of one event, or a tracker."""
 
 Callback = Listener | str
-"""What a user gives: a listener, or the name of a tracker."""
+"""What a user passes: a listener, or the name of a tracker."""
 
 NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
-"""The trackers that a name stands for."""
+"""Trackers by name."""
 
 
 def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
-    """Check callbacks, and make trackers of names.
+    """Check callbacks, and make trackers from names.
 
     Args:
-        directory: The run's folder, a path or a URL.
+        callbacks: The callbacks.
+        directory: Path or URL of the run's folder.
 
     Raises:
-        ConfigError: One is neither a function of one event nor a tracker.
+        ConfigError: A callback is not a function of one event or a tracker.
         UserError: A tracker cannot be used.
     """
     read: list[Listener] = []
@@ -288,7 +289,8 @@ def _named(name: str) -> Tracker:
 def _check_patience(tracker: Tracker) -> None:
     given: Any = tracker.patience
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
-        raise ConfigError(f"{type(tracker).__name__}(patience={given!r}) is no number of seconds; pass one from 0 on")
+        name = type(tracker).__name__
+        raise ConfigError(f"patience must be seconds from 0 on, got {name}(patience={given!r}); use 30.0")
 
 
 _OF_LIBRARIES = "maggy_like.callbacks."
@@ -300,10 +302,10 @@ def _home(callback: Any) -> str:
 
 def _check_function(callback: Any) -> None:
     if isinstance(callback, type) and issubclass(callback, Tracker):
-        raise ConfigError(f"callbacks has the class {callback.__name__}; use {callback.__name__}()")
+        raise ConfigError(f"callbacks must be objects, got the class {callback.__name__}; use {callback.__name__}()")
     if _home(callback).startswith(_OF_LIBRARIES):
         name = name_of(callback)
-        raise ConfigError(f"{name} is a callback of the library that trains; make it in train_fn: {name}(reporter)")
+        raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
     if not callable(callback):
         raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
     try:
@@ -311,14 +313,14 @@ def _check_function(callback: Any) -> None:
     except TypeError:
         takes = inspect.signature(callback)
         raise ConfigError(
-            f"a callback takes one event, and {name_of(callback)}{takes} takes others; use def f(event): ..."
+            f"a callback must take one event, got {name_of(callback)}{takes}; use def f(event): ..."
         ) from None
-    except ValueError:  # a built-in function that says nothing of its arguments
+    except ValueError:  # a built-in function without a signature
         return
 
 
 def _copied(event: Event) -> Event:
-    """An event that shares nothing with the ledger: whoever changes it changes nothing else."""
+    """Return a copy of an event that shares nothing with the study, so that a callback cannot change the study."""
     own = {name: _own(value) for name, value in msgspec.structs.asdict(event).items()}
     return msgspec.structs.replace(event, **own)
 
@@ -335,11 +337,11 @@ class Callbacks:
     """Passes events to the callbacks of a run. None of them can change the run or slow it down.
 
     Args:
-        callbacks: Those of the run.
+        callbacks: The callbacks.
         study: Returns the study as it is now.
         say: Shows a line to the user.
         stop: Ends the run because a function raised a KeyboardInterrupt or a SystemExit.
-        in_threads: Whether each function has a thread of its own. If False, :meth:`look` calls them.
+        in_threads: Whether each function has its own thread. If False, :meth:`look` calls them.
     """
 
     def __init__(
@@ -360,14 +362,14 @@ class Callbacks:
         self._store = self._directory = ""
 
     def begin(self, name: str, optimizer: str, paths: RunPaths, *, is_resumed: bool, knows_all: bool = False) -> None:
-        """Start the trackers; nothing may change the study meanwhile.
+        """Start the trackers. The study must not change meanwhile.
 
         Args:
-            name: The run's name.
-            optimizer: Its optimizer, for people.
-            paths: Where it is kept.
-            is_resumed: Whether it was begun earlier.
-            knows_all: Whether the events of the trials that there are follow, from the first on.
+            name: Name of the run.
+            optimizer: Its optimizer as text.
+            paths: Its paths.
+            is_resumed: Whether the run was begun earlier.
+            knows_all: Whether the events of all existing trials follow.
         """
         self._store, self._directory = paths.store, str(paths.directory)
         if not self._trackers:
@@ -386,27 +388,27 @@ class Callbacks:
         self._threads = [TrackerThread(tracker, run) for tracker in self._trackers]
 
     def call(self, event: Event, worth: float | None) -> None:
-        """Pass an event to all callbacks, a copy to each. Never waits.
+        """Pass a copy of an event to each callback. Never waits.
 
         Args:
-            event: What has happened.
-            worth: The value of the trial as of an :class:`AttemptEnded`.
+            event: The event.
+            worth: The trial's value at an :class:`AttemptEnded`.
         """
         if not (self._functions or self._threads):
             return
         tracked = event
         if isinstance(event, AttemptEnded):
             event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
-            tracked = msgspec.structs.replace(event, value=worth)  # of one that was stopped too
+            tracked = msgspec.structs.replace(event, value=worth)  # also of a stopped trial
         is_result = isinstance(event, Measured) and event.returned
-        if not (is_result and self._study().trials[event.trial].reported is not None):  # it is no point of the curve
+        if not (is_result and self._study().trials[event.trial].reported is not None):  # it is not a point of the curve
             for thread in self._threads:
                 thread.put(_copied(tracked))
         for function in self._functions:
             function.put(_copied(event))
 
     def look(self) -> None:
-        """Call the functions that have no thread of their own, and show what trackers have to say."""
+        """Call the functions without a thread, and show the notes of trackers."""
         for function in self._functions:
             function.look()
         for thread in self._threads:
@@ -415,11 +417,11 @@ class Callbacks:
                 self._say(note)
 
     def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Let the callbacks have the remaining events and the end of the run, for as long as each has patience.
+        """Pass the remaining events and the end of the run to the callbacks, and wait for each up to its patience.
 
         Args:
-            ending: How it ended.
-            is_hurried: Whether the user does not want to wait.
+            ending: How the run ended.
+            is_hurried: Returns whether the user does not want to wait.
         """
         began = time.monotonic()
         patience = INTERRUPTED_PATIENCE if ending is Ending.INTERRUPTED else FUNCTION_PATIENCE

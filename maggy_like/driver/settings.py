@@ -1,4 +1,4 @@
-"""What a run is, checked: one object for each concern, what is run, and on how many workers."""
+"""The checked settings of a run, its specification and outcome, and its number of workers."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What is searched, and by which optimizer.
+    """Search space, objectives and optimizer of a search.
 
     Attributes:
-        optimizer_name: What people call the optimizer.
-        metrics: Names of the objectives; empty if the only one's is not given.
-        directions: One for each objective; None where the only one's name is not known yet.
-        guessed: Whether nobody has given the directions, so that the objectives' names say them.
-        value: What a trial is worth (see :class:`~optimizers.core.ranking.Ranking`).
-        n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
-        n_configs: How many configurations there are, where the search ends once each was tried.
+        optimizer_name: Name of the optimizer for users.
+        metrics: Names of the objectives. Empty if a single objective has no name yet.
+        directions: Direction of each objective. None if a single objective has no name yet.
+        guessed: Whether the directions follow from the names of the objectives.
+        value: Value of a trial (see :class:`~optimizers.core.ranking.Ranking`).
+        n_trials: Number of configurations to try. None for no limit, 0 for a training without a search.
+        n_configs: Number of configurations of the space, if the search ends once each was tried.
         points: All of :func:`~optimizers.core.initial_points.initial_points`.
-        is_timed: Whether time alone bounds the search.
-        earlier: What earlier runs observed.
-        variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
+        is_timed: Whether only time limits the search.
+        earlier: Observations of earlier runs.
+        variants: Descriptions of the variants of an ablation, whose trials are compared in groups.
     """
 
     space: SearchSpace
@@ -62,7 +62,7 @@ class SearchSettings:
 
     @property
     def problem(self) -> Problem:
-        """What the optimizer was checked against."""
+        """The problem for which the optimizer was checked."""
         return Problem(
             self.space,
             self.seed,
@@ -75,27 +75,27 @@ class SearchSettings:
 
     @property
     def is_ablation(self) -> bool:
-        """Whether it is an ablation."""
+        """Whether the search is an ablation."""
         return bool(self.variants)
 
     @property
     def objective(self) -> str | None:
-        """Name of the first objective, if it is known."""
+        """Name of the first objective, if known."""
         return self.metrics[0] if self.metrics else None
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:
-        """Direction and name of all objectives but the first."""
+        """Direction and name of all objectives except the first."""
         return tuple((way or "max", name) for way, name in zip(self.directions[1:], self.metrics[1:], strict=True))
 
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """When a search ends before all its trials have.
+    """Limits that end a search before all its trials have ended.
 
     Attributes:
-        timeout: Seconds that it may take.
-        target: Value of the objective with which it is over.
+        timeout: Seconds that the search may take.
+        target: Value of the objective at which it ends.
     """
 
     timeout: float | None = None
@@ -104,12 +104,12 @@ class LimitSettings:
 
 @dataclass(frozen=True)
 class SizeSettings:
-    """On how many workers it runs.
+    """Number of workers of a run.
 
     Attributes:
-        workers: How many there are; None for what the engine has.
-        max_workers: How many there may be where ``workers`` is None; None for what the engine has.
-        workers_per_trial: How many workers run a trial together.
+        workers: Number of workers. None for all slots of the engine.
+        max_workers: Upper limit of the number if ``workers`` is None. None for no limit.
+        workers_per_trial: Number of workers that run one trial together.
     """
 
     workers: int | None = None
@@ -119,15 +119,15 @@ class SizeSettings:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """Where it is kept.
+    """Name and files of a run.
 
     Attributes:
-        name: The run's name.
-        paths: Where its files are.
-        resume: Whether its journal is to be resumed.
-        overwrite: Whether a run of that name is to be deleted first; None where the caller has no such argument.
-        keep_checkpoints: How many of an attempt's newest states to keep.
-        code: Identifies the code of the training function; empty if that is not known.
+        name: Name of the run.
+        paths: Paths of its files.
+        resume: Whether to resume its journal.
+        overwrite: Whether to delete an earlier run of that name. None if the caller does not have this argument.
+        keep_checkpoints: Number of the newest states of an attempt to keep.
+        code: Hash of the training function's code. Empty if unknown.
     """
 
     name: str
@@ -140,11 +140,11 @@ class FileSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """A training on the whole gang, after the search or alone.
+    """A training on all workers, after a search or without one.
 
     Attributes:
-        steps: How many.
-        config: The configuration; None for the best of the search.
+        steps: Number of steps.
+        config: The configuration. None for the best one of the search.
     """
 
     steps: int
@@ -153,16 +153,16 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """One run, checked.
+    """The checked settings of one run.
 
     Attributes:
-        search: What is searched.
-        files: Where it is kept.
-        limits: When it ends early.
-        size: On how many workers it runs.
-        failures: What becomes of trials that fail, and when they end the whole search.
-        training: The training that follows; None if none does.
-        hints: Lines that the user should know before it starts.
+        search: Search space, objectives and optimizer.
+        files: Name and files.
+        limits: Limits that end the search early.
+        size: Number of workers.
+        failures: Retries, and when failures end the search.
+        training: Training after the search. None without one.
+        hints: Lines for the user before the start.
     """
 
     search: SearchSettings
@@ -175,12 +175,12 @@ class Settings:
 
     @property
     def paths(self) -> RunPaths:
-        """Where the run's files are."""
+        """Paths of the run's files."""
         return self.files.paths
 
     @property
     def about(self) -> str:
-        """What it is, in a few words, for whoever sees its workers in a list of a cluster's jobs."""
+        """A short description for the list of a cluster's jobs."""
         if self.training is not None and self.training.config is not None:
             return "training"
         kind, n_trials = "ablation" if self.search.is_ablation else "search", self.search.n_trials
@@ -188,15 +188,15 @@ class Settings:
 
 
 MOST_UNASKED = 64
-"""Workers to which a gang grows at most on a cluster that has no bound, unless somebody asks for more."""
+"""Workers to which a run grows at most on a cluster without a limit, unless the caller asks for more."""
 
 
 def count_workers(settings: Settings, engine: Capacity) -> int:
-    """How many workers to launch; on an elastic engine how many there may be.
+    """Return how many workers to launch. On an elastic engine it is an upper limit.
 
     Raises:
-        EngineError: More are needed than there are slots, or workers cannot start as they would have to.
-        UserError: Several of them are to run one trial together, and torch, through which they meet, is missing.
+        EngineError: There are too few slots, or workers cannot start in the way that the run needs.
+        UserError: Several workers must run one trial together, and torch is missing.
     """
     size = _size(settings, engine)
     together = settings.size.workers_per_trial if settings.training is None else size
@@ -227,13 +227,13 @@ def _size(settings: Settings, engine: Capacity) -> int:
             raise EngineError(
                 f"{name}={needed}, but engine={engine.name!r} has {size} worker{'s' * (size > 1)} by default; {remedy}"
             )
-    if engine.is_on_this_machine:  # whose limits bound a default too
+    if engine.is_on_this_machine:  # whose limits hold for a default, too
         engine.require(size)
     return size
 
 
 def least_workers(settings: Settings, engine: Capacity, size: int) -> int:
-    """How many of a gang's workers are enough, where the others are lost or do not come."""
+    """Return how many workers are enough if the others are lost or do not start."""
     if settings.failures.min_workers is not None:
         return settings.failures.min_workers
     only_trains = settings.training is not None and settings.search.n_trials == 0
@@ -241,25 +241,25 @@ def least_workers(settings: Settings, engine: Capacity, size: int) -> int:
 
 
 def size_hints(settings: Settings, engine: Capacity, size: int) -> list[str]:
-    """Hints about the size: workers that cannot be used, and a bound that nobody asked for."""
+    """Return hints about workers that cannot be used, and about a limit that the caller did not set."""
     hints, asked = engine.hints(size), settings.size
     if rest := size % asked.workers_per_trial:
-        given = f"workers={size}" if asked.workers is not None or not engine.is_elastic else f"a gang of {size}"
+        given = f"workers={size}" if asked.workers is not None or not engine.is_elastic else f"{size} workers"
         hints.append(
-            f"{given} is no multiple of workers_per_trial={asked.workers_per_trial}: {rest} of them will "
-            "idle while the others run trials"
+            f"{given} is not a multiple of workers_per_trial={asked.workers_per_trial}: {rest} of them will "
+            "be idle while the others run trials"
         )
     if asked.workers is None and asked.max_workers is None and engine.is_elastic and _is_cut(settings, engine):
-        hints.append(f"the gang grows to {size} workers at most; pass max_workers=N for more")
+        hints.append(f"the run grows to {size} workers at most; use max_workers=N for more")
     return hints
 
 
 def _growth(settings: Settings, engine: Capacity) -> int:
-    """How far a gang of no given size may grow."""
+    """Return how far the number of workers may grow if it is not given."""
     if settings.training is not None:
         raise EngineError(
-            f"engine={engine.name!r} grows with the cluster, so a training must know how many workers to wait for; "
-            "pass workers=N"
+            f"engine={engine.name!r} grows with the cluster, so a training needs a number of workers to wait for; "
+            "use workers=N"
         )
     most = engine.most_workers()
     if settings.size.max_workers is not None:
@@ -268,39 +268,39 @@ def _growth(settings: Settings, engine: Capacity) -> int:
 
 
 def _is_cut(settings: Settings, engine: Capacity) -> bool:
-    """Whether more workers than :data:`MOST_UNASKED` could come, and be of use."""
+    """Return whether more than :data:`MOST_UNASKED` workers could start and be used."""
     most, of_use = engine.most_workers(), settings.search.n_trials
     fits = of_use is not None and of_use * settings.size.workers_per_trial <= MOST_UNASKED
     return not fits and (most is None or most > MOST_UNASKED)
 
 
 def _together(settings: Settings) -> str:
-    """What has several workers run one trial; empty if nothing does."""
+    """Return why several workers run one trial. Empty if none do."""
     if settings.size.workers_per_trial > 1:
         return f"workers_per_trial={settings.size.workers_per_trial}"
-    return "a training on the whole gang" if settings.training is not None and settings.size.workers != 1 else ""
+    return "a training on all workers" if settings.training is not None and settings.size.workers != 1 else ""
 
 
 DriverSide = Literal["client", "cluster"]
-"""Where the driver of a run is."""
+"""Place of the driver of a run."""
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What to run, where, and who watches.
+    """Everything that the runner needs for a run.
 
     Attributes:
-        settings: The search and the training, checked.
-        engine: Provides the workers.
+        settings: The checked settings.
+        engine: Engine that provides the workers.
         payload: The training function, pickled.
         preload: Modules that workers import once.
-        displays: Show the run, each at its own pace.
-        callbacks: Get each recorded event.
-        stop: By which other threads stop the run.
-        save_returned: Writes what the function returned, where it is no training (see
+        displays: Displays of the run.
+        callbacks: Callbacks for each recorded event.
+        stop: Switch with which other threads stop the run.
+        save_returned: Stores the value of a function that may return anything (see
             :attr:`WorkerTask.returns_anything`).
-        sources: Text of the files and notebook cells that the function's code is from.
-        driver: Where the driver runs: in this process, the ``client``, or in a task of the ``cluster``.
+        sources: Text of the files and notebook cells with the function's code.
+        driver: Place of the driver: this process (``client``) or a task of the ``cluster``.
     """
 
     settings: Settings
@@ -317,14 +317,14 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
-        machine: With the study.
-        ending: How it ended (see :attr:`maggy_like.Result.ending`).
-        seconds: Wall time in which drivers had the run, earlier ones too.
-        error: What ended it early, to be raised by the caller once it has the result so far.
-        is_longer: Whether they had it for longer than is known, as one was killed.
+        machine: The state machine with the study.
+        ending: How the run ended (see :attr:`maggy_like.Result.ending`).
+        seconds: Wall time of all drivers of the run.
+        error: Error that ended the run early. The caller raises it with the result so far.
+        is_longer: Whether the run took longer than ``seconds``, because a killed driver recorded no end.
     """
 
     machine: StateMachine

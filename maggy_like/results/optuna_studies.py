@@ -47,7 +47,7 @@ def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name:
             )
         except optuna.exceptions.DuplicatedStudyError:
             raise UserError(f"the storage has a study named {name!r} already; pass another study_name") from None
-        except Exception as error:  # of whatever database it is
+        except Exception as error:  # of any database
             raise UserError(f"Optuna cannot open storage={storage!r}: {str(error) or type(error).__name__}") from error
         study.set_metric_names([result.objective, *(name for _, name in result.others)])
         taken = {*OWN_ATTRIBUTES, *(name for trial in result.trials for name in trial.metrics)}

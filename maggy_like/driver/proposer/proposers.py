@@ -22,23 +22,23 @@ from maggy_like.processes.module_path import module_path, python_path
 from optimizers.core.base import Answer, Optimizer, Update
 from optimizers.core.study import Study
 
-_proposers: weakref.WeakSet[Proposer] = weakref.WeakSet()  # those of this process that may still ask
+_proposers: weakref.WeakSet[Proposer] = weakref.WeakSet()  # the proposers of this process that are not closed
 _claiming = threading.Lock()
 
 
 class Proposer(ABC):
-    """Keeps a study's history for its optimizer and asks it.
+    """Keeps the history of a study for its optimizer, and asks the optimizer.
 
-    An optimizer keeps a model between two asks. So one that another search of this process is asking is copied, and
-    so are the optimizers within it.
+    An optimizer keeps a model between two questions. So if another search of this process uses the optimizer, or an
+    optimizer within it, that one is copied.
 
-    All methods are for one thread, the optimizer's; :meth:`interrupt` alone is for any.
+    Only :meth:`interrupt` may be called from any thread. All other methods are for the optimizer's thread.
 
     Raises:
-        OptimizerError: The optimizer is another search's and cannot be copied.
+        OptimizerError: Another search uses the optimizer, and it cannot be copied.
 
     Attributes:
-        patience: Seconds that it may take, once interrupted, until nothing is left of it.
+        patience: Seconds that an interrupted proposer may take to end.
     """
 
     patience = 1.0
@@ -51,7 +51,7 @@ class Proposer(ABC):
         self._history = study.history
 
     def start(self, show: Callable[[str], None]) -> None:
-        """Get ready; returns at once.
+        """Start. Returns at once.
 
         Args:
             show: Takes each line that the optimizer prints, from any thread.
@@ -59,22 +59,22 @@ class Proposer(ABC):
 
     @abstractmethod
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
-        """The optimizer's ``index``-th answer, once its history has ``updates``.
+        """Add ``updates`` to the history, and return the optimizer's ``index``-th answer.
 
         Raises:
-            Exception: What the optimizer raised.
+            Exception: The optimizer raised it.
         """
 
     def interrupt(self) -> None:
-        """Cut off an ask that is under way, where that can be done; no other follows."""
+        """Cut off a running question if possible. No other one follows."""
 
     def close(self) -> None:
-        """End the process, if there is one; other searches may have the optimizer."""
+        """End the process, if there is one, and release the optimizer for other searches."""
         _proposers.discard(self)
 
 
 class DirectProposer(Proposer):
-    """Asks in the calling thread: for optimizers that answer in microseconds, and for a debugger."""
+    """Asks in the calling thread, for optimizers that answer in microseconds, and for a debugger."""
 
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
         for update in updates:
@@ -83,22 +83,22 @@ class DirectProposer(Proposer):
 
 
 def _copied_if_asked(optimizer: Optimizer) -> Optimizer:
-    """The optimizer, or a copy of it as it was before another search began to ask it or one within it."""
+    """Return the optimizer, or a copy in the state before another search used it or an optimizer within it."""
     claimed = {id(part): spare for proposer in _proposers for part, spare in proposer._claimed}
     shared = [part for part in _parts(optimizer) if id(part) in claimed]
     if not shared:
         return optimizer
     try:
         return copy.deepcopy(optimizer, {id(part): copy.deepcopy(claimed[id(part)]) for part in shared})
-    except Exception as error:  # whatever a user's object raises
+    except Exception as error:  # of any user's object
         raise OptimizerError(
             f"optimizer must not serve two searches at once, and this {type(optimizer).__name__} cannot be copied "
-            f"({type(error).__name__}: {error}); use an object of its own for each search"
+            f"({type(error).__name__}: {error}); use a separate object for each search"
         ) from error
 
 
 class _NoCopy:
-    """Stands for the copy of what cannot be copied."""
+    """Replaces the copy of an object that cannot be copied."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -108,11 +108,11 @@ class _NoCopy:
 
 
 def _with_spares(optimizer: Optimizer) -> list[tuple[Optimizer, Optimizer | _NoCopy]]:
-    """An optimizer and those within it, each with a copy that is never asked: what is asked changes meanwhile."""
+    """Return an optimizer and those within it, each with an unused copy, since the originals will change."""
     parts = list(_parts(optimizer))
     try:
         return list(zip(parts, _parts(copy.deepcopy(optimizer)), strict=True))
-    except Exception as error:  # whatever a user's object raises
+    except Exception as error:  # of any user's object
         return [(part, _NoCopy(error)) for part in parts]
 
 
@@ -124,36 +124,34 @@ def _parts(optimizer: Optimizer) -> Iterator[Optimizer]:
 
 
 MAX_CRASHES = 3
-"""Processes that one question may cost."""
+"""Processes that may crash in one question."""
 
-# Trials have the cores; an optimizer's matrices are small.
+# The cores are for trials, and an optimizer's matrices are small.
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
 
 
 class ProcessProposer(Proposer):
-    """Asks in a child process. If that dies, another one is started and gets the whole history.
+    """Asks in a child process. If that dies, another one starts with the whole history.
 
-    Answers that depend on no result are computed here, so that the first trials do not wait for the process, which
-    starts meanwhile.
-
-    What the optimizer prints comes back line by line, its exceptions with their traceback.
+    Answers that do not depend on results are computed here, so that the first trials do not wait for the start of the
+    process. Lines that the optimizer prints are shown, and its exceptions have their traceback.
 
     Raises:
         OptimizerError: The optimizer cannot be sent to a process.
     """
 
-    patience = 10.0  # nothing is computed any more, but a machine that is busy may take its time to end a process
+    patience = 10.0  # a busy machine may take long to end a process
     _show: Callable[[str], None]
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
         self._pickled = pickle_optimizer(self._optimizer)
-        self._lock = threading.Lock()  # held where the process comes and goes
+        self._lock = threading.Lock()  # guards the start and the end of the process
         self._interrupted = False
         self._is_blind = True
-        self._untold: list[Update] = []  # what the history has and the process does not know
+        self._unsent: list[Update] = []  # updates that the process has not received
         self._process: subprocess.Popen[str] | None = None
         self._connection: Connection[bytes, bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -166,7 +164,7 @@ class ProcessProposer(Proposer):
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
         for update in updates:
             self._history.apply(update)
-        self._untold += updates
+        self._unsent += updates
         self._is_blind = self._is_blind and self._optimizer.is_blind(self._history)
         if not self._is_blind:
             return self._asked(index)
@@ -176,7 +174,7 @@ class ProcessProposer(Proposer):
         return answer
 
     def _asked(self, index: int) -> Answer:
-        """The answer of the process."""
+        """Return the answer of the process."""
         ends: list[str] = []
         while len(ends) < MAX_CRASHES and not self._interrupted:
             try:
@@ -187,7 +185,7 @@ class ProcessProposer(Proposer):
                 return self._take(answer)
         name = type(self._optimizer).__name__
         raise OptimizerError(
-            f"the process of {name} ended {len(ends)} times ({', '.join(ends)}) as it was asked for proposal {index}; "
+            f"the process of {name} ended {len(ends)} times ({', '.join(ends)}) while computing proposal {index}; "
             "use engine='inline' to run it under a debugger"
         )
 
@@ -205,19 +203,19 @@ class ProcessProposer(Proposer):
         if self._connection is None:
             self._launch()
         assert self._connection is not None
-        self._connection.send_bytes(pack(Question(index, tuple(self._untold))))
-        self._untold.clear()
+        self._connection.send_bytes(pack(Question(index, tuple(self._unsent))))
+        self._unsent.clear()
         self._await_answer(self._connection)
         answer: Answer | Raised = unpack(self._connection.recv_bytes())
         return answer
 
     def _await_answer(self, connection: Connection[bytes, bytes]) -> None:
-        """Wait for an answer or the process's end; what it has started may hold its side of the connection open.
+        """Wait for an answer or the process's end, since its children may keep the connection open.
 
         Raises:
-            EOFError: The process is gone.
+            EOFError: The process has ended.
         """
-        if not hasattr(os, "pidfd_open") or self._process is None:  # the connection's end has to do
+        if not hasattr(os, "pidfd_open") or self._process is None:  # then the end of the connection must suffice
             return
         end = os.pidfd_open(self._process.pid)
         try:
@@ -231,13 +229,13 @@ class ProcessProposer(Proposer):
             return answer
         try:
             error = unpack(answer.error)
-        except Exception:  # of a class that only its process can make
+        except Exception:  # of a class that only the process can unpickle
             error = OptimizerError(f"{type(self._optimizer).__name__} raised {answer.summary}")
         error.add_note(f"raised in the optimizer's process:\n{answer.traceback}")
         raise error
 
     def _launch_ahead(self) -> None:
-        with contextlib.suppress(EOFError, OSError):  # the first ask tries again, and raises
+        with contextlib.suppress(EOFError, OSError):  # the first question retries, and raises
             self._launch()
 
     def _launch(self) -> None:
@@ -249,23 +247,23 @@ class ProcessProposer(Proposer):
             if self._interrupted:
                 raise EOFError
             self._process = subprocess.Popen(
-                # Safe path: modules come from where they come here, and not from the working folder.
+                # Safe path: modules come from the same path as here, and not from the working folder.
                 [sys.executable, "-P", "-m", "maggy_like.driver.proposer", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()],  # apart from its stdout, so that a print is no answer
+                pass_fds=[theirs.fileno()],  # separate from its stdout, so that a print is not an answer
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="backslashreplace",
                 env={**os.environ, **_ONE_THREAD, "PYTHONPATH": python_path(path), "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,  # Ctrl-C in a terminal is the driver's alone
+                start_new_session=True,  # Ctrl-C in a terminal is only for the driver
             )
         assert self._process.stdout is not None
         self._connection = ours
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         ours.send_bytes(pack(launch))
-        self._untold.clear()  # it came with the history
+        self._unsent.clear()  # sent with the history
 
     def _read(self, output: IO[str]) -> None:
         with output:
@@ -273,7 +271,7 @@ class ProcessProposer(Proposer):
                 self._show(line.rstrip("\n"))
 
     def _end(self) -> str:
-        """Kill the process and what it started, if they are not gone; how it ended, if there was one."""
+        """Kill the process with its children, and return how it ended. Empty if there is no process."""
         with self._lock:
             process, self._process = self._process, None
         if process is None:
@@ -282,16 +280,16 @@ class ProcessProposer(Proposer):
         status = process.wait()
         if self._connection is not None and self._reader is not None:
             self._connection.close()
-            self._reader.join(1.0)  # what holds its stdout may live on, in a session of its own
+            self._reader.join(1.0)  # a child in another session may keep its stdout open
         self._connection = self._reader = None
         return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
 def pickle_optimizer(optimizer: Optimizer) -> bytes:
-    """An optimizer as bytes for its process.
+    """Pickle an optimizer for its process.
 
     Raises:
-        OptimizerError: It holds something that cannot be sent, which the message names.
+        OptimizerError: An attribute of it cannot be sent.
     """
     try:
         return pack(optimizer)
@@ -300,7 +298,7 @@ def pickle_optimizer(optimizer: Optimizer) -> bytes:
         what = f" (its attribute {culprits[0]!r})" if culprits else ""
         raise OptimizerError(
             f"{type(optimizer).__name__} cannot be sent to its process{what}: {error}; "
-            "keep options alone in an optimizer, and make the rest inside ask"
+            "keep only options in an optimizer, and make the rest inside ask"
         ) from error
 
 

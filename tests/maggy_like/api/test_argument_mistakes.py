@@ -139,8 +139,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "one callback": (
         {"callbacks": print}, r"takes a list of functions of one event, got print; use callbacks=\[print\]$"),
     "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),
-    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"takes one event, and <lambda>\(\) takes others"),
-    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"<lambda>\(a, b\) takes others; use def f\("),
+    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"must take one event, got <lambda>\(\); use def f\("),
+    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"got <lambda>\(a, b\); use def f\("),
 }  # fmt: skip
 
 

@@ -226,9 +226,9 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
     with pytest.raises(UserError) as caught:
         lagom(lambda lr, steps: lr, other, n_trials=1, resume=True, **options)
     assert str(caught.value) == (
-        "the run 'run' was started with another search space: 'units' is gone, 'lr' was Float(0.0001, 0.1, log=True) "
-        "and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[FOLDER OF 'run'] to "
-        "use its results"
+        "the run 'run' was started with another search space: 'units' is missing, 'lr' was Float(0.0001, 0.1, "
+        "log=True) and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[FOLDER OF "
+        "'run'] to use its results"
     )
 
 

@@ -65,7 +65,7 @@ def test_a_callback_of_a_library_is_none_of_the_run() -> None:
     from maggy_like.callbacks import XGBoostReport
 
     for callback in (XGBoostReport(Reporter(budget=1)), XGBoostReport):
-        with pytest.raises(ConfigError, match=r"is a callback of the library .* in train_fn: XGBoostReport\(reporter"):
+        with pytest.raises(ConfigError, match=r"is a callback of the training library; use XGBoostReport\(reporter"):
             read_callbacks([callback], "runs/x")  # type: ignore[list-item]
 
 

@@ -84,7 +84,7 @@ def test_a_bound_that_nobody_asked_for_is_told() -> None:
         engine = Slots(slots, elastic=True)
         return size_hints(settings(**given), engine, count_workers(settings(**given), engine))
 
-    told = [f"the gang grows to {MOST_UNASKED} workers at most; pass max_workers=N for more"]
+    told = [f"the run grows to {MOST_UNASKED} workers at most; use max_workers=N for more"]
     assert hints(None, n_trials=1000) == hints(None, n_trials=None) == hints(400, n_trials=1000) == told
     assert hints(None) == hints(20, n_trials=1000) == hints(None, n_trials=1000, max_workers=64) == []
 
@@ -98,5 +98,5 @@ def test_only_as_many_as_a_trial_needs_are_waited_for_where_a_gang_grows() -> No
 
 
 def test_a_training_that_does_not_say_for_how_many_to_wait_is_refused() -> None:
-    with pytest.raises(EngineError, match="must know how many workers to wait for; pass workers=N"):
+    with pytest.raises(EngineError, match="needs a number of workers to wait for; use workers=N"):
         count_workers(settings(n_trials=0, train_steps=9), Slots(None, elastic=True))

@@ -44,7 +44,7 @@ def test_a_run_without_its_journal_has_a_report_that_says_so(result: Result, tmp
     shutil.rmtree(result.directory)
     result.report(str(tmp_path / "report.html"))
     text = (tmp_path / "report.html").read_text()
-    assert "Not drawn: the run&#x27;s journal is gone" in text
+    assert "Not drawn: the run&#x27;s journal is missing" in text
     assert "Slices" in text
 
 
