@@ -60,6 +60,8 @@ from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.events import Event
 from optimizers.core.study import Study
 
+_log = logging.getLogger(__name__)
+
 LINES = 500
 """Workers whose lines are drawn at once, since the driver receives no messages meanwhile."""
 
@@ -196,8 +198,6 @@ class Pace:
         """Record when it was last done."""
         self._due = max(began + self._interval, ended + min(LONGEST, (ended - began) / self._share))
 
-
-_log = logging.getLogger(__name__)
 
 TICK = 0.25
 STALL = 1.0

@@ -41,6 +41,8 @@ from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.space.search_space import SearchSpace
 
+_log = logging.getLogger(__name__)
+
 PACKAGES = (
     "accelerate",
     "jax",
@@ -84,8 +86,6 @@ def _version(package: str) -> str:
     except PackageNotFoundError:
         return ""
 
-
-_log = logging.getLogger(__name__)
 
 _FOLDERS = ("checkpoints", "logs", "workers", "tensorboard")
 """Folders of a run next to its journal and control files. Other files in its folder belong to the user."""
