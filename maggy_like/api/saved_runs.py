@@ -74,9 +74,9 @@ def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
 
     Example:
         >>> compare_runs(["maggy_runs/random", "maggy_runs/asha"])
-        run     ended      trials  time  of workers  best accuracy  after  best configuration
-        random  completed      50  4:12        8:10          0.961   3:40  lr=0.00412, units=241
-        asha    completed      50  1:31        2:51          0.973   0:58  lr=0.00499, units=256
+        run     ended      trials  time  worker time  best accuracy  after  best configuration
+        random  completed      50  4:12         8:10          0.961   3:40  lr=0.00412, units=241
+        asha    completed      50  1:31         2:51          0.973   0:58  lr=0.00499, units=256
         >>> compare_runs([first, second]).plot()
     """
     if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):

@@ -300,8 +300,9 @@ class Result(ResultData):
     def report(self, path: str | PathLike[str]) -> None:
         """Write one HTML page about the run. It needs no other file and no network.
 
-        The page has the best configuration and the place of its state, the plots of :attr:`plot`, the best trials,
-        failures with their tracebacks, the worker time that stopping saved, and the driver's machine and versions.
+        The page has the best configuration with the place of its state, the plots of :attr:`plot`, the best trials and
+        failures with their tracebacks. It also has the worker time that early stopping saved, and the driver's machine
+        and versions.
 
         Args:
             path: Path or URL of the page.

@@ -270,7 +270,7 @@ class RunComparison:
         ]
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
-        head = ["run", "ended", "trials", "time", "of workers", f"best {self.runs[0].objective}", "after"]
+        head = ["run", "ended", "trials", "time", "worker time", f"best {self.runs[0].objective}", "after"]
         rows = [
             [
                 row["run"],
