@@ -92,7 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"train_fn": closure(), "space": {"lr": [1]}}, "the variable 'handle' of type Event"),
     "an empty space": ({"space": {}}, "empty|at least one"),
     "n_trials=0": ({"n_trials": 0}, "n_trials must be a whole number of at least 1, got 0"),
-    "a million workers": ({"workers": 10**6, "engine": "local"}, "1000 are the most .*; pass workers=.* of its cores"),
+    "a million workers": ({"workers": 10**6, "engine": "local"}, "workers must be at most 1000 .* for one per core"),
     "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "n_trials=1e3": ({"n_trials": 1e3}, "n_trials must be a whole number of at least 1, got 1000.0; use 1000$"),
@@ -281,5 +281,5 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
     space = SearchSpace(SPACE)
     for n_trials in (1, max(1, needed - 1), max(1, needed), 100):
         hint = reach_hint("asha", optimizer, Problem(space, max_budget=27, n_trials=n_trials))
-        assert (f"give n_trials={needed} or more" in hint) is (n_trials < needed)
+        assert (f"use n_trials={needed} or more" in hint) is (n_trials < needed)
     assert not reach_hint("asha", optimizer, Problem(space, max_budget=27))

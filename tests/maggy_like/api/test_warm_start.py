@@ -338,7 +338,7 @@ def test_a_run_without_results(run: Run) -> None:
     ("warm_start", "message"),
     [
         ("old", r"takes a list of runs, got 'old'; use warm_start="),
-        ([3], "takes results of lagom and folders of runs, got 3"),
+        ([3], "warm_start must contain results or folders of runs, got 3"),
         (["nowhere"], "there is no run in 'nowhere'; use the folder of one"),
     ],
 )

@@ -84,7 +84,7 @@ def test_by_name(name: str, kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("terminl", "did you mean 'terminal'"), ("?", "use True, False or one of notebook, ")]
+    ("name", "hint"), [("terminl", "did you mean 'terminal'"), ("?", "True, False or one of 'notebook', ")]
 )
 def test_an_unknown_name(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):

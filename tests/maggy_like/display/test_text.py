@@ -160,7 +160,7 @@ def test_summary(snap: Snap) -> None:
 @pytest.mark.parametrize("trained", [None, TrialState.PENDING, TrialState.COMPLETED])
 def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: Phase | Ending, trained: TrialState | None) -> None:
     line = None if trained is None else TrainingLine(trained, 2, 5, 9, 0.5, 1.0)
-    told = text.way_on(snap(phase=phase, training=line))
+    told = text.how_to_resume(snap(phase=phase, training=line))
     is_due = phase in ("interrupted", "cancelled", "stopped", "timeout") and trained is not TrialState.COMPLETED
     assert bool(told) == is_due
     now = snap(phase=phase, training=line)

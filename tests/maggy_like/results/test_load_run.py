@@ -59,7 +59,7 @@ def test_it_is_the_result_that_lagom_returned(search: Any, tmp_path: Path, optio
         assert again.training is not None
         assert again.training.load() == result.training.load()
     if result.best_config is not None:
-        with pytest.raises(UserError, match=r"its function is not known; use maggy_like.run\(train_fn"):
+        with pytest.raises(UserError, match=r"do not have the training function; use maggy_like.run\(train_fn"):
             again.train()
 
 

@@ -182,7 +182,7 @@ def test_runs_are_compared_by_their_best_over_the_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="got no runs"):
+    with pytest.raises(ConfigError, match="runs must have at least one run, got none"):
         compare_runs([])
-    with pytest.raises(ConfigError, match=r"takes a list of runs, got 'one'"):
+    with pytest.raises(ConfigError, match=r"runs must be a list of runs, got 'one'"):
         compare_runs("one")
