@@ -80,7 +80,7 @@ def test_run_takes_the_best_configuration_of_a_search(tmp_path: Path) -> None:
     assert run(lambda config: repr(config), best, **options) == repr(best)
     with pytest.raises(ConfigError, match=r"config\['layers'\] must be finite for the journal, got \(1, nan\)"):
         run(by_name, {"layers": (1, math.nan)}, **options)
-    with pytest.raises(ConfigError, match=r"config\['layers'\] must be a number, got .* of type list; use"):
+    with pytest.raises(ConfigError, match=r"config\['layers'\] must be a number, .* list of them, got .* of type list"):
         run(by_name, {"layers": [1, object()]}, **options)
 
 
