@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.common import parser, publish
 from maggy_like import Float, simulate
-from maggy_like.driver.collector import no_collections
+from maggy_like.driver.recovery import no_collections
 from maggy_like.driver.recovery import replay as take_up
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.run import Options

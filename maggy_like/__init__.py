@@ -20,18 +20,16 @@ if TYPE_CHECKING:
     from maggy_like.ablation.variant import Variant
     from maggy_like.api.ablate import Tuning, ablate
     from maggy_like.api.lagom import lagom
-    from maggy_like.api.list_runs import compare_runs, list_runs
-    from maggy_like.api.load_run import load_run
-    from maggy_like.api.run import run
-    from maggy_like.api.run_script import run_script
+    from maggy_like.api.run import run, run_script
+    from maggy_like.api.saved_runs import compare_runs, list_runs, load_run
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.simulate import simulate
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
     from maggy_like.processes.zygote.client import warm_up
+    from maggy_like.results.data import Training
     from maggy_like.results.result import Result
-    from maggy_like.results.training import Training
     from maggy_like.spark.engine.engine import SparkEngine
     from maggy_like.spark.servers import ConnectServer, StandaloneCluster
     from maggy_like.spark.session import spark_session
@@ -82,16 +80,16 @@ _HOMES = {
     "Store": "maggy_like.storage.run_paths",
     "TPE": "optimizers.samplers.optuna_sampler",
     "Threshold": "optimizers.schedulers.stopping",
-    "Training": "maggy_like.results.training",
+    "Training": "maggy_like.results.data",
     "Tuning": "maggy_like.api.ablate",
     "Variant": "maggy_like.ablation.variant",
     "ablate": "maggy_like.api.ablate",
-    "compare_runs": "maggy_like.api.list_runs",
+    "compare_runs": "maggy_like.api.saved_runs",
     "lagom": "maggy_like.api.lagom",
-    "list_runs": "maggy_like.api.list_runs",
-    "load_run": "maggy_like.api.load_run",
+    "list_runs": "maggy_like.api.saved_runs",
+    "load_run": "maggy_like.api.saved_runs",
     "run": "maggy_like.api.run",
-    "run_script": "maggy_like.api.run_script",
+    "run_script": "maggy_like.api.run",
     "simulate": "maggy_like.driver.simulate",
     "spark_session": "maggy_like.spark.session",
     "warm_up": "maggy_like.processes.zygote.client",

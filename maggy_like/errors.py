@@ -9,7 +9,7 @@
     │   ├── ConfigError                  an argument of lagom
     │   ├── DataError                    a table: its columns, their types, their values
     │   ├── TrainFunctionError           train_fn: its parameters, its pickle, its reports
-    │   └── TrialsFailedError            the first trials failed alike; what they failed of
+    │   └── TrialsFailedError            the first trials failed in the same way; the cause
     ├── PlatformError                    what we wrote or read is not as it must be
     │   ├── ProtocolError                a message that no version of ours sends
     │   └── JournalError                 a run's journal is damaged, foreign or in use
@@ -61,7 +61,7 @@ class TrainFunctionError(UserError):
 
 
 class TrialsFailedError(UserError):
-    """The first trials of a search failed alike and none has succeeded (see :class:`maggy_like.FailurePolicy`)."""
+    """The first trials all failed in the same way (see :class:`maggy_like.FailurePolicy`)."""
 
 
 class PlatformError(MaggyError):

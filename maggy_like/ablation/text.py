@@ -485,7 +485,7 @@ def forest(answer: Comparisons) -> Figure:
     reach = reach_of(rows)
     worse, better = ("left", "right") if answer.direction == "max" else ("right", "left")
     kind = f"{100 * (1 - answer.alpha):g} % intervals{' (simultaneous)' if len(rows) > 1 else ''}"
-    figure = style.picture(
+    figure = style.new_figure(
         "Differences",
         f"To the {worse}: worse without it; to the {better}: better without it.",
         height=150 + 34 * len(rows),

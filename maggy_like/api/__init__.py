@@ -1,3 +1,3 @@
-"""What people call: ``lagom``, ``ablate``, ``run``, and the checks of their arguments."""
+"""The public functions ``lagom``, ``ablate`` and ``run``, and the checks of their arguments."""
 
 from __future__ import annotations

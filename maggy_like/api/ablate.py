@@ -1,4 +1,4 @@
-"""``ablate``: study what each part of a training is worth."""
+"""``ablate``: measure how much each part of a training contributes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName
     from maggy_like.ablation.outcome import Ablation
     from maggy_like.ablation.study import AblationStudy
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import DriverSide
+    from maggy_like.driver.settings import DriverSide
     from maggy_like.engines.base import Engine
     from maggy_like.storage.run_paths import Store
     from optimizers.core.base import Optimizer
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 @explains_init
 @dataclass(frozen=True)
 class Tuning:
-    """How each variant of an ablation is tuned: in each repeat, the best of some configurations stands for it.
+    """Tuning of each variant of an ablation study: in each repeat, its best configuration represents it.
 
-    Each repeat searches anew, so that the luck of a search is part of the noise that the tests see; a study takes
-    ``n_trials + 1`` trials for each variant and repeat.
+    Each repeat is a new search, so that the luck of a search is part of the noise that the tests measure. A study takes
+    ``n_trials + 1`` trials per variant and repeat.
 
     Args:
         searchspace: Domains by name, as for :func:`maggy_like.lagom`.
-        n_trials: How many configurations each variant tries in each repeat.
-        optimizer: Proposes them: a name or an :class:`~maggy_like.Optimizer` without a schedule (rungs, early stops),
-            since what is compared must have had full trainings.
+        n_trials: Number of configurations per variant and repeat. Default 8.
+        optimizer: Name or object of an optimizer without rungs and early stops, since only full trainings are compared.
+            Default ``"random"``.
 
     Raises:
         UserError: An argument is not valid.
@@ -64,12 +64,12 @@ class Tuning:
 
     @property
     def space(self) -> SearchSpace:
-        """The search space, read."""
+        """The search space as an object."""
         return cast("SearchSpace", self.searchspace)
 
     @property
     def proposer(self) -> Optimizer:
-        """The optimizer, made."""
+        """The optimizer as an object."""
         return cast("Optimizer", self.optimizer)
 
 
@@ -107,7 +107,7 @@ def ablate(
     progress: bool | str = ...,
     block: Literal[True] = True,
 ) -> Ablation: ...
-@explains_arguments(OTHER_SPELLINGS_OF_ABLATE)  # type: ignore[misc]  # the options of the first are those of the second
+@explains_arguments(OTHER_SPELLINGS_OF_ABLATE)  # type: ignore[misc]  # the options of both overloads are the same
 def ablate(
     train_fn: Callable[..., Any],
     study: AblationStudy,
@@ -137,7 +137,7 @@ def ablate(
     progress: bool | str = True,
     block: bool = True,
 ) -> Ablation | RunHandle[Ablation]:
-    """Measure what each part of a training is worth, by training every variant with several seeds.
+    """Measure how much each part of a training contributes, by training every variant with several seeds.
 
     Args:
         train_fn: Function that trains one variant. In addition to the parameters of :func:`maggy_like.lagom`, it may
@@ -148,9 +148,9 @@ def ablate(
         repeats: Number of seeds per variant. ``"auto"`` gives more seeds to undecided comparisons.
         tune: Tuning of each variant in each repeat (:class:`~maggy_like.Tuning`). The best of each are compared.
         resampled: Rows of the test set divided by those of the training set, such as ``0.3 / 0.7``, if each seed splits
-            the same rows anew. The tests then hold for new data of the same kind. Default 0: they hold for this data.
+            the same rows again. The tests then hold for new data of the same kind. Default 0: they hold for this data.
         negligible: Difference in the metric that does not matter, such as ``0.005``. If an interval lies within it, the
-            answer says so.
+            answer reports that.
         metric: Name of the objective, needed if more than one metric is reported.
         direction: ``"max"`` or ``"min"``. By default it follows from the metric's name.
         timeout: Seconds after which the study ends with the result so far.
@@ -187,30 +187,27 @@ def ablate(
     """
     # Loaded when a study starts, so that importing ablate stays quick.
     from maggy_like.ablation.search import AblatedFunction, plan_ablation
-    from maggy_like.api.engine_choice import choose_engine, read_driver
     from maggy_like.api.execution import search, start
-    from maggy_like.api.file_settings import check_files
-    from maggy_like.api.gang_settings import check_gang
+    from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
     from maggy_like.api.search_settings import check_search
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec
-    from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.driver.followers import read_callbacks
+    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
 
     if metric is not None and not isinstance(metric, str):
-        raise ConfigError(f"metric={metric!r}: an ablation compares one metric; pass its name")
+        raise ConfigError(f"metric must be the name of one metric, got {metric!r}; an ablation compares one metric")
     if tune is not None and not isinstance(tune, Tuning):
         raise ConfigError(f"tune must be a Tuning, got {tune!r}; use tune=Tuning(searchspace, n_trials=8)")
     if negligible is not None and not _is_number(negligible, above=0.0):
         raise ConfigError(f"negligible must be a difference above 0 in the metric, such as 0.005, got {negligible!r}")
     if not _is_number(resampled):
         raise ConfigError(
-            "resampled must be the rows of a test set by those of a training set, such as 0.3 / 0.7, got "
-            f"{resampled!r}; leave it out where the seeds do not split the data"
+            "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, got "
+            f"{resampled!r}; leave it out if the seeds do not split the data"
         )
     timeout = seconds("timeout", timeout)
     policy = read_policy(failures)
@@ -242,7 +239,7 @@ def ablate(
         search=replace(searched, optimizer_name=planned.name, variants=planned.design.described),
         files=files,
         limits=LimitSettings(timeout),
-        gang=check_gang(
+        size=check_size(
             workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers
         ),
         failures=policy,
@@ -260,7 +257,7 @@ def ablate(
         engine=provider,
         payload=payload,
         preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
-        displays=[make_display(progress, beside_trials=isolation == "none")],
+        displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),
@@ -272,5 +269,5 @@ _LARGEST = 1e300  # an int may be larger than any float
 
 
 def _is_number(value: Any, *, above: float = -1.0) -> bool:
-    """Whether it is a number above that, and from 0 on."""
+    """Return whether the value is a number that is at least 0, and above the bound."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < _LARGEST and value > above

@@ -1,4 +1,4 @@
-"""From what is to be run to its result: here or in the background, with the driver here or in the cluster.
+"""Executes a run and makes its result: here or in the background, with the driver here or in the cluster.
 
 The driver, its server and its engines are loaded when a run starts, so that importing ``lagom`` stays quick.
 """
@@ -6,31 +6,122 @@ The driver, its server and its engines are loaded when a run starts, so that imp
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from maggy_like.api.train_again import TrainAgain
-from maggy_like.argument_checks import flag
-from maggy_like.driver.callbacks import Callback
-from maggy_like.driver.run_handle import RunHandle
-from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.errors import TrainingError, UserError
+from maggy_like.api.run_settings import check_size
+from maggy_like.argument_checks import flag, whole
+from maggy_like.display import make_display
+from maggy_like.driver.failure_policy import FailurePolicy, read_policy
+from maggy_like.driver.followers import Callback
+from maggy_like.driver.run_handle import RunHandle, StopSwitch
+from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, TrainingSettings
+from maggy_like.errors import ConfigError, TrainingError, UserError
+from maggy_like.protocol.endings import Ending
+from maggy_like.results.data import Training, failed_training
 from maggy_like.results.result import Result, RunActions
-from maggy_like.results.training import failed_training
+from maggy_like.storage.checkpoints import StateLostError, load_state, returned_url, save_state
+from maggy_like.storage.run_paths import check_name
+from maggy_like.train_function.modules import RENDEZVOUS
+from optimizers.core.direction import Direction
+from optimizers.core.trial import TrialState
+from optimizers.samplers.non_adaptive import Enumeration
+from optimizers.space import Config
+
+
+@dataclass(frozen=True)
+class TrainAgain:
+    """Trains the best configuration of a search with its function, engine and settings (``result.train``).
+
+    Attributes:
+        spec: The search.
+        execute: Executes a run.
+        objective: Name of the search's objective.
+        direction: Direction of the objective.
+    """
+
+    spec: RunSpec
+    execute: Callable[[RunSpec], Outcome]
+    objective: str | None
+    direction: Direction | None
+
+    def __call__(
+        self,
+        config: Config,
+        workers: int | None,
+        budget: int | None,
+        failures: FailurePolicy | None,
+        name: str | None,
+        resume: bool,
+        progress: bool | str,
+    ) -> Training:
+        before = self.spec.settings
+        if resume and name is None:
+            raise ConfigError("resume=True needs the name of the training; use name=training.name")
+        name = check_name(name) if name is not None else f"{before.files.name}-train-{secrets.token_hex(2)}"
+        policy = replace(before.failures, min_workers=None) if failures is None else read_policy(failures)
+        size = before.size.workers if workers is None else workers
+        most = before.size.max_workers if size is None else None
+        steps = before.search.max_budget if budget is None else whole("budget", budget, least=1)
+        settings = replace(
+            before,
+            search=replace(
+                before.search,
+                open_ended=before.search.open_ended and budget is None,
+                optimizer=Enumeration(),
+                optimizer_name="training",
+                metrics=before.search.metrics or ((self.objective,) if self.objective else ()),
+                directions=(self.direction,),
+                n_trials=0,
+                points=(),
+                earlier=(),
+            ),
+            files=replace(before.files, name=name, paths=before.paths.of_sibling(name), resume=resume, overwrite=None),
+            limits=LimitSettings(),
+            size=check_size(size, max_workers=most, min_workers=policy.min_workers),
+            failures=policy,
+            training=TrainingSettings(steps, config),
+            hints=(),
+        )
+        spec = replace(
+            self.spec,
+            settings=settings,
+            preload=(*self.spec.preload, RENDEZVOUS),
+            displays=[make_display(progress)],
+            callbacks=(),
+            stop=StopSwitch(),
+        )
+        outcome = self.execute(spec)
+        if outcome.error is not None:
+            raise outcome.error
+        from maggy_like.results.runs import training_of
+
+        training = training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")
+        if (error := failed_training(training.trial, settings.paths.logs)) is not None:
+            error.add_note(f"use result.train(..., name={name!r}, resume=True) to continue the training")
+            raise error
+        return training
+
 
 T = TypeVar("T")
 
 
 def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | RunHandle[T]:
-    """Execute a run: here, or with ``block=False`` in a thread, and give its handle.
+    """Execute a run here, or with ``block=False`` in a thread.
 
     Args:
-        finish: Executes it, and makes of it what the caller gets.
+        spec: The run.
+        finish: Executes it, and makes what is returned.
+        block: Whether to wait for the end.
+
+    Returns:
+        What ``finish`` returns, or with ``block=False`` the run's handle.
 
     Raises:
-        ConfigError: ``block`` is neither True nor False.
-        UserError: Multiprocessing imports the caller's script into a child just now.
+        ConfigError: ``block`` is not True or False.
+        UserError: Multiprocessing is importing the caller's script into a child.
     """
     flag("block", block, "use block=False for a run in the background")
     _check_not_importing_main()
@@ -45,58 +136,58 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
 
 
 def _check_not_importing_main() -> None:
-    """Raise as multiprocessing does when the import of a script starts a process: here it would start a second run."""
+    """Raise an error if the import of a script into a child of multiprocessing would start a second run."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
-            "a child process of multiprocessing imports this script and would start a second run; put the calls of "
+            "a child process of multiprocessing imports this script and would start a second run; move the calls of "
             "maggy_like, and what follows them, under if __name__ == '__main__':"
         )
 
 
 def _watch(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
-    from maggy_like.cluster_driver.remote_run import watch_run
+    from maggy_like.cluster_driver.watch import watch_run
 
     return watch_run(run, progress, callbacks, FOLLOW)
 
 
 def _stop(journal: str) -> None:
-    from maggy_like.cluster_driver.remote_run import stop_run
+    from maggy_like.cluster_driver.watch import stop_run
 
     stop_run(journal)
 
 
 FOLLOW = RunActions(train=None, watch=_watch, stop=_stop)
-"""What a result does with a run whose function is not known here."""
+"""The actions of a result whose training function is not known."""
 
 
 def search(spec: RunSpec) -> Result:
     """Execute a search, and the training that follows it.
 
     Raises:
-        TrainingError: The training failed for good; the error has the search's result.
-        Exception: Something ended it early, such as a MaggyError; the error has the result so far.
+        TrainingError: The training failed for good; ``error.result`` is the search's result.
+        Exception: An error ended the search early, such as a MaggyError; ``error.result`` is the result so far.
     """
     outcome = execute_anywhere(spec)
     result = _result_of(spec, outcome)
     error = outcome.error or _error_of_training(spec, outcome, result)
     if error is None:
         return result
-    error.__dict__["result"] = result  # it may be of any kind: an optimizer's own, say
+    error.__dict__["result"] = result  # which may be of any type, such as a custom optimizer's
     raise error
 
 
 def _error_of_training(spec: RunSpec, outcome: Outcome, result: Result) -> TrainingError | None:
-    """The error of the training that followed the search, if it failed; whoever stops a run has its result."""
+    """Return the error of the training that followed the search, if it failed. A run that was stopped has none."""
     if spec.settings.training is None or result.training is None or not outcome.ending.is_planned:
         return None
     error = failed_training(result.training.trial, spec.settings.paths.logs)
     if error is not None:
-        error.add_note("error.result has what the search found; resume=True trains the best configuration again")
+        error.add_note("error.result is the result of the search; use resume=True to continue the training")
     return error
 
 
 def execute_anywhere(spec: RunSpec) -> Outcome:
-    """Execute a run whose driver is in this process, or in a task of the cluster."""
+    """Execute a run with its driver in this process, or in a task of the cluster."""
     if spec.driver == "cluster":
         from maggy_like.cluster_driver.client import execute_in_cluster
 
@@ -105,14 +196,14 @@ def execute_anywhere(spec: RunSpec) -> Outcome:
 
 
 def execute_here(spec: RunSpec) -> Outcome:
-    """Execute a run whose driver is in this process."""
+    """Execute a run with its driver in this process."""
     from maggy_like.driver.runner import execute
 
     return execute(spec)
 
 
 def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
-    """What came of a search, and of the training that followed it."""
+    """Make the result of a search and of the training that followed it."""
     from maggy_like.results.runs import make_result
 
     machine, settings = outcome.machine, spec.settings
@@ -127,3 +218,59 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
         is_ablation=settings.search.is_ablation,
         actions=replace(FOLLOW, train=TrainAgain(spec, execute_anywhere, machine.objective, machine.study.direction)),
     )
+
+
+def save_returned(store: str, returned: Any) -> None:
+    """Store a returned value that a worker sent, in the place for values that workers cannot send.
+
+    Raises:
+        TrainingError: The value cannot be written.
+    """
+    url = returned_url(store)
+    try:
+        save_state(url, returned)
+    except Exception as error:  # of any file system
+        raise TrainingError(
+            f"the returned value cannot be written to {url} ({type(error).__name__}: {error}); free space or fix the "
+            "access, then use resume=True"
+        ) from error
+
+
+def read_returned(store: str) -> Any:
+    """Read the value that the function returned.
+
+    Raises:
+        TrainingError: The value cannot be read.
+    """
+    url = returned_url(store)
+    try:
+        return load_state(url)
+    except StateLostError as error:
+        raise TrainingError(f"the returned value is lost: {error}; run the function again with another name") from error
+    except Exception as error:  # unpickling runs code of the value
+        raise TrainingError(
+            f"the returned value cannot be read from {url} ({type(error).__name__}: {error}); return plain data "
+            "(numbers, text, lists and dicts of them), or use store=URL of a place that all hosts share"
+        ) from error
+
+
+def execute_and_return(spec: RunSpec) -> Any:
+    """Execute a run, and return what its function returned on rank 0.
+
+    Raises:
+        TrainingError: The function failed, or ended before it returned.
+    """
+    outcome, files = execute_here(spec), spec.settings.files
+    if outcome.error is not None:
+        raise outcome.error
+    machine = outcome.machine
+    trial = machine.study.trials[-1]
+    if (error := failed_training(trial, files.paths.logs)) is not None:
+        raise error
+    if machine.ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt
+    if trial.state is not TrialState.COMPLETED:
+        by = f" ({machine.stopped_by})" if machine.stopped_by else ""
+        again = f"use run(..., name={files.name!r}, resume=True) to continue"
+        raise TrainingError(f"the function was {machine.ending}{by} before it returned; {again}")
+    return read_returned(files.paths.store)

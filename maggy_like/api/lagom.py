@@ -13,11 +13,10 @@ from maggy_like.errors import ConfigError
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.run_spec import DriverSide
-    from maggy_like.driver.settings import SearchSettings, TrainingSettings
+    from maggy_like.driver.settings import DriverSide, SearchSettings, TrainingSettings
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
     from maggy_like.storage.run_paths import Store
@@ -67,7 +66,7 @@ def lagom(
     progress: bool | str = ...,
     block: Literal[True] = True,
 ) -> Result: ...
-@explains_arguments(OTHER_SPELLINGS)  # type: ignore[misc]  # the options of the first are those of the second
+@explains_arguments(OTHER_SPELLINGS)  # type: ignore[misc]  # the options of both overloads are the same
 def lagom(
     train_fn: Callable[..., Any],
     searchspace: SearchSpace | Mapping[str, Any],
@@ -139,7 +138,7 @@ def lagom(
         overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
             False.
         callbacks: Functions of one event (``optimizers.TrialCreated``, ``AttemptStarted``, ``Measured``,
-            ``CheckpointSaved`` or ``AttemptEnded``), each in a thread of its own, and trackers: ``"mlflow"``,
+            ``CheckpointSaved`` or ``AttemptEnded``), each in its own thread, and trackers: ``"mlflow"``,
             ``"tensorboard"``, or an object such as ``maggy_like.trackers.MLflow(experiment="digits")``.
         progress: If True, show a live display that fits the terminal or notebook. ``"plain"``, ``"terminal"`` and
             ``"notebook"`` choose one, and False shows nothing.
@@ -167,17 +166,13 @@ def lagom(
         >>> result.best_config
     """
     # Loaded when a search starts, so that importing lagom stays quick.
-    from maggy_like.api.engine_choice import choose_engine, read_driver
     from maggy_like.api.execution import search, start
-    from maggy_like.api.file_settings import check_files
-    from maggy_like.api.gang_settings import check_gang
-    from maggy_like.api.objectives import check_target
-    from maggy_like.api.search_settings import check_search
+    from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
+    from maggy_like.api.search_settings import check_search, check_target
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec
-    from maggy_like.driver.settings import LimitSettings, Settings
+    from maggy_like.driver.followers import read_callbacks
+    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
@@ -211,7 +206,7 @@ def lagom(
         search=searched,
         files=files,
         limits=LimitSettings(timeout, check_target(target, searched.metrics)),
-        gang=check_gang(
+        size=check_size(
             workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers
         ),
         failures=policy,
@@ -230,7 +225,7 @@ def lagom(
         engine=provider,
         payload=payload,
         preload=modules_of(train_fn, wide=workers_per_trial > 1 or settings.training is not None),
-        displays=[make_display(progress, beside_trials=isolation == "none")],
+        displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),
         driver=read_driver(driver),
@@ -239,7 +234,7 @@ def lagom(
 
 
 def _check_training(train_best: bool | int, searched: SearchSettings) -> TrainingSettings | None:
-    """The training that follows, if one does."""
+    """Return the training that follows the search, if there is one."""
     from maggy_like.driver.settings import TrainingSettings
 
     if train_best is False:

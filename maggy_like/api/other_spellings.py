@@ -1,16 +1,16 @@
-"""Arguments that people give to the functions of this package, and that are spelled in another place here."""
+"""Arguments of other libraries and other functions, and what to write instead in ``lagom``, ``ablate`` and ``run``."""
 
 from __future__ import annotations
 
 _OF_FAILURES = {
     name: f"failures=FailurePolicy({name}={{}})"
-    for name in ("max_attempts", "trial_timeout", "report_timeout", "min_workers", "alike", "expected")
+    for name in ("max_attempts", "trial_timeout", "report_timeout", "min_workers", "max_identical_failures", "catch")
 }
 _OF_ASHA = {name: f"optimizer=ASHA({name}={{}})" for name in ("eta", "min_budget", "brackets", "sampler")}
 
 _EVERYWHERE = {
     **_OF_FAILURES,
-    "journal": "directory={}, where the journal lies with the rest of the run",
+    "journal": "directory={}, the folder of the journal and of the rest of the run",
     "keep_checkpoints": "store=Store(keep_checkpoints={})",
     "isolation": "engine=LocalEngine(isolation={}) or SparkEngine(isolation={})",
     "experiment": "block=False, which returns a handle with stop()",
@@ -25,7 +25,7 @@ OTHER_SPELLINGS = {
     "repeats": "maggy_like.ablate(train_fn, study, repeats={})",
     "tune": "maggy_like.ablate(train_fn, study, tune=Tuning(searchspace))",
 }
-"""For ``lagom``: what to write instead of an argument; ``{}`` stands for its value."""
+"""For ``lagom``. ``{}`` stands for the value of the argument."""
 
 OTHER_SPELLINGS_OF_ABLATE = {
     **_EVERYWHERE,
@@ -43,4 +43,4 @@ OTHER_SPELLINGS_OF_RUN = {
 """For ``run``."""
 
 ARGUMENT_OF_TRAIN_FN = 'config={{"{name}": {value}}} for an argument of train_fn'
-"""For ``run``: what to write instead of any other argument."""
+"""For ``run``: any other argument."""

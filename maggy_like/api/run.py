@@ -1,10 +1,11 @@
-"""``run``: run a function on several workers together."""
+"""``run`` and ``run_script``: run a function or a script on several workers together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,8 +15,8 @@ from maggy_like.errors import ConfigError
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.engines.base import Engine
     from maggy_like.storage.run_paths import Store
@@ -43,7 +44,7 @@ def run(
     progress: bool | str = ...,
     block: Literal[True] = True,
 ) -> Any: ...
-@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of the first are those of the second
+@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of both overloads are the same
 def run(
     train_fn: Callable[..., Any],
     config: Mapping[str, Any] | None = None,
@@ -106,17 +107,12 @@ def run(
         2.0
     """
     # Loaded when a run starts, so that importing run stays quick.
-    from maggy_like.api.engine_choice import choose_engine
-    from maggy_like.api.execution import start
-    from maggy_like.api.file_settings import check_files
-    from maggy_like.api.gang_settings import check_gang
-    from maggy_like.api.returned import execute_and_return, save_returned
-    from maggy_like.api.run_config import check_config
+    from maggy_like.api.execution import execute_and_return, save_returned, start
+    from maggy_like.api.run_settings import check_config, check_files, check_size, choose_engine
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.callbacks import read_callbacks
     from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.run_spec import RunSpec
-    from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings
+    from maggy_like.driver.followers import read_callbacks
+    from maggy_like.driver.settings import RunSpec, SearchSettings, Settings, TrainingSettings
     from maggy_like.protocol.messages import UNBOUNDED
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.code import name_of, uses_budget
@@ -131,14 +127,14 @@ def run(
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
     check_parameters(train_fn, space, source="config")
     if budget is None and uses_budget(train_fn):
-        raise ConfigError(f"{name_of(train_fn)} asks for its budget, and nobody says what it is; pass budget=STEPS")
+        raise ConfigError(f"budget must be given, since {name_of(train_fn)} uses its budget; use budget=STEPS")
     steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
     policy = read_policy(failures)
     files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     settings = Settings(
         search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
         files=files,
-        gang=check_gang(workers, min_workers=policy.min_workers),
+        size=check_size(workers, min_workers=policy.min_workers),
         failures=policy,
         training=TrainingSettings(steps, given),
     )
@@ -154,9 +150,76 @@ def run(
         engine=provider,
         payload=payload,
         preload=modules_of(train_fn, wide=True),
-        displays=[make_display(progress, beside_trials=isolation == "none")],
+        displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),
         sources=sources_of(train_fn),
     )
     return start(spec, execute_and_return, block=block)
+
+
+def run_script(
+    path: str | PathLike[str],
+    args: Sequence[object] = (),
+    *,
+    workers: int | None = None,
+    engine: str | Engine = "auto",
+    failures: FailurePolicy | None = None,
+    name: str | None = None,
+    directory: str | Path = "maggy_runs",
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | str = True,
+) -> None:
+    """Run a script on several workers together, unchanged, as ``torchrun`` runs it on one machine.
+
+    Each worker runs it as ``__main__``, with its arguments in ``sys.argv``, its folder first on ``sys.path``, and
+    torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ``MASTER_PORT``, ...). The output
+    of all ranks is shown live, with their rank.
+
+    Workers that see the script's folder run it there. Other workers receive the script with the modules and packages
+    that it imports from its folder, and none of its other files (see ``docs/shipping.md``). The script writes files on
+    the machines of the ranks, so use paths or URLs that all machines see.
+
+    Args:
+        path: Path of the script.
+        args: Arguments of the script. They are converted to text.
+        workers: Number of workers. Default all slots of the engine.
+        engine: Engine, as for :func:`maggy_like.run`, except ``"inline"``, which does not run ranks.
+        failures: Retries and time limits. A retried script starts from its beginning, and continues from its own
+            checkpoint if it has one. ``FailurePolicy(max_attempts=1)`` retries nothing.
+        name: Name of the run. Default a name made of the script's name and the time.
+        directory: Path or URL of the folder of all runs.
+        resume: If True, run the script of the run called ``name`` again, unless it had returned. Default False.
+        overwrite: If True, delete an earlier run called ``name`` first. Default False.
+        callbacks: Functions of one event, and trackers.
+        progress: If True, show a live display.
+
+    Raises:
+        UserError: An argument is wrong, or the script is missing or not Python. This is raised before anything starts.
+        EngineError: The engine cannot provide the workers.
+        TrainingError: The script raised, or called ``sys.exit`` with a value other than 0 or None. The error has the
+            traceback of the rank that failed first.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM, once all workers have left.
+
+    Example:
+        >>> run_script("train.py", ["--epochs", 3], workers=2)
+    """
+    from maggy_like.train_function.script import read_script
+
+    script = read_script(path, args)
+    if getattr(engine, "name", engine) == "inline":
+        raise ConfigError("engine='inline' does not run ranks, which a script needs; use engine='local' with workers=1")
+    run(
+        script,
+        workers=workers,
+        engine=engine,
+        failures=failures,
+        name=name,
+        directory=directory,
+        resume=resume,
+        overwrite=overwrite,
+        callbacks=callbacks,
+        progress=progress,
+    )

@@ -1,4 +1,4 @@
-"""What a new run takes from earlier ones."""
+"""What a new run learns from earlier ones (``warm_start``)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from optimizers.space import Config
 from optimizers.space.domains import Constant
 from optimizers.space.search_space import SearchSpace
 
-_ETA = 3  # of the steps at which the curves of earlier trials are looked at
+_ETA = 3  # ratio of the steps at which the curves of earlier trials are read
 
 
 def gather(
@@ -42,24 +42,24 @@ def gather(
     metrics: Sequence[str],
     directions: tuple[Direction | None, ...],
 ) -> tuple[Earlier, str, tuple[Direction | None, ...]]:
-    """What earlier runs observed, as far as it is of use in a new one.
+    """Collect the observations of earlier runs that a new run can use.
 
-    Of each trial, what it was worth is taken, and its results at steps of 1, 3, 9, ... of a full training
-    (``max_budget`` divided by powers of 3), so that what was stopped can be compared with what was not. Its
-    configuration must be one of the new space: parameters that this lacks are dropped, and its constants stand,
-    since they say what is trained (a data set, say) rather than what is searched.
+    From each trial its value is taken, and its results at ``max_budget`` divided by powers of 3, so that stopped trials
+    can be compared with others. Its configuration must fit into the new space. Parameters that are not in the new space
+    are dropped. Constants have their new value, since they describe what is trained (such as a data set) rather than
+    what is searched.
 
     Args:
-        warm_start: Results of earlier runs, or their folders; these may be URLs.
-        space: The new run's.
-        metrics: The new run's, if they are known.
-        directions: The new run's; None where it is not known yet.
+        warm_start: Results of earlier runs, or paths or URLs of their folders.
+        space: Search space of the new run.
+        metrics: Metrics of the new run, if they are known.
+        directions: Directions of the new run. None if not known yet.
 
     Returns:
-        The observations, and a line for people that says of how many trials they are.
+        The observations, a line for the user about the number of trials, and the directions.
 
     Raises:
-        ConfigError: A run is none, had other metrics or directions, or has nothing of use.
+        ConfigError: An item is not a run, had other metrics or directions, or has no usable trial.
         JournalError: A run's journal is damaged.
     """
     from maggy_like.results.runs import replay
@@ -70,7 +70,7 @@ def gather(
         study = replay(contents, _Replayed()).study
         before = study.objectives.directions
         if directions == (None,) and len(before) == 1:
-            directions = before  # the first run that it learns from says it
+            directions = before  # those of the first earlier run
         _check_objectives(name, contents.header, study, metrics, directions)
         observations, note = _adopt(name, study, space)
         earlier.append(observations)
@@ -81,22 +81,22 @@ def gather(
 def recorded(
     journal: str, warm_start: Sequence[Result | str | Path], space: SearchSpace
 ) -> tuple[Earlier, tuple[Direction | None, ...]]:
-    """What a run that is to be resumed knew of earlier ones when it began, and its directions; its journal has it.
+    """Read from a run's journal what it learned from earlier runs when it began, and its directions.
 
     Args:
-        journal: The folder of its journal.
-        warm_start: What it is given now, which must be the same runs; they may have gone on, or be gone.
-        space: Its search space.
+        journal: Folder of the journal.
+        warm_start: The given earlier runs, which must be the same. They may have continued, or be deleted.
+        space: Search space of the run.
 
     Raises:
-        ConfigError: It began without, and is now given some; or with others.
+        ConfigError: The run began without earlier runs, or with other ones.
         JournalError: The journal's header is damaged, or it cannot be read.
     """
     backend = backend_of(journal)
     with reading(backend):
         exists = backend.exists()
     if not exists:
-        return (), ()  # the journal's opening tells of it
+        return (), ()  # open_journal reports it
     header = read_header(backend)
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out")
@@ -110,7 +110,7 @@ def recorded(
 
 
 def _is_same(earlier: Earlier, warm_start: Sequence[Result | str | Path], space: SearchSpace) -> bool:
-    """Whether runs are those that were observed earlier, as far as they are still there."""
+    """Return whether the runs are those of the observations, as far as they still exist."""
     for run in listed("warm_start", warm_start, "runs"):
         _check_type(run)
     try:
@@ -126,7 +126,7 @@ def _trials(run: tuple[Observation, ...]) -> dict[int, str]:
 
 
 def _read(run: Result | str | Path) -> tuple[str, Contents]:
-    """A run's name, and what its journal holds."""
+    """Read the name of a run and the contents of its journal."""
     from maggy_like.results.runs import find_run
 
     _check_type(run)
@@ -143,11 +143,11 @@ def _folder(run: Result | str | Path) -> str:
 
 def _check_type(run: Result | str | Path) -> None:
     if not isinstance(run, Result | str | Path):
-        raise ConfigError(f"warm_start takes results of lagom and folders of runs, got {short(run)}")
+        raise ConfigError(f"warm_start must contain results or folders of runs, got {short(run)}; use [result]")
 
 
 class _Rungs(Scheduler):
-    """Has each trial observed at the same steps, whatever decided about it."""
+    """Observes all trials at the same steps."""
 
     def __init__(self, max_budget: int) -> None:
         self._grant = Grant(max_budget, tuple(rung_levels(max_budget, 1, _ETA)[:-1]))
@@ -173,13 +173,13 @@ def _check_objectives(
     for what, known, given in (("direction", study.objectives.directions, directions), ("metric", before, metrics)):
         if known and given and list(known) != list(given):
             raise ConfigError(
-                f"warm_start: the run {name!r} was of {what}={', '.join(map(str, known))!r}, this one is of "
+                f"warm_start: the run {name!r} has {what}={', '.join(map(str, known))!r}, and this one has "
                 f"{', '.join(map(str, given))!r}; leave warm_start out"
             )
 
 
 def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observation, ...], str]:
-    """A run's observations in the new space, and how many trials they are of."""
+    """Return a run's observations in the new space, and a line about the number of trials."""
     found: dict[tuple[int, int], Observation] = {}  # the newest of each trial and step
     for update in study.take_updates():
         if isinstance(update, Observation):
@@ -202,20 +202,20 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
     if not configs:
         has_new = any(parameter not in study.problem.space.domains for parameter in space.domains)
         raise ConfigError(
-            f"warm_start: none of the {n_trials} trials of {name!r} is of use here: {reason.partition(';')[0]}; "
+            f"warm_start: none of the {n_trials} trials of {name!r} can be used: {reason.partition(';')[0]}; "
             f"{'leave warm_start out' if has_new else 'let the spaces overlap'}"
         )
     valid = (seen for seen in found.values() if seen.trial in configs)
     observations = tuple(msgspec.structs.replace(seen, config=configs[seen.trial]) for seen in valid)
-    note = f"{len(configs)} of {n_trials} trials of {name!r} are of use"
+    note = f"{len(configs)} of {n_trials} trials of {name!r} can be used"
     return observations, f"{note} (the first that is not: {reason})" if reason else note
 
 
 def _translated(config: Mapping[str, Any], old: SearchSpace, new: SearchSpace) -> Config:
-    """A configuration of the space ``old`` in the space ``new``.
+    """Translate a configuration of the space ``old`` to the space ``new``.
 
     Raises:
-        SearchSpaceError: It has none there.
+        SearchSpaceError: It does not fit into the new space.
     """
     made: Config = {}
     for name in new.parents_first:

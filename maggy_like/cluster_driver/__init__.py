@@ -1,1 +1,1 @@
-"""The driver in a task of the Spark application, and clients that follow its journal."""
+"""The driver in a task of the Spark application, and clients that follow its files."""

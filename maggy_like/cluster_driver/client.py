@@ -1,4 +1,4 @@
-"""A run whose driver is a task of the application: launched, followed, stopped."""
+"""The client of a run whose driver is a task of the application: it launches, follows and stops the run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import secrets
 import time
 
 from maggy_like.cluster_driver.driver import Plan
-from maggy_like.cluster_driver.error_records import from_record
-from maggy_like.cluster_driver.follow import Follower
-from maggy_like.cluster_driver.keys import Keys
-from maggy_like.cluster_driver.log_lines import LogLineReader
-from maggy_like.cluster_driver.slots import DriverHost, SlotsBesideDriver
-from maggy_like.cluster_driver.watcher import Watcher
-from maggy_like.driver.gang_size import gang_size, size_hints
-from maggy_like.driver.interrupts import interrupts_to
+from maggy_like.cluster_driver.follow import Follower, LogLineReader
+from maggy_like.cluster_driver.tasks import DriverHost, Keys, WorkerSlots, from_record
+from maggy_like.cluster_driver.watch import Watcher
+from maggy_like.driver.monitor import interrupts_to
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
+from maggy_like.driver.settings import Outcome, RunSpec, count_workers, size_hints
 from maggy_like.driver.supervisor import JOIN_PATIENCE
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
@@ -28,13 +24,13 @@ from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopReq
 from maggy_like.storage.journal import Journal, RunStatus, backend_of
 
 POLL = 0.1
-"""Seconds between two looks at the job, and two pictures."""
+"""Seconds between two checks of the job, and two snapshots."""
 
 END_PATIENCE = 30.0
-"""Seconds that a job gets to end once its run has."""
+"""Seconds that a job gets to end after its run."""
 
 CANCEL_PATIENCE = 15.0
-"""Seconds that a job gets to end once it was cancelled."""
+"""Seconds that a job gets to end after it was cancelled."""
 
 
 def require_driver_host(engine: Engine) -> DriverHost:
@@ -46,32 +42,32 @@ def require_driver_host(engine: Engine) -> DriverHost:
     if not isinstance(engine, DriverHost):
         raise ConfigError(
             f"driver='cluster' needs a Spark session, and engine={engine.name!r} has none; "
-            "pass engine='spark', or leave driver out"
+            "use engine='spark', or leave driver out"
         )
     return engine
 
 
 def execute_in_cluster(spec: RunSpec) -> Outcome:
-    """Execute a run whose driver is one of the application's tasks, and follow it to its end.
+    """Execute a run with its driver in a task of the application, and follow it until its end.
 
     Raises:
-        EngineError: The engine cannot provide driver and workers.
-        JournalError: The run's files are in use, damaged, or of another search.
+        EngineError: The engine cannot provide the driver and the workers.
+        JournalError: The run's files are in use, damaged, or those of another search.
         UserError: The optimizer or the configuration cannot be used.
     """
     settings, host = spec.settings, require_driver_host(spec.engine)
     check_reach(settings, spec.engine)
-    capacity = SlotsBesideDriver(host)
-    size = gang_size(settings, capacity)
+    capacity = WorkerSlots(host)
+    size = count_workers(settings, capacity)
     started = time.monotonic()
     run_id = secrets.token_hex(8)
-    # The journal is begun here, so that its errors are raised before anything starts; the driver resumes it.
+    # The journal begins here, so that its errors are raised before anything starts. The driver resumes it.
     journal, warnings = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
         files = ControlFiles(settings.paths.journal)
         files.clear(run_id)
         follower = Follower(backend_of(settings.paths.journal))
-        follower.look()  # callbacks get what is new from here on
+        follower.look()  # callbacks receive only later events
     finally:
         journal.close()
     server = new_key_pair()
@@ -88,17 +84,17 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
 
 
 def _pickled(plan: Plan) -> bytes:
-    """The plan as bytes.
+    """Pickle the plan.
 
     Raises:
-        ConfigError: It holds something that cannot be sent.
+        ConfigError: It has something that cannot be sent.
     """
     try:
         return dumps(plan)
     except Exception as error:
         raise ConfigError(
-            f"the search cannot be sent to a task of the application ({type(error).__name__}: {error}); keep plain "
-            "values and functions in the optimizer, the search space and failures, or use driver='client'"
+            f"the search cannot be sent to a task of the application ({type(error).__name__}: {error}); use plain "
+            "values and functions in the optimizer, the search space and failures, or driver='client'"
         ) from error
 
 
@@ -106,7 +102,7 @@ class _Client:
     """Follows one run.
 
     Attributes:
-        run: Its job, once there is one.
+        run: Its job, once it is launched.
     """
 
     run: EngineRun
@@ -117,7 +113,7 @@ class _Client:
         self._files = files
         self._follower = follower
         self._started = started
-        self._wanted: Ending | None = None  # the ending that was asked for in this process
+        self._wanted: Ending | None = None  # the ending that this process requested
         self._asked = self._hurried = self._gave_up = False
         base = first_snapshot(spec.settings)
         self.watcher = Watcher(
@@ -125,19 +121,19 @@ class _Client:
         )
 
     def interrupted(self, count: int) -> None:
-        """Ctrl-C or SIGTERM: the first stops the search, the second cancels the job."""
+        """Stop the search after the first Ctrl-C or SIGTERM, and cancel the job after the second."""
         self._wanted = self._wanted or Ending.INTERRUPTED
         self._hurried |= count > 1
 
     def stopped(self) -> None:
-        """Another thread stops the search."""
+        """Stop the search for another thread."""
         self._wanted = self._wanted or Ending.STOPPED
 
     def _stopped_by_callback(self, error: BaseException) -> None:
         self._wanted = self._wanted or Ending.INTERRUPTED
 
     def until_done(self) -> Outcome:
-        """Follow the run to its end."""
+        """Follow the run until its end."""
         settings = self._spec.settings
         files, optimizer = settings.files, settings.search.optimizer.describe()
         self.watcher.callbacks.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
@@ -152,7 +148,7 @@ class _Client:
         return self._outcome(reason)
 
     def _await_end(self) -> str:
-        """Show the run until its job has ended; why that did, if not with the run."""
+        """Show the run until its job has ended. Return why the job ended, if it ended without the run."""
         waiting = f"still waiting for engine={self._spec.engine.name!r} to start the driver"
         while (reason := self.run.poll()) is None and not (self._follower.ended or self._gave_up):
             self.watcher.look()
@@ -170,7 +166,7 @@ class _Client:
         return reason
 
     def _await_job(self) -> None:
-        """The run has ended, and its job is about to."""
+        """Wait for the end of the job after that of the run."""
         deadline = time.monotonic() + END_PATIENCE
         while not self.run.wait(POLL) and time.monotonic() < deadline and not self._hurried:
             self.watcher.look()
@@ -178,34 +174,34 @@ class _Client:
             self.run.cancel()
 
     def _pass_on_stop(self) -> None:
-        """Ask the driver to stop if that was asked for here; a job whose driver has not begun is cancelled."""
+        """Pass a stop request on to the driver, or cancel a job whose driver has not started."""
         if self._wanted and not self._asked:
             self._asked = True
             try:
                 self._files.ask_to_stop(StopRequestRecord(self._run_id, self._wanted))
-            except Exception as error:  # of whatever file system it is
+            except Exception as error:  # of any file system
                 self.watcher.say(f"the driver cannot be asked to stop: {error!r}")
                 self._hurried = True
         if self._hurried or (self._asked and not self._may_have_begun()):
             self.run.cancel()
             if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
                 self._gave_up = True
-                warning = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may go on"
+                warning = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may continue"
                 self.watcher.say(warning)
 
     def _driver(self) -> DriverRecord | None:
-        """Where the driver is, once it has said so."""
+        """Return the driver's record, once it is written."""
         try:
             record = self._files.driver()
-        except Exception:  # of whatever file system it is
+        except Exception:  # of any file system
             return None
         return record if record is not None and record.run == self._run_id else None
 
     def _may_have_begun(self) -> bool:
-        """Whether the driver has begun, as far as is known: where the file system does not serve, nothing is."""
+        """Return whether the driver may have started. Without an answer of the file system it may have."""
         try:
             record = self._files.driver()
-        except Exception:  # of whatever file system it is
+        except Exception:  # of any file system
             return True
         return record is not None and record.run == self._run_id
 
@@ -219,17 +215,17 @@ class _Client:
         ending = self._wanted or (Ending.CANCELLED if self.run.stopped_by else Ending.ERROR)
         if ending is Ending.ERROR and error is None:
             error = EngineError(reason or "the Spark job ended before the search did")
-            error.add_note(f"the run's files are in {self._spec.settings.paths.directory}; resume=True goes on with it")
+            error.add_note(f"the run's files are in {self._spec.settings.paths.directory}; use resume=True to continue")
         if not self._hurried:
             self._record(ending, seconds)
         return Outcome(machine, ending, seconds, error)
 
     def _record(self, ending: Ending, seconds: float) -> None:
-        """Record in the journal how the run ended, where its driver could not."""
+        """Record in the journal how the run ended, if its driver could not."""
         backend = backend_of(self._spec.settings.paths.journal)
-        with contextlib.suppress(JournalError, OSError):  # another driver has resumed it, or the store does not answer
+        with contextlib.suppress(JournalError, OSError):  # another driver has resumed it, or the store fails
             if ending is Ending.ERROR and backend.is_held():
-                return  # it may be this client alone that was cut off
+                return  # perhaps only this client was cut off
             journal = Journal(backend, self._run_id)
             try:
                 journal.read()

@@ -1,4 +1,4 @@
-"""What the driver's task runs: the same driver as in a client's process, and its server."""
+"""The task of the driver. It runs the same driver and server as a client's process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from maggy_like.cluster_driver.error_records import folder_not_seen, to_record
-from maggy_like.cluster_driver.log_lines import LogLineWriter
-from maggy_like.cluster_driver.slots import SiblingEngine
+from maggy_like.cluster_driver.follow import LogLineWriter
+from maggy_like.cluster_driver.tasks import SiblingEngine, folder_not_seen, to_record
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.run_spec import Outcome, RunSpec
 from maggy_like.driver.runner import Site, execute
-from maggy_like.driver.settings import Settings
+from maggy_like.driver.settings import Outcome, RunSpec, Settings
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
@@ -25,10 +23,10 @@ from maggy_like.rpc.server import Server
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 
 LOCK_PATIENCE = 60.0
-"""Seconds that the process of a lost attempt gets to end where it holds a lock on a shared folder."""
+"""Seconds that the process of a lost attempt gets to release its lock on a shared folder."""
 
 STOP_LOOK = 1.0
-"""Seconds between two looks for a client's wish to stop."""
+"""Seconds between two checks for a stop request of a client."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,12 @@ class Plan:
     """The data of the driver's task.
 
     Attributes:
-        settings: Those of the run, which has begun: its journal is resumed.
-        size: How many workers there are.
-        server: The server's key pair.
-        public: The public keys of each worker's incarnations, by worker index.
+        settings: Settings of the run. The client has begun its journal, which the driver resumes.
+        size: Number of workers.
+        server: Key pair of the server.
+        public: Public keys of each worker's incarnations, by worker index.
         engine: Name of the engine.
-        ports: Of which the server takes one.
+        ports: Ports of which the server takes one.
     """
 
     settings: Settings
@@ -53,12 +51,13 @@ class Plan:
 
 
 def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
-    """Drive the run until its end, and record that for the clients.
+    """Drive the run until its end, and record the end for the clients.
 
     Args:
-        task: The workers' task, without the driver's address.
-        attempt: Spark's attempt number of this task. A later one goes on where the journal of the one before ends.
-        host: This machine's address, as the workers reach it.
+        plan: Data of this task.
+        task: Task of the workers, without the driver's address.
+        attempt: Spark's attempt number of this task. A later attempt continues from the end of the journal.
+        host: Address of this machine, as the workers reach it.
 
     Raises:
         StoreError: The journal cannot be read or written now; another attempt may succeed.
@@ -77,7 +76,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
     settings = replace(
         plan.settings,
         files=replace(plan.settings.files, resume=True),
-        gang=replace(plan.settings.gang, workers=plan.size),
+        size=replace(plan.settings.size, workers=plan.size),
         limits=replace(plan.settings.limits, timeout=left),
         hints=(),
     )
@@ -92,12 +91,12 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         raise error
     newest = files.driver()
     if newest is not None and newest.run == record.run and newest.attempt > attempt:
-        raise EngineError(f"attempt {newest.attempt} at the driver's task has taken over from attempt {attempt}")
+        raise EngineError(f"attempt {newest.attempt} of the driver's task has taken over from attempt {attempt}")
     files.publish(msgspec.structs.replace(record, is_over=True, error=None if error is None else to_record(error)))
 
 
 class _DriverTask:
-    """Runs the driver in this task, and a thread that looks for stop requests."""
+    """Runs the driver in this task, and a thread that checks for stop requests."""
 
     def __init__(self, plan: Plan, task: WorkerTask, files: ControlFiles, record: DriverRecord, host: str) -> None:
         self._plan = plan
@@ -127,14 +126,14 @@ class _DriverTask:
             self._task.run_id,
             server=self._open_server,
             task=lambda server: msgspec.structs.replace(self._task, address=server.address, ipv6=server.is_ipv6),
-            admit=lambda server, worker: (b"", b""),  # they have their keys
+            admit=lambda server, worker: (b"", b""),  # the workers have their keys
             begun=self._begun,
         )
         deadline = time.monotonic() + LOCK_PATIENCE * (self._record.attempt > 0)
         while True:
             try:
                 return execute(spec, site)
-            except JournalError:  # a lock of the attempt before, which is dying
+            except JournalError:  # the lock of the previous attempt, whose process is ending
                 if self._thread is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(STOP_LOOK)
@@ -153,7 +152,7 @@ class _DriverTask:
 
     def _look_for_stop(self, driver: Driver) -> None:
         while not self._over.wait(STOP_LOOK):
-            with contextlib.suppress(Exception):  # of whatever file system it is: the next look may succeed
+            with contextlib.suppress(Exception):  # of any file system: the next check may succeed
                 if (reason := self._files.stop_wanted(self._task.run_id)) is not None:
                     driver.post(StopRequested(reason))
                     return

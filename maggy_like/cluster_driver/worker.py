@@ -1,4 +1,4 @@
-"""The task of a worker: an agent, and another one where the driver was lost and started again elsewhere."""
+"""The task of a worker: an agent, and another one if the driver was lost and restarted elsewhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from maggy_like.cluster_driver.error_records import folder_not_seen
-from maggy_like.cluster_driver.keys import Keys
+from maggy_like.cluster_driver.tasks import Keys, folder_not_seen
 from maggy_like.errors import EngineError, WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
@@ -23,28 +22,28 @@ FIRST_PATIENCE = 600.0
 """Seconds that the driver's task gets to start."""
 
 NEXT_PATIENCE = 60.0
-"""Seconds that a lost driver gets to start again elsewhere; then the last of the workers leaves its slot to it."""
+"""Seconds that a lost driver gets to restart elsewhere. Then the last worker leaves its slot to the driver."""
 
 STAGGER = 15.0
-"""Seconds more for each worker before that one: one slot is enough."""
+"""Additional seconds for each worker before the last one, since one slot is enough."""
 
 LOOK = 1.0
-"""Seconds between two looks for the driver's address."""
+"""Seconds between two reads of the driver's address."""
 
 SILENCE = 5.0
-"""Seconds without a message from the driver after which it is looked for elsewhere."""
+"""Seconds without a message from the driver after which its address is read again."""
 
 
 def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, site: WorkerContext) -> None:
-    """Serve the run until it is over.
+    """Serve the run until its end.
 
     Args:
-        task: What the run is, without the driver's address.
-        index: The worker's index in the gang.
-        size: How many workers there are.
+        task: Task of all workers, without the driver's address.
+        index: Index of the worker.
+        size: Number of workers.
         attempt: Spark's attempt number of this task.
-        keys: The worker's key pairs.
-        journal: The folder of the run's journal, in which the driver says where it is.
+        keys: Key pairs of the worker.
+        journal: Folder of the run's journal, where the driver records its address.
         site: Host and accelerators.
 
     Raises:
@@ -59,18 +58,18 @@ def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, jou
         if record is None and address:
             return  # the driver's task may be waiting for a slot
         if record is None:
-            raise EngineError(f"the driver's task has not told its address within {FIRST_PATIENCE:g} s")
+            raise EngineError(f"the driver's task has not recorded its address within {FIRST_PATIENCE:g} s")
         if record.is_over:
             return
         address = record.address
         context = WorkerContext(index, incarnation, site.host, pair, site.accelerators)
         if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, files):
             return
-    raise EngineError(f"worker {index} has lost its driver too often")
+    raise EngineError(f"worker {index} has lost its driver too often; use resume=True to continue")
 
 
 def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) -> bool:
-    """Serve the driver at ``task.address``; whether the driver said that the run is over."""
+    """Serve the driver at ``task.address``, and return whether the driver dismissed the worker."""
     lifeline, launcher = os.pipe()
     try:
         try:
@@ -78,7 +77,7 @@ def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) ->
         except BaseException:
             os.close(launcher)  # else the watch closes it
             raise
-        # A driver that cannot be reached may be gone: it is looked for elsewhere.
+        # A driver that cannot be reached may have been restarted elsewhere.
         with _ended_with_driver(agent, task, files, launcher), contextlib.suppress(WorkerError):
             agent.run()
         return agent.was_dismissed
@@ -87,10 +86,13 @@ def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) ->
 
 
 def find_driver(files: ControlFiles, run: str, lost: str, patience: float) -> DriverRecord | None:
-    """Where the driver is; None if it does not say so in time.
+    """Return the driver's record. None if there is none in time.
 
     Args:
-        lost: An address that did not answer. It counts again once it does: the network may have been at fault.
+        files: Control files of the run.
+        run: Identifier of the run.
+        lost: Address that did not answer. It counts again once it answers, since the network may have failed.
+        patience: Seconds to wait at most.
     """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < patience:
@@ -102,7 +104,7 @@ def find_driver(files: ControlFiles, run: str, lost: str, patience: float) -> Dr
 
 
 def _answers(address: str) -> bool:
-    """Whether anybody listens at a ZeroMQ address."""
+    """Return whether a process listens at a ZeroMQ address."""
     where = urlsplit(address)
     with contextlib.suppress(OSError), socket.create_connection((where.hostname or "", where.port or 0), timeout=2.0):
         return True
@@ -111,7 +113,7 @@ def _answers(address: str) -> bool:
 
 @contextlib.contextmanager
 def _ended_with_driver(agent: Agent, task: WorkerTask, files: ControlFiles, launcher: int) -> Iterator[None]:
-    """End the agent as soon as its driver is known to be elsewhere, or the run to be over."""
+    """End the agent as soon as the record has another driver, or the end of the run."""
     over = threading.Event()
 
     def watch() -> None:
@@ -131,7 +133,7 @@ def _ended_with_driver(agent: Agent, task: WorkerTask, files: ControlFiles, laun
 
 
 def _look(files: ControlFiles, run: str) -> DriverRecord | None:
-    """The driver's record, if it is of this call of ``lagom``, and the file system serves just now."""
+    """Return the driver's record if it is that of this call of ``lagom`` and can be read now."""
     with contextlib.suppress(Exception):
         record = files.driver()
         if record is not None and record.run == run:

@@ -1,4 +1,4 @@
-"""``maggy-like``: runs at the command line, by their folder alone."""
+"""``maggy-like``: the command line, for runs in their folders and for scripts."""
 
 from __future__ import annotations
 

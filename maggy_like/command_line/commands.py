@@ -1,4 +1,4 @@
-"""What each command of ``maggy-like`` does; a function's name is the command's, and ``_command``."""
+"""The commands of ``maggy-like``. ``list_command`` is the function of ``list``, and so on."""
 
 from __future__ import annotations
 
@@ -7,28 +7,142 @@ import math
 import os
 import runpy
 import sys
+import time
 import traceback
 from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from maggy_like.api.list_runs import list_runs
-from maggy_like.api.load_run import load_run
-from maggy_like.api.run_script import run_script
-from maggy_like.command_line.follow import follow_log
+from maggy_like.api.run import run_script
+from maggy_like.api.saved_runs import list_runs, load_run
+from maggy_like.cluster_driver.follow import Follower
 from maggy_like.display.text import clean, config_text, number
 from maggy_like.errors import MaggyError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
+from maggy_like.results.data import log_urls, reading_log, written
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
-from maggy_like.results.text_table import aligned
+from maggy_like.results.tables import aligned
 from maggy_like.storage.file_systems import open_url
+from maggy_like.storage.journal import backend_of
+from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.script import read_script
 from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas
+
+LOOK = 0.5
+"""Seconds between two reads of the log and the journal."""
+
+MOST_COMPARED = 4096
+"""Bytes of the last line that are read again, to check that it has not changed."""
+
+_OVER = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
+
+
+def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable[[str], None]) -> None:
+    """Show what a trial prints until it, or its run, has ended.
+
+    Args:
+        result: Result of the run.
+        trial: Number of the trial.
+        rank: Rank of the worker.
+        first: Number of existing lines to show first.
+        show: Takes each whole line.
+
+    Raises:
+        UserError: The log cannot be read.
+        JournalError: The journal cannot be read.
+    """
+    backend, paths = backend_of(str(result.directory)), RunPaths(result.directory, result.store)
+    follower, log = Follower(backend), LogTail(paths, trial, rank)
+    is_first, is_over = True, False
+    while not is_over:
+        if not is_first:
+            time.sleep(LOOK)
+        is_held = backend.is_held()  # first: so everything that it writes until its end is read
+        follower.look()
+        known = next(it for it in follower.machine.study.trials if it.id == trial)
+        is_over = known.state in _OVER or follower.ended is not None or not is_held
+        lines = log.look(known.attempt, is_over=is_over)
+        for line in lines[max(0, len(lines) - first) :] if is_first else lines:
+            show(line)
+        is_first = False
+
+
+class LogTail:
+    """Reads the lines that were added to the log files of a trial's worker since the last read.
+
+    Args:
+        paths: Paths of the run.
+        trial: Number of the trial.
+        rank: Rank of the worker.
+    """
+
+    def __init__(self, paths: RunPaths, trial: int, rank: int) -> None:
+        self._paths = paths
+        self._trial = trial
+        self._rank = rank
+        self._files: dict[str, _File] = {}
+
+    def look(self, attempts: int, *, is_over: bool) -> list[str]:
+        """Return the new lines, and the first time all lines.
+
+        Args:
+            attempts: Number of attempts of the trial.
+            is_over: Whether no more lines come, so that an incomplete one counts, too.
+
+        Raises:
+            UserError: A file system cannot be read.
+        """
+        new: list[tuple[float, list[bytes]]] = []
+        for url in log_urls(self._paths, self._trial, self._rank, attempts):
+            fs, path = open_url(url)
+            with reading_log(path):
+                if lines := self._files.setdefault(url, _File()).take(fs, path, is_over=is_over):
+                    new.append((written(fs, path), lines))
+        new.sort(key=lambda part: part[0])
+        return [line.decode(errors="replace") for _, lines in new for line in lines]
+
+
+class _File:
+    """Position in a log file."""
+
+    def __init__(self) -> None:
+        self._count = 0  # lines
+        self._end = 0  # end of the last line
+        self._last = b""  # the last line, or the end of it
+
+    def take(self, fs: Any, path: str, *, is_over: bool) -> list[bytes]:
+        """Return the new whole lines.
+
+        A redrawn line may replace earlier lines. Then the whole file is read, and lines are counted.
+        """
+        fs.invalidate_cache()
+        size = fs.size(path)
+        start = self._end - len(self._last)
+        data = fs.cat_file(path, start=start, end=size) if size > start else b""
+        if data.startswith(self._last):
+            lines = _lines(data[len(self._last) :], is_over=is_over)
+            self._end += sum(map(len, lines))
+        else:
+            known = _lines(fs.cat_file(path), is_over=is_over)
+            lines, self._end = known[self._count :], sum(map(len, known))
+            self._last = known[-1][-MOST_COMPARED:] if known else b""
+        self._count += len(lines)
+        if lines:
+            self._last = lines[-1][-MOST_COMPARED:]
+        return lines
+
+
+def _lines(data: bytes, *, is_over: bool) -> list[bytes]:
+    lines = data.splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n") and not is_over:
+        lines.pop()  # still being written
+    return lines
+
 
 _LONGEST = 80  # characters of a configuration
 
@@ -40,18 +154,18 @@ def list_command(given: Namespace) -> None:
         if _is_run(given.directory):
             raise UserError(f"{given.directory!r} is a run, not a folder of runs; use maggy-like show")
         raise UserError(
-            f"there are no runs in {given.directory!r}; pass the folder of runs: what directory= was, or maggy_runs of "
-            "the folder in which the program ran"
+            f"there are no runs in {given.directory!r}; use the folder of runs: the value of directory=, or maggy_runs "
+            "in the working folder of the program"
         )
     print(runs)
 
 
 def show_command(given: Namespace) -> None:
-    """Print what a run found, and its best trials or its story."""
+    """Print the result of a run, and its best trials or its decision log."""
     result = load_run(given.run)
     print(result)
-    if given.story:
-        print("", *result.story(), sep="\n")
+    if given.decision_log:
+        print("", *result.decision_log(), sep="\n")
         return
     rows = [_cells(trial) for trial in _ranked(result)[: given.trials]]
     if rows:
@@ -62,24 +176,24 @@ def show_command(given: Namespace) -> None:
 
 
 def tail_command(given: Namespace) -> None:
-    """Print the newest lines of a trial, or of those that run."""
+    """Print the newest lines of a trial, or of all running trials."""
     result = load_run(given.run)
     known = [*result.trials, *([] if result.training is None else [result.training.trial])]
     if given.trial is not None:
         chosen = [trial for trial in known if trial.id == given.trial]
         if not chosen:
-            raise UserError(f"there is no trial {given.trial} among the {len(known)} of the run {given.run!r}")
+            raise UserError(f"TRIAL must be one of the {len(known)} trials of {given.run!r}, got {given.trial}")
     else:
         begun = [trial for trial in known if trial.attempt]
         chosen = [trial for trial in begun if trial.state is TrialState.RUNNING] or begun[-1:]
     if given.follow and len(chosen) > 1:
         numbers = ", ".join(str(trial.id) for trial in chosen)
         raise UserError(
-            f"--follow goes on with one trial, and these run: {numbers}; name one, or use maggy-like watch {given.run}"
+            f"--follow follows one trial, and {numbers} are running; pass one, or use maggy-like watch {given.run}"
         )
     if lacking := [trial for trial in chosen if given.rank >= trial.world_size]:
         trial = lacking[0]
-        raise UserError(f"trial {trial.id} has no rank {given.rank}; its last one is {trial.world_size - 1}")
+        raise UserError(f"--rank must be at most {trial.world_size - 1} for trial {trial.id}, got {given.rank}")
     for trial in chosen:
         if given.trial is None:
             print(f"==> trial {trial.id} ({trial.state.value}) <==", flush=True)
@@ -89,21 +203,21 @@ def tail_command(given: Namespace) -> None:
             for line in result.log(trial.id, given.rank).splitlines()[-given.lines :]:
                 _print_line(line)
     if not chosen:
-        print("no trial has begun")
+        print("no trial has started")
 
 
 def watch_command(given: Namespace) -> None:
-    """Show a run until it ends; what it found then."""
+    """Show a run until it ends, then its result."""
     result = load_run(given.run)
-    if result.ending in (Ending.RUNNING, Ending.KILLED):  # Spark may be about to start its driver again
+    if result.ending in (Ending.RUNNING, Ending.KILLED):  # Spark may be about to restart its driver
         result = result.watch(progress="plain" if given.plain else True)
     print(result)
     if result.ending is Ending.RUNNING:
-        raise KeyboardInterrupt  # it has ended the watching
+        raise KeyboardInterrupt  # Ctrl-C has ended the watching
 
 
 def report_command(given: Namespace) -> None:
-    """Write the page of a run."""
+    """Write the report of a run."""
     result = load_run(given.run)
     target = _target(given, f"{result.name}.html")
     result.report(target)
@@ -124,7 +238,7 @@ def export_command(given: Namespace) -> None:
     write = table.to_csv if given.format == "csv" else _with_types(table).to_parquet
     try:
         write(target, index=False)
-    except Exception as error:  # of whatever file system it is
+    except Exception as error:  # of any file system
         raise UserError(f"{target!r} cannot be written ({error}); pass another --output") from error
     print(f"{len(table)} {'measurements' if given.curves else 'trials'} are in {target}")
 
@@ -168,15 +282,15 @@ def _function_of(spelled: str) -> Callable[..., Any]:
 def run_command(given: Namespace) -> None:
     """Run a script on the processes of this machine, or on tasks of Spark."""
     if (given.resume or given.overwrite) and given.name is None:
-        option, what = ("--resume", "goes on with") if given.resume else ("--overwrite", "deletes")
-        raise UserError(f"{option} {what} a run by its name; add --name NAME (maggy-like list has the names)")
+        option, what = ("--resume", "continues") if given.resume else ("--overwrite", "deletes")
+        raise UserError(f"{option} {what} a run by its name; add --name NAME (see maggy-like list)")
     engine = "local"
     with contextlib.ExitStack() as stack:
         if given.spark is not None:
             require("pyspark", "--spark")
             from maggy_like.spark.session import spark_session
 
-            read_script(given.script)  # mistakes are told before Java starts
+            read_script(given.script)  # its errors are raised before Java starts
             engine = "spark"
             stack.callback(spark_session(given.spark).stop)
         run_script(
@@ -201,7 +315,7 @@ def _is_run(folder: str) -> bool:
 
 def _export_to_optuna(result: Result, given: Namespace) -> None:
     if given.curves or given.force:
-        raise UserError("--format optuna has trials and their curves together, and replaces no study; leave "
+        raise UserError("--format optuna exports trials with their curves, and never replaces a study; leave "
                         f"--{'curves' if given.curves else 'force'} out")  # fmt: skip
     require("optuna", "--format optuna")
     storage = given.output or f"{result.name}.db"
@@ -210,21 +324,21 @@ def _export_to_optuna(result: Result, given: Namespace) -> None:
         study = result.to_optuna(storage)
     except UserError as error:
         raise UserError(f"{storage} has a study {result.name!r} already; pass another --output") from error
-    except Exception as error:  # of whatever database it is
+    except Exception as error:  # of any database
         said = str(error).partition("\n")[0]
         raise UserError(f"Optuna cannot open the storage {storage} ({said}); pass another --output") from error
     print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {storage}")
 
 
 def _target(given: Namespace, default: str) -> str:
-    """The file to write.
+    """Return the file to write.
 
     Raises:
-        UserError: It is there already, or a folder.
+        UserError: The file exists already, or is a folder.
     """
     target = str(given.output or default)
     exists = is_folder = False
-    with contextlib.suppress(Exception):  # of whatever file system it is: writing to it says what is wrong
+    with contextlib.suppress(Exception):  # of any file system: the error of writing has the reason
         fs, path = open_url(target)
         exists, is_folder = fs.exists(path), fs.isdir(path)
     if is_folder:
@@ -235,7 +349,7 @@ def _target(given: Namespace, default: str) -> str:
 
 
 def _with_types(table: pandas.DataFrame) -> pandas.DataFrame:
-    """The table as Parquet can keep it: text where the values of a column have no type in common."""
+    """Return the table as Parquet can store it: columns of mixed types become text."""
     import pyarrow
 
     for name in table.columns:
@@ -251,7 +365,7 @@ def _print_line(line: str) -> None:
 
 
 def _ranked(result: Result) -> list[Trial]:
-    """The Pareto set first where there is one, else the best; those without a value last."""
+    """Return the trials, with the Pareto set or the best ones first, and those without a value last."""
     chosen = {trial.id for trial in result.pareto}
     sign = 1.0 if result.direction == "min" else -1.0
 

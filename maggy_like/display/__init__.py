@@ -1,4 +1,4 @@
-"""What people see of a running search: a notebook cell, a terminal, plain lines or nothing."""
+"""Displays of a running search: a notebook cell, a terminal, plain lines or nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class SilentDisplay:
-    """Shows nothing; at the end it logs what must not be missed."""
+    """Shows nothing. At the end it logs a warning about a guessed direction."""
 
     def start(self, snapshot: Snapshot) -> None:
         pass
@@ -35,29 +35,29 @@ class SilentDisplay:
 
 
 def check_progress(progress: Any) -> None:
-    """Check that there is a display of that name.
+    """Check that there is such a display.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such display.
     """
     if not isinstance(progress, bool) and (not isinstance(progress, str) or progress not in _DISPLAYS):
         near = difflib.get_close_matches(progress, _DISPLAYS, n=1) if isinstance(progress, str) else ()
-        hint = f"did you mean {near[0]!r}?" if near else f"use True, False or one of {', '.join(_DISPLAYS)}"
-        raise ConfigError(f"progress: no display is called {short(progress)}; {hint}")
+        names = ", ".join(map(repr, _DISPLAYS))
+        hint = f"did you mean {near[0]!r}?" if near else "use True"
+        raise ConfigError(f"progress must be True, False or one of {names}, got {short(progress)}; {hint}")
 
 
-def make_display(progress: bool | str, *, beside_trials: bool = False) -> Display:
-    """The display that ``progress`` asks for.
+def make_display(progress: bool | str, *, with_trials: bool = False) -> Display:
+    """Make the display that ``progress`` selects.
 
     Args:
-        progress: True picks what fits: a notebook cell in a Jupyter kernel, a live region in a terminal,
-            else plain lines. False shows nothing. ``"notebook"``, ``"terminal"``, ``"plain"`` and
-            ``"silent"`` name one.
-        beside_trials: Whether trials run in this process. A live region would hide the prompt of a debugger, so True
-            picks plain lines in a terminal then.
+        progress: If True, a notebook cell in a Jupyter kernel, a live region in a terminal, and plain lines elsewhere.
+            If False, nothing. ``"notebook"``, ``"terminal"``, ``"plain"`` and ``"silent"`` select one.
+        with_trials: Whether trials run in this process. True then selects plain lines in a terminal, since a live
+            region would hide the prompt of a debugger.
 
     Raises:
-        ConfigError: No display has this name.
+        ConfigError: There is no such display.
 
     Example:
         >>> make_display(False)  # doctest: +ELLIPSIS
@@ -66,17 +66,17 @@ def make_display(progress: bool | str, *, beside_trials: bool = False) -> Displa
     check_progress(progress)
     if isinstance(progress, bool):
         progress = _fitting() if progress else "silent"
-        if beside_trials and progress == "terminal":
+        if with_trials and progress == "terminal":
             progress = "plain"
     return _DISPLAYS[progress]()
 
 
 def _fitting() -> str:
-    ipython = sys.modules.get("IPython")  # a kernel has loaded it; nobody else pays for the import
+    ipython = sys.modules.get("IPython")  # a kernel has loaded it; no other program pays for the import
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is not None:
         return "notebook"
-    # The live region is drawn with characters that a terminal of another encoding cannot show.
+    # The live region has characters that a terminal of another encoding cannot show.
     if sys.stdout is None:
         return "silent"
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")

@@ -1,34 +1,36 @@
 """What a display shows, and the protocol of the displays.
 
-The driver makes a :class:`Snapshot` a few times a second; a display draws the newest one and the
-log lines that came since. Displays never see the live study, so they need no lock.
+The driver makes a :class:`Snapshot` of the study a few times per second. A display draws the newest one, and the log
+lines that came since. Displays never see the live study, so they need no lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
 
 from maggy_like.protocol.endings import Ending, Phase
-from optimizers.core.trial import TrialState
+from maggy_like.protocol.messages import UNBOUNDED
+from optimizers.core.study import Study
+from optimizers.core.trial import FailureKind, Trial, TrialState
 from optimizers.space import Config
 
 
 class WorkerLine(msgspec.Struct, frozen=True, gc=False):
-    """What one worker does now.
+    """State of one worker.
 
     Attributes:
-        index: Number of the worker in its gang, from 0.
+        index: Number of the worker, from 0.
         host: Name of its machine.
         state: ``joining``, ``idle``, ``busy``, ``lost`` or ``gone``.
-        trial: The trial it runs, if any.
-        step: That trial's newest step.
-        budget: Steps granted to it.
-        value: The objective's newest value there.
-        seconds: Time since the present attempt began.
+        trial: Number of its trial, if it runs one.
+        step: Newest step of the trial.
+        budget: Steps granted to the trial.
+        value: Newest value of the objective.
+        seconds: Seconds since the attempt began.
     """
 
     index: int
@@ -43,15 +45,15 @@ class WorkerLine(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class TrainingLine:
-    """What the training that follows a search, or stands alone, has come to.
+    """State of the training, after a search or without one.
 
     Attributes:
-        state: Of its trial.
-        workers: How many run it together; 0 before it begins.
+        state: State of its trial.
+        workers: Number of workers that run it together. 0 before it begins.
         step: Its newest step.
-        budget: Its steps in all; 0 where it is not known.
-        value: The objective's newest value.
-        seconds: Time that its attempts have run so far, those of earlier drivers too.
+        budget: Number of its steps. 0 if not known.
+        value: Newest value of the objective.
+        seconds: Seconds that its attempts have run so far, including those of earlier drivers.
         others: Name and newest value of the other metrics.
     """
 
@@ -69,10 +71,10 @@ class FailureLine:
     """The trials whose last failure is of one kind.
 
     Attributes:
-        kind: What ended their attempts, such as ``exception`` or ``timeout``.
-        count: How many trials.
+        kind: Kind of the failure, such as ``exception`` or ``timeout``.
+        count: Number of trials.
         trial: The newest of them.
-        message: What that one failed with, in one line.
+        message: Message of its failure, in one line.
     """
 
     kind: str
@@ -86,29 +88,29 @@ class Snapshot:
     """The search at one moment.
 
     Attributes:
-        name: The run's name.
-        directory: Where its files are.
+        name: Name of the run.
+        directory: Folder of its files.
         optimizer: Name of the optimizer.
-        objective: Name of the optimised metric, once known.
-        direction: ``max`` or ``min``; None while it is not known.
-        guessed: Whether nobody has given it, so that the objective's name says it.
-        others: The other objectives where there are several: direction and name of each.
-        phase: What the run does, or how it ended.
-        n_trials: How many configurations are wanted, or None for no bound; 0 where nothing is searched.
+        objective: Name of the optimized metric, once known.
+        direction: ``max`` or ``min``. None while it is not known.
+        guessed: Whether the direction follows from the objective's name.
+        others: Direction and name of all objectives except the first.
+        phase: Phase of the run, or its ending.
+        n_trials: Number of configurations to try. None for no limit, 0 if only a training runs.
         is_ablation: Whether trials are compared in groups, so that none of them is the best.
-        counts: Trials by state; states without trials may be missing.
-        pareto: How many trials no other dominates, where there are several objectives; else None.
+        counts: Number of trials by state. States without trials may be missing.
+        pareto: Number of trials in the Pareto set. None with one objective.
         best_trial: Number of the best trial so far.
         best_value: Its value.
-        best_step: The step at which that was measured; None where it has none.
+        best_step: The step at which the value was measured. None if it has no step.
         best_failed: Whether the trial failed after that.
         best_config: Its configuration.
         elapsed: Seconds since the call.
         timeout: Seconds that the search may take, or None.
-        workers: One line a worker, in order of index.
+        workers: One line per worker, in order of index.
         training: The training, once it is due.
-        failures: Trials of which an attempt failed or was lost, by kind, the most frequent first; those that were run
-            again and came through are among them.
+        failures: Trials with a failed or lost attempt, by kind, the most frequent first. Trials that succeeded in a
+            later attempt are included.
     """
 
     name: str
@@ -137,11 +139,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line for the reader: of a trial's output, or of the runtime itself (``trial`` None).
+    """A line of a trial's output, or of the runtime itself (``trial`` is None).
 
     Attributes:
-        rank: Which of a trial's workers wrote it, where there are several.
-        live: Whether it may yet change, as a progress bar does: the trial's next line of that rank takes its place.
+        rank: Rank of the worker that wrote it, if several run the trial.
+        live: Whether the trial's next line of that rank replaces it, as in a progress bar.
     """
 
     trial: int | None
@@ -151,13 +153,76 @@ class LogLine:
 
 
 class Display(Protocol):
-    """Shows one run. All calls come from one thread, which is not the one that called ``lagom``."""
+    """Shows one run. All calls come from one thread, which is not the caller's."""
 
     def start(self, snapshot: Snapshot) -> None:
-        """Begin to show."""
+        """Show the first state."""
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        """Show the newest state and the log lines since the last call. Called about 10 times per second."""
+        """Show the newest state and the log lines since the last call. Called about ten times per second."""
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        """Show the last state and let go of the terminal or cell."""
+        """Show the last state and release the terminal or cell."""
+
+
+def failures_by_kind(trials: Iterable[Trial]) -> tuple[FailureLine, ...]:
+    """Return one line per kind, the most frequent first, including trials that succeeded in a later attempt."""
+    newest: dict[str, FailureLine] = {}
+    for trial in trials:
+        failure = trial.failure
+        if failure is not None and failure.kind is not FailureKind.DRIVER_LOST:  # an interrupted attempt has not failed
+            count = newest[failure.kind].count + 1 if failure.kind in newest else 1
+            newest[failure.kind] = FailureLine(failure.kind, count, trial.id, failure.message)
+    return tuple(sorted(newest.values(), key=lambda line: -line.count))
+
+
+def draw(
+    base: Snapshot,
+    study: Study,
+    *,
+    phase: Phase | Ending,
+    elapsed: float,
+    now: float,
+    objective: str | None,
+    workers: Sequence[WorkerLine],
+) -> Snapshot:
+    """Return a snapshot of the study at this moment.
+
+    Args:
+        base: A snapshot with what stays the same.
+        study: The study.
+        phase: Phase of the run, or its ending.
+        elapsed: Seconds since the call.
+        now: Unix time.
+        objective: Name of the optimized metric, once known.
+        workers: State of each worker.
+    """
+    best = study.best if not base.is_ablation else None
+    return replace(
+        base,
+        direction=study.direction,
+        phase=phase,
+        elapsed=elapsed,
+        objective=objective,
+        counts=dict(study.counts),
+        pareto=len(study.pareto) if base.others else None,
+        best_trial=best.id if best is not None else None,
+        best_value=best.value if best is not None else None,
+        best_step=best.value_step if best is not None else None,
+        best_failed=best is not None and best.state is TrialState.FAILED,
+        best_config=best.config if best is not None else None,
+        workers=tuple(workers),
+        training=_draw_training(study, now),
+        failures=failures_by_kind([study.trials[number] for number in sorted(study.failing)]),
+    )
+
+
+def _draw_training(study: Study, now: float) -> TrainingLine | None:
+    if not study.trials or not study.trials[-1].training:
+        return None
+    trial = study.trials[-1]
+    seconds = trial.seconds + (0.0 if trial.started is None else now - trial.started)
+    workers = trial.world_size if trial.attempt else 0
+    budget = trial.training if trial.training < UNBOUNDED else 0
+    others = tuple((name, value) for name, value in trial.newest.items() if name != trial.objective)
+    return TrainingLine(trial.state, workers, trial.step, budget, trial.last_value, seconds, others)

@@ -1,4 +1,4 @@
-"""The newest log lines of a run, in bounded memory."""
+"""The log lines of a run: the newest ones in bounded memory, and those that are still being redrawn."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from maggy_like.display.base import LogLine
+from maggy_like.display import text
+from maggy_like.display.base import LogLine, Snapshot
 
 _OVERHEAD = 100
-"""Bytes of a line beside its text."""
+"""Bytes of a line in addition to its text."""
 
 
 class LineBuffer:
-    """Keeps the newest lines for any number of readers, each of which remembers the number of its next line.
+    """Keeps the newest lines for any number of readers, each of which keeps the number of its next line.
 
     Args:
-        max_lines: How many lines to keep. The oldest ones are dropped first.
-        max_bytes: How many bytes they may take together.
+        max_lines: Number of lines to keep. The oldest ones are dropped first.
+        max_bytes: Number of bytes that they may take together.
 
     Attributes:
-        dropped: How many lines were dropped. It is also the number of the oldest line that is kept.
+        dropped: Number of dropped lines. It is also the number of the oldest line that is kept.
 
     Example:
         >>> buffer = LineBuffer(max_lines=2, max_bytes=10_000)
@@ -48,7 +49,7 @@ class LineBuffer:
             return iter(list(self._lines))
 
     def append(self, line: LogLine) -> None:
-        """Add a line. One that is larger than ``max_bytes`` is dropped itself."""
+        """Add a line. If it is larger than ``max_bytes``, it is dropped."""
         with self._lock:
             self._lines.append(line)
             self._bytes += _size(line)
@@ -62,13 +63,10 @@ class LineBuffer:
             self.append(line)
 
     def read(self, number: int) -> tuple[list[LogLine], int, int]:
-        """Return the lines from one on.
-
-        Args:
-            number: The number of the first line to read. The first line of all has the number 0.
+        """Return the lines from ``number`` on, counted from 0.
 
         Returns:
-            The lines, how many lines from ``number`` on were dropped, and the number of the line that will come next.
+            The lines, the number of dropped lines among them, and the number of the next line.
         """
         with self._lock:
             skipped = max(0, number - self.dropped)
@@ -78,3 +76,42 @@ class LineBuffer:
 
 def _size(line: LogLine) -> int:
     return sys.getsizeof(line.text) + _OVERHEAD
+
+
+Key = tuple[int | None, int | None]
+
+
+class LiveLines:
+    """Separates finished lines from those that are still being redrawn, one per trial and rank."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, LogLine] = {}
+        self._seen: set[Key] = set()
+
+    @property
+    def lines(self) -> dict[Key, LogLine]:
+        """The newest state of each unfinished line, by trial and rank."""
+        return self._lines
+
+    def take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> list[LogLine]:
+        """Take new lines, and return the finished ones, ready to be shown.
+
+        The last unfinished line of a trial that disappeared with its worker is finished, too.
+        """
+        finished: list[LogLine] = []
+        for line in lines:
+            key = line.trial, line.rank
+            if line.trial is not None and self._lines.pop(key, None) is not None:
+                self._seen.discard(key)
+            if not line.live:
+                finished += text.readable([line])
+            elif shown := text.clean(line.text):
+                self._lines[key] = LogLine(line.trial, shown, line.rank, live=True)
+        running = {worker.trial for worker in snapshot.workers}
+        for key, line in list(self._lines.items()):
+            if line.trial in running:
+                self._seen.add(key)
+            elif key in self._seen:
+                self._seen.discard(key)
+                finished.append(self._lines.pop(key))
+        return finished

@@ -1,19 +1,306 @@
-"""One output of a Jupyter cell, redrawn in place."""
+"""The display in a notebook: one output of a cell, redrawn in place. Its HTML has no state and no scripts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from html import escape
 
 from IPython.display import DisplayHandle, display
 
-from maggy_like.display import html, text
-from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.display.bests import Bests
-from maggy_like.display.lines import LineBuffer
-from maggy_like.display.live import LiveLines
+from maggy_like.display import text
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display.lines import LineBuffer, LiveLines
+from maggy_like.display.text import Bests
+from optimizers.core.trial import TrialState
+
+CURVE_SIZE = (240.0, 44.0)
+
+MAX_LOG_CHARACTERS = 120_000
+"""Characters of HTML that log lines may take, so that the whole cell stays below 200 kB."""
+
+MAX_CHOICES = 100
+"""Trials of the log, the newest ones, among which a reader can choose."""
+
+# Text has JupyterLab's colours, else VS Code's, else the page's. The accents are visible on white and on black, and
+# lines and fills are half transparent greys, so both themes look right. The rules of the table override JupyterLab's,
+# which align cells to the right and stripe rows.
+STATE_COLOURS = {
+    TrialState.COMPLETED: "#2e9e5b",
+    TrialState.STOPPED: "#1c97b0",
+    TrialState.PAUSED: "#c98a12",
+    TrialState.FAILED: "#d64545",
+    TrialState.RUNNING: "rgba(66,133,224,.55)",
+    TrialState.PENDING: "rgba(128,128,128,.5)",
+}
+ACCENT = "#2f83d6"
+TRIAL_COLOURS = ("#2f83d6", "#b8589f", "#2b9457", "#b97a1b", "#8272e0", "#14939e")
+
+_STYLE = """<style>
+.maggy { max-width: 980px; padding: 4px 2px; font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif);
+  color: var(--jp-ui-font-color1, var(--vscode-foreground, inherit)); font-variant-numeric: tabular-nums; }
+.maggy .row { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 14px; margin: 6px 0; }
+.maggy .best { align-items: center; }
+.maggy .end { margin-left: auto; }
+.maggy .soft { opacity: .65; }
+.maggy .name { font-size: 15px; font-weight: 600; }
+.maggy .value { font-size: 24px; font-weight: 600; line-height: 1.2; }
+.maggy .track { display: flex; overflow: hidden; height: 8px; border-radius: 4px;
+  background: rgba(128,128,128,.22); }
+.maggy .dot { display: inline-block; width: 8px; height: 8px; border-radius: 4px; margin-right: 5px; }
+.maggy .pair { padding: 0 7px; border-radius: 9px; background: rgba(128,128,128,.16);
+  overflow-wrap: anywhere; }
+.maggy svg { display: block; overflow: visible; max-width: 100%; }
+.maggy svg text { fill: currentColor; font-size: 10px; opacity: .65; }
+.maggy .hit { fill: transparent; }
+.maggy .hit:hover { fill: #2f83d6; fill-opacity: 1; }
+.maggy .failures { margin: 6px 0; padding: 2px 10px; border-left: 3px solid #d64545; overflow-wrap: anywhere; }
+.maggy .scroll { overflow-x: auto; }
+.maggy details { margin: 6px 0; }
+.maggy summary { cursor: pointer; }
+.maggy select { margin: 6px 0; color: inherit; background: rgba(128,128,128,.16); border: 0; border-radius: 4px; }
+.maggy option { color: black; background: white; }
+.maggy .scroll table { width: 100%; margin: 8px 0; table-layout: auto; border-collapse: collapse; font-size: 12px;
+  color: inherit; }
+.maggy .scroll tr { background: none !important; }
+.maggy .scroll th, .maggy .scroll td { padding: 2px 8px; text-align: left; background: none; border: 0;
+  border-top: 1px solid rgba(128,128,128,.22); white-space: nowrap; }
+.maggy .scroll th { font-weight: 400; opacity: .65; border-top: 0; }
+.maggy .scroll .number { text-align: right; }
+.maggy .log { display: flex; flex-direction: column-reverse; max-height: 240px; overflow: auto;
+  padding: 6px 8px; border: 1px solid rgba(128,128,128,.3); border-radius: 4px;
+  font: 12px/1.45 var(--jp-code-font-family, ui-monospace, monospace); }
+.maggy .line { white-space: pre-wrap; overflow-wrap: anywhere; }
+</style>"""
+
+
+def page(
+    first: Snapshot,
+    now: Snapshot,
+    bests: Sequence[tuple[float, float]],
+    log: Sequence[LogLine],
+    trimmed: int,
+) -> str:
+    """Return the HTML of a cell. After the end of the run it has no workers, and the log is folded.
+
+    Args:
+        first: The first snapshot, for the time left.
+        now: The newest snapshot.
+        bests: Elapsed seconds and value of each new best.
+        log: Cleaned log lines, the oldest first.
+        trimmed: Number of older lines that are left out.
+    """
+    search = [_progress(now)] if text.searches(now) else []
+    if search and not now.is_ablation:
+        search.append(_best(now, bests))
+    parts = [_headline(first, now), *search, _guess(now), _training(now), _failures(now), _how_to_resume(now)]
+    if text.is_over(now):
+        parts.append(_folded_log(now, log, trimmed))
+    else:
+        parts += [_workers(now), _log(now, log, trimmed)]
+    return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
+
+
+def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
+    """Return the best value over time as an SVG. Empty with fewer than two values.
+
+    Each new best has a tooltip with its value and time.
+
+    Args:
+        bests: Elapsed seconds and value of each new best, in order of time.
+        end: Elapsed seconds at the right edge.
+    """
+    points = [(seconds, value) for seconds, value in bests if math.isfinite(value)]
+    if len(points) < 2:
+        return ""
+    width, height = CURVE_SIZE
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    # Halved first: the difference of two huge values is infinite.
+    span = (high / 2 - low / 2) or 1.0
+
+    def x(seconds: float) -> float:
+        return width * min(1.0, (seconds - points[0][0]) / max(end - points[0][0], 1e-9))
+
+    def y(value: float) -> float:
+        return height * (1.0 - (value / 2 - low / 2) / span)
+
+    path = f"M{x(points[0][0]):.1f},{y(points[0][1]):.1f}"
+    path += "".join(f"H{x(seconds):.1f}V{y(value):.1f}" for seconds, value in points[1:]) + f"H{width:.1f}"
+    title = f"from {text.number(points[0][1])} to {text.number(points[-1][1])}"
+    hits = "".join(
+        f'<circle class="hit" cx="{x(seconds):.1f}" cy="{y(value):.1f}" r="5" fill-opacity="0">'
+        f"<title>{text.number(value)} after {text.duration(seconds)}</title></circle>"
+        for seconds, value in points
+    )
+    labels = [
+        (-6.0, 4.0, "end", text.number(high)),
+        (-6.0, height + 4.0, "end", text.number(low)),
+        (0.0, height + 16.0, "start", text.duration(points[0][0])),
+        (width, height + 16.0, "end", text.duration(end)),
+    ]
+    scale = "".join(
+        f'<text x="{left:.0f}" y="{top:.0f}" text-anchor="{anchor}" fill="currentColor" font-size="10">{words}</text>'
+        for left, top, anchor, words in labels
+    )
+    return (
+        f'<svg width="{width + 68:.0f}" height="{height + 26:.0f}" viewBox="-60 -6 {width + 68:.0f} {height + 26:.0f}" '
+        f'role="img"><title>{title}</title>'
+        f'<path d="M0,0H{width:.0f}M0,{height:.0f}H{width:.0f}" stroke="rgba(128,128,128,.35)"/>'
+        f'<path d="{path}" fill="none" stroke="{ACCENT}" stroke-width="1.8" stroke-linejoin="round"/>'
+        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{ACCENT}"/>{scale}{hits}</svg>'
+    )
+
+
+def _headline(first: Snapshot, now: Snapshot) -> str:
+    return (
+        f'<div class="row"><span class="name">{_safe(now.name)}</span>'
+        f'<span class="soft">{_safe(text.goal(now))}</span>'
+        f'<span class="end"><b>{escape(text.state(now))}</b> &nbsp;{text.clock(first, now)}</span></div>'
+    )
+
+
+def _progress(now: Snapshot) -> str:
+    if now.n_trials:
+        shares = [(now.counts.get(state, 0) / now.n_trials, colour) for state, colour in STATE_COLOURS.items()]
+    else:
+        shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
+    counts = "".join(
+        f'<span><span class="dot" style="background:{colour}"></span>{text.tally(now.counts, [state])}</span>'
+        for state, colour in STATE_COLOURS.items()
+        if now.counts.get(state)
+    )
+    track = _track(shares) if now.n_trials or now.timeout else ""
+    return f'{track}<div class="row">{counts}<span class="end">{text.fraction(now)}</span></div>'
+
+
+def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
+    if now.best_trial is None:
+        return f'<div class="row{"" if now.pareto else " soft"}">{text.best(now)}</div>'
+    config = "".join(
+        f'<span class="pair"><span class="soft">{escape(name)}</span> {escape(value)}</span>'
+        for name, value in text.pairs(now.best_config or {})
+    )
+    return (
+        f'<div class="row best"><span class="value">{text.number(now.best_value)}</span>'
+        f'<span class="soft">best {_safe(now.objective or "value")} {text.best_place(now)}</span>'
+        f'<span class="end">{curve(bests, now.elapsed)}</span></div>'
+        f'<div class="row">{config}</div>'
+    )
+
+
+def _guess(now: Snapshot) -> str:
+    return f'<div class="row"><b>{_safe(words)}</b></div>' if (words := text.guess(now)) else ""
+
+
+def _how_to_resume(now: Snapshot) -> str:
+    return f'<div class="row soft">{_safe(words)}</div>' if (words := text.how_to_resume(now)) else ""
+
+
+def _training(now: Snapshot) -> str:
+    line = now.training
+    if line is None:
+        return ""
+    track = _track([(line.step / line.budget, ACCENT)]) if line.budget > 1 else ""
+    return f'<div class="row"><b>{escape(text.training(now))}</b></div>{track}'
+
+
+def _workers(now: Snapshot) -> str:
+    if not now.workers:
+        return ""
+    shown, others = text.busiest(now.workers, text.MAX_WORKERS)
+    hosts = len({worker.host for worker in now.workers}) > 1
+    head = (
+        f"<tr><th>worker</th>{'<th>host</th>' if hosts else ''}<th>trial</th><th></th>"
+        f'<th class="number">step</th><th class="number">{_safe(now.objective or "value")}</th>'
+        '<th class="number">time</th></tr>'
+    )
+    rows = "".join(_worker(worker, hosts) for worker in shown)
+    rest = f'<div class="soft">{_safe(others)}</div>' if others else ""
+    return f'<div class="scroll"><table>{head}{rows}</table></div>{rest}'
+
+
+def _worker(worker: WorkerLine, hosts: bool) -> str:
+    host = f"<td>{_safe(worker.host)}</td>" if hosts else ""
+    if worker.trial is None:
+        state = f'<td colspan="5" class="soft">{_safe(worker.state)}</td>'
+        return f"<tr><td>{worker.index}</td>{host}{state}</tr>"
+    share = worker.step / worker.budget if worker.budget else 0.0
+    steps = f"{worker.step}/{worker.budget}" if worker.budget else str(worker.step)
+    return (
+        f"<tr><td>{worker.index}</td>{host}"
+        f'<td style="color:{_trial_colour(worker.trial)}">trial {worker.trial}</td>'
+        f'<td style="width:30%">{_track([(share, STATE_COLOURS[TrialState.RUNNING])])}</td>'
+        f'<td class="number">{steps}</td><td class="number">{text.number(worker.value)}</td>'
+        f'<td class="number">{text.duration(worker.seconds)}</td></tr>'
+    )
+
+
+def _failures(now: Snapshot) -> str:
+    lines = "".join(f"<div>{escape(text.failure(line))}</div>" for line in now.failures[: text.MAX_FAILURES])
+    return f'<div class="failures">{lines}</div>' if lines else ""
+
+
+def _log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
+    lines: list[str] = []
+    room = MAX_LOG_CHARACTERS
+    for line in reversed(log):
+        drawn = _log_line(line)
+        room -= len(drawn)
+        if room < 0:
+            break
+        lines.append(drawn)
+    trimmed += len(log) - len(lines)
+    older = f'<div class="soft">{trimmed} older lines are in {_safe(now.directory)}</div>' if trimmed else ""
+    if not lines:
+        return ""
+    # The box is a reversed column with one child, so that a browser shows its end and not its beginning.
+    return f'<div class="log"><div>{older}{"".join(reversed(lines))}</div></div>'
+
+
+def _log_line(line: LogLine) -> str:
+    kind = "" if line.trial is None else f" t{line.trial}"
+    return (
+        f'<div class="line{kind}"><span style="color:{_trial_colour(line.trial)}">{text.prefix(line)}</span>'
+        f"{escape(line.text)}</div>"
+    )
+
+
+def _folded_log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
+    """Return the folded log, with a choice of the trial whose lines it shows.
+
+    The choice works by the style sheet only. A cell has it only after the run, since each redraw would reset it.
+    """
+    box = _log(now, log, trimmed)
+    if not box:
+        return ""
+    trials = sorted({line.trial for line in log if line.trial is not None})[-MAX_CHOICES:]
+    rules = "".join(
+        f".maggy select:has(.c{trial}:checked) ~ .log .line:not(.t{trial}) {{ display: none; }}" for trial in trials
+    )
+    options = "".join(f'<option class="c{trial}">trial {trial}</option>' for trial in trials)
+    choice = f"<style>{rules}</style><select><option>all trials</option>{options}</select>" if len(trials) > 1 else ""
+    return f"<details><summary>the newest lines of the log</summary>{choice}{box}</details>"
+
+
+def _track(shares: Sequence[tuple[float, str]]) -> str:
+    parts = "".join(
+        f'<span style="width:{100 * min(1.0, share):.2f}%;background:{colour}"></span>'
+        for share, colour in shares
+        if share > 0
+    )
+    return f'<div class="track">{parts}</div>'
+
+
+def _trial_colour(trial: int | None) -> str:
+    return "inherit" if trial is None else TRIAL_COLOURS[trial % len(TRIAL_COLOURS)]
+
+
+def _safe(words: str) -> str:
+    return escape(text.clean(words))
+
 
 REDRAW_SECONDS = 0.5
-"""A full cell is almost 200 kB, and Jupyter drops what a kernel sends beyond 1 MB a second."""
+"""A full cell is almost 200 kB, and Jupyter drops what a kernel sends beyond 1 MB per second."""
 
 LOG_LINES = 500
 LOG_BYTES = 1 << 20
@@ -21,11 +308,10 @@ PLAIN_LINES = 10
 
 
 class NotebookDisplay:
-    """Draws HTML, with a text beside it for front ends that show none (a console, a converted notebook).
+    """Draws HTML in the cell that makes it, with a text for front ends without HTML.
 
-    It has its place in the cell that makes it, and is drawn there whatever cell and thread run later: so a run in the
-    background, whose first drawing may come late, is not shown in the next cell. Nothing is drawn between two updates,
-    and at most twice a second of the search's own time.
+    It stays in that cell, whichever cell and thread run later, so that a run in the background is not shown in the next
+    cell. It draws only in updates, and at most twice per second of the search's time.
     """
 
     _first: Snapshot
@@ -58,7 +344,7 @@ class NotebookDisplay:
 
     def _draw(self, snapshot: Snapshot, final: bool = False) -> None:
         self._drawn = snapshot.elapsed
-        if self._handle is not None:  # None where IPython runs without a shell
+        if self._handle is not None:  # None if IPython runs without a shell
             self._handle.update(self._bundle(snapshot, final), raw=True)  # type: ignore[no-untyped-call]
 
     def _bundle(self, snapshot: Snapshot, final: bool = False) -> dict[str, str]:
@@ -66,6 +352,6 @@ class NotebookDisplay:
         newest = [text.prefix(line) + line.text for line in log[-PLAIN_LINES:]]
         state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
         return {
-            "text/html": html.page(self._first, snapshot, self._bests.points, log, self._log.dropped),
+            "text/html": page(self._first, snapshot, self._bests.points, log, self._log.dropped),
             "text/plain": "\n".join([*state, *newest]),
         }

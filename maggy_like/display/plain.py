@@ -1,4 +1,4 @@
-"""Lines for a stream that is no terminal: a CI log, a file, a pipe."""
+"""Lines for a stream that is not a terminal: a CI log, a file, a pipe."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.display.live import Key, LiveLines
+from maggy_like.display.lines import Key, LiveLines
 
 STATUS_SECONDS = 5.0
 QUIET_SECONDS = 60.0
-"""A status that says nothing new comes this seldom, so that a job of hours leaves a log one can read."""
+"""Seconds between two status lines without news, so that the log of a long job stays readable."""
 
 LIVE_SECONDS = 30.0
-"""What a trial redraws in place, such as a progress bar, comes this often, and once when it is finished."""
+"""Seconds between two states of a line that a trial redraws in place, such as a progress bar."""
 
 
 class PlainDisplay:
-    """Writes log lines, and now and then a line on the state, to ``sys.stdout``.
+    """Writes log lines, and from time to time a status line, to ``sys.stdout``.
 
     Example::
 
@@ -52,7 +52,7 @@ class PlainDisplay:
         _write([text.prefix(line) + line.text for line in finished] + text.summary(snapshot))
 
     def _due_states(self, snapshot: Snapshot) -> list[LogLine]:
-        """Lines that are still being redrawn, now and then."""
+        """Return lines that are still being redrawn, from time to time."""
         states, now = self._live.lines, snapshot.elapsed
         self._shown = {key: self._shown.get(key, now) for key in states}
         due = [key for key, shown in self._shown.items() if now - shown >= LIVE_SECONDS]
@@ -61,15 +61,15 @@ class PlainDisplay:
 
     def _is_due(self, snapshot: Snapshot) -> bool:
         last, waited = self._last, snapshot.elapsed - self._last.elapsed
-        # Compared as text: what reads the same is no news, and a NaN differs from itself.
+        # Compared as text: the same text is not news, and a NaN differs from itself.
         news = text.best(snapshot) != text.best(last)
         changed = text.tally(snapshot.counts) != text.tally(last.counts) or snapshot.training != last.training
         return news or waited >= (STATUS_SECONDS if changed else QUIET_SECONDS)
 
 
 def _write(lines: Sequence[str]) -> None:
-    # The stream is looked up each time, since people redirect it; in one call, so that the lines of two
-    # searches do not mix; and replacing what it cannot encode, since a log in ASCII must not end a search.
+    # The stream is read each time, since users redirect it. One call writes all lines, so that those of two searches do
+    # not mix. What it cannot encode is replaced, since a log in ASCII must not end a search.
     if lines:
         stream = sys.stdout
         encoding = stream.encoding or "utf-8"

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from maggy_like.display import text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from maggy_like.display.bests import Bests
-from maggy_like.display.live import LiveLines
+from maggy_like.display.lines import LiveLines
 from maggy_like.display.plain import PlainDisplay
+from maggy_like.display.text import Bests
 from optimizers.core.trial import TrialState
 
 REDRAW_SECONDS = 0.2
@@ -37,13 +37,13 @@ _starting = threading.Lock()
 
 
 class TerminalDisplay:
-    """Draws only when it is called, at most five times a second of the search's own time: there is no thread.
+    """Draws a live region when it is called, at most five times per second of the search's time.
 
-    What the process prints itself meanwhile appears above the live region. Where another live region is on
-    the screen already, of a second search or of the caller, plain lines are written above that one instead.
+    What the process prints meanwhile appears above the live region. If another live region is on the screen already, of
+    a second search or of the caller, plain lines are written above that one instead.
 
     Args:
-        console: Where to draw; by default standard output.
+        console: Where to draw. Default standard output.
     """
 
     _first: Snapshot
@@ -51,7 +51,7 @@ class TerminalDisplay:
     _drawn: float
 
     def __init__(self, console: Console | None = None) -> None:
-        # Without markup: rich would read a "[red]" that the caller prints as an order.
+        # Without markup: rich would interpret a "[red]" that the caller prints.
         self._console = console or Console(markup=False, emoji=False, highlight=False)
         self._fallback: PlainDisplay | None = None
         self._lines = LiveLines()
@@ -71,7 +71,7 @@ class TerminalDisplay:
                     transient=True,
                     redirect_stderr=sys.stderr.isatty(),  # a stderr sent to a file stays there
                 )
-                # Lets go of the terminal also where an error keeps finish from being called.
+                # Releases the terminal also if an error prevents the call of finish.
                 self._release = weakref.finalize(self, _stop, self._live)
                 self._live.start(refresh=True)
         if self._fallback is not None:
@@ -86,7 +86,7 @@ class TerminalDisplay:
         if due := snapshot.elapsed - self._drawn >= REDRAW_SECONDS:
             self._drawn = snapshot.elapsed
             self._live.update(self._region(snapshot))
-        if not self._print_log(finished) and due:  # printing draws the region anew as well
+        if not self._print_log(finished) and due:  # printing redraws the region, too
             self._live.refresh()
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
@@ -102,7 +102,7 @@ class TerminalDisplay:
         self._print(summary)
 
     def release(self) -> None:
-        """Let go of the terminal, whatever was shown last."""
+        """Release the terminal."""
         if hasattr(self, "_release"):
             self._release()
 
@@ -113,11 +113,11 @@ class TerminalDisplay:
         return bool(shown)
 
     def _print(self, lines: Sequence[Text]) -> None:
-        # Wrapped by the terminal and not by rich: a line that someone copies stays one line.
+        # Wrapped by the terminal and not by rich, so that a copied line stays one line.
         self._console.print(Group(*lines), soft_wrap=True)
 
     def _curve(self, snapshot: Snapshot) -> list[Text]:
-        """The best value over the time, once it has improved, where there is room."""
+        """Return the best value over time, once it has improved and if there is space."""
         has_room = self._console.height > 2 * _HEADER_LINES
         line = self._bests.line(snapshot.elapsed, CURVE_WIDTH) if has_room else ""
         return [Text(line, style="dim")] if line else []
@@ -159,7 +159,7 @@ class TerminalDisplay:
 
 def _stop(live: Live) -> None:
     if live.is_started:
-        sys.stdout.flush()  # a print without an end of line would be lost with the redirection
+        sys.stdout.flush()  # else a print without an end of line would be lost with the redirection
         live.stop()
 
 
@@ -168,7 +168,7 @@ def _trial_style(trial: int | None) -> str:
 
 
 def _bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
-    """A bar of ``width`` characters; each share is (part of the whole, character, style)."""
+    """Return a bar of ``width`` characters. Each share is (part of the whole, character, style)."""
     bar, done, total = Text(), 0, 0.0
     for share, character, style in shares:
         total += share
@@ -181,7 +181,7 @@ def _bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
 def _search_bar(snapshot: Snapshot, width: int) -> Text:
     if snapshot.n_trials:
         label = f" {text.fraction(snapshot)}"
-        # Thin where nothing is finished, so that the bar can be read without colours too.
+        # Thin for trials that have not run, so that the bar can be read without colours.
         shares = [
             (snapshot.counts.get(state, 0) / snapshot.n_trials, "━" if state in text.TRIED else "─", style)
             for state, style in STATE_STYLES.items()
@@ -195,7 +195,7 @@ def _search_bar(snapshot: Snapshot, width: int) -> Text:
 
 
 def _training(snapshot: Snapshot, width: int) -> list[Text]:
-    """A line on the training, and its bar."""
+    """Return a line about the training, and its bar."""
     line = snapshot.training
     if line is None:
         return []

@@ -14,16 +14,16 @@ from optimizers.core.trial import TrialState
 from optimizers.space import Config
 
 LINE_LIMIT = 400
-"""Characters shown of one log line; the trial's log file has the rest."""
+"""Characters shown of one log line. The trial's log file has the rest."""
 
 MAX_WORKERS = 12
-"""Workers shown one by one, where there is room."""
+"""Workers that are shown one by one if there is space."""
 
 MAX_FAILURES = 4
 """Kinds of failures shown, the most frequent first."""
 
 MAX_METRICS = 5
-"""Metrics of a training that are shown beside its objective."""
+"""Metrics of a training that are shown in addition to its objective."""
 
 STATES = (
     TrialState.COMPLETED,
@@ -36,8 +36,8 @@ STATES = (
 """The order in which states are shown."""
 
 TRIED = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.PAUSED, TrialState.FAILED)
-"""States of a trial that has run. A paused one counts: most of ASHA's are never promoted, and a bar that
-waited for them would stand still at a tenth."""
+"""States of a trial that has run. A paused one counts: most trials of ASHA are never promoted, and a bar without them
+would stop at a tenth."""
 
 # Escape sequences of ECMA-48: CSI (colours, cursor), OSC (titles, links; ended by BEL or ST), the short ones.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?")
@@ -46,7 +46,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u206
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: ``0:31``, ``1:02:03``, ``2d 03:04:05``; ``-`` where unknown."""
+    """Format seconds: ``0:31``, ``1:02:03``, ``2d 03:04:05``, or ``-`` if unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     minutes, second = divmod(max(0, int(seconds)), 60)
@@ -58,7 +58,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number in at most five digits where that loses nothing of its size; ``-`` for None."""
+    """Format a number with at most five digits, and more only for large numbers. ``-`` for None."""
     if value is None:
         return "-"
     whole = math.isfinite(value) and 1e4 <= abs(value) < 1e9
@@ -66,7 +66,7 @@ def number(value: float | None) -> str:
 
 
 def pairs(config: Config) -> list[tuple[str, str]]:
-    """Names and values of a configuration as they are shown."""
+    """Return names and values of a configuration as text."""
     return [
         (clean(name), number(value) if isinstance(value, float) else clean(str(value)))
         for name, value in config.items()
@@ -74,14 +74,14 @@ def pairs(config: Config) -> list[tuple[str, str]]:
 
 
 def config_text(config: Config) -> str:
-    """A configuration on one line: ``lr=0.01, units=64``."""
+    """Return a configuration on one line: ``lr=0.01, units=64``."""
     return ", ".join(f"{name}={value}" for name, value in pairs(config))
 
 
 def clean(text: str) -> str:
-    r"""One line as a terminal would leave it, without escape sequences and control characters.
+    r"""Return one line as a terminal shows it, without escape sequences and control characters.
 
-    Of a progress bar that redraws itself with carriage returns, the last state remains. Long lines are cut.
+    A progress bar that redraws itself with carriage returns has its last state. Long lines are cut.
 
     Example:
         >>> clean("10%|#  |\r20%|## |")
@@ -96,7 +96,7 @@ def clean(text: str) -> str:
 
 
 def readable(lines: Iterable[LogLine]) -> list[LogLine]:
-    """Log lines ready to be shown: cleaned, one physical line each, empty ones left out."""
+    """Return log lines ready to be shown: cleaned, split at line ends, without empty ones."""
     return [
         LogLine(line.trial, text, line.rank)
         for line in lines
@@ -106,46 +106,46 @@ def readable(lines: Iterable[LogLine]) -> list[LogLine]:
 
 
 def prefix(line: LogLine) -> str:
-    """Whose line it is: ``[trial 7] ``, ``[trial 7 rank 1] ``, or nothing for the runtime's own."""
+    """Return the source of a line: ``[trial 7] ``, ``[trial 7 rank 1] ``, or nothing for the runtime."""
     rank = "" if line.rank is None else f" rank {line.rank}"
     return "" if line.trial is None else f"[trial {line.trial}{rank}] "
 
 
 def tally(counts: Mapping[TrialState, int], states: Iterable[TrialState] = STATES) -> str:
-    """Counts in words, without the zeros: ``5 completed, 1 failed, 3 running``."""
+    """Return counts in words, without zeros: ``5 completed, 1 failed, 3 running``."""
     return ", ".join(f"{counts[state]} {state.value}" for state in states if counts.get(state))
 
 
 def tried(snapshot: Snapshot) -> int:
-    """How many configurations have run at least once and do not run now."""
+    """Return how many configurations have run at least once and do not run now."""
     return sum(snapshot.counts.get(state, 0) for state in TRIED)
 
 
 def is_over(snapshot: Snapshot) -> bool:
-    """Whether nothing more will be tried or trained."""
+    """Return whether the run has ended."""
     return snapshot.phase.is_over
 
 
-def way_on(snapshot: Snapshot) -> str:
-    """How to resume a run that was cut off; empty for one that goes on, or is complete."""
+def how_to_resume(snapshot: Snapshot) -> str:
+    """Return how to resume a run that was cut off. Empty if it continues or is complete."""
     done = snapshot.training is not None and snapshot.training.state is TrialState.COMPLETED
     if done or not (isinstance(snapshot.phase, Ending) and snapshot.phase.is_cut_short):
         return ""
-    how = f"name={clean(snapshot.name)!r}, resume=True to go on with it"
+    how = f"name={clean(snapshot.name)!r}, resume=True to continue it"
     if snapshot.phase is Ending.TIMEOUT and searches(snapshot) and not snapshot.counts:
         return f"no trial began, since the start took all of the timeout; pass a longer timeout, with {how}"
     return f"pass {how}"
 
 
 def remaining(first: Snapshot, now: Snapshot) -> float | None:
-    """Seconds that the search still needs at its present pace, at most until its timeout.
+    """Estimate the seconds that the search still needs, at most until its timeout.
 
     Args:
-        first: The first snapshot; what it counts was found in the journal and says nothing of the pace.
-        now: The newest one.
+        first: The first snapshot. Its trials come from the journal of a resumed run and do not show the pace.
+        now: The newest snapshot.
 
     Returns:
-        The estimate, or None as long as nothing is known, and once it is over.
+        The estimate. None if there is no basis for one, or the run has ended.
     """
     if is_over(now):
         return None
@@ -161,18 +161,18 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
 
 
 def clock(first: Snapshot, now: Snapshot) -> str:
-    """Elapsed time and, where it is known, the time left: ``0:31, about 0:40 left``."""
+    """Return the elapsed time and, if known, the time left: ``0:31, about 0:40 left``."""
     left = remaining(first, now)
     return duration(now.elapsed) + ("" if left is None else f", about {duration(left)} left")
 
 
 def searches(snapshot: Snapshot) -> bool:
-    """Whether anything is searched, and not a training all there is."""
+    """Return whether the run is a search, and not only a training."""
     return snapshot.n_trials != 0
 
 
 def training(snapshot: Snapshot) -> str:
-    """The training in words: ``training on 2 workers: step 5/27, accuracy 0.981``; nothing while none is due."""
+    """Return the training in words: ``training on 2 workers: step 5/27, accuracy 0.981``. Empty without one."""
     line = snapshot.training
     if line is None:
         return ""
@@ -187,37 +187,33 @@ def training(snapshot: Snapshot) -> str:
 
 
 def words(phase: Phase | Ending, training: TrialState | None = None) -> str:
-    """A phase, or the end of a run, for people.
-
-    Args:
-        training: State of the training that followed the search, or was all there is: where it failed, the run did.
-    """
+    """Return a phase or an ending in words. If the training failed, the run failed."""
     if training is TrialState.FAILED and isinstance(phase, Ending) and phase.is_planned:
         return "training failed"
     return clean("target reached" if phase is Ending.TARGET else phase)
 
 
 def state(snapshot: Snapshot) -> str:
-    """What the run does, or how it ended: ``searching``, ``completed``, ``training failed``."""
+    """Return the phase or the ending: ``searching``, ``completed``, ``training failed``."""
     return words(snapshot.phase, None if snapshot.training is None else snapshot.training.state)
 
 
 def fraction(snapshot: Snapshot) -> str:
-    """Progress in numbers: ``12/30`` tried, or ``12 trials`` in all where there is no bound."""
+    """Return the progress: ``12/30``, or ``12 trials`` without a limit."""
     done = tried(snapshot)
-    if snapshot.n_trials is not None and done <= snapshot.n_trials:  # a resume may ask for fewer than there are
+    if snapshot.n_trials is not None and done <= snapshot.n_trials:  # a resumed run may have more trials than asked for
         return f"{done}/{snapshot.n_trials}"
     return n_trials(snapshot)
 
 
 def n_trials(snapshot: Snapshot) -> str:
-    """How many trials there are, whatever their state: ``17 trials``."""
+    """Return the number of trials in any state: ``17 trials``."""
     total = sum(snapshot.counts.values())
     return f"{total} trial{'' if total == 1 else 's'}"
 
 
 def goal(snapshot: Snapshot) -> str:
-    """What is optimised by what: ``asha, max accuracy``, or ``random, max accuracy, min latency``."""
+    """Return optimizer and objectives: ``asha, max accuracy``, or ``random, max accuracy, min latency``."""
     if not searches(snapshot):
         return clean(snapshot.optimizer)
     first = [] if snapshot.direction is None else [(snapshot.direction, snapshot.objective or "objective")]
@@ -226,7 +222,7 @@ def goal(snapshot: Snapshot) -> str:
 
 
 def best(snapshot: Snapshot) -> str:
-    """The best so far: ``best 0.973 at step 9 (trial 4)``, or of several objectives ``5 trials in the Pareto set``."""
+    """Return the best so far: ``best 0.973 at step 9 (trial 4)``, or ``5 trials in the Pareto set``."""
     if snapshot.pareto:
         return f"{snapshot.pareto} trial{'' if snapshot.pareto == 1 else 's'} in the Pareto set"
     if snapshot.best_trial is None:
@@ -235,18 +231,18 @@ def best(snapshot: Snapshot) -> str:
 
 
 def best_place(snapshot: Snapshot) -> str:
-    """Where the best value was measured: ``at step 9 (trial 4)``."""
+    """Return where the best value was measured: ``at step 9 (trial 4)``."""
     return place(snapshot.best_trial, snapshot.best_step, failed=snapshot.best_failed)
 
 
 def place(trial: int | None, step: int | None, *, failed: bool = False) -> str:
-    """Where a value was measured: ``at step 9 (trial 4)``, or ``(trial 4)`` where it has no step."""
+    """Return where a value was measured: ``at step 9 (trial 4)``, or ``(trial 4)`` without a step."""
     at = "" if step is None else f"at step {step} "
     return f"{at}(trial {trial}{', which failed later' if failed else ''})"
 
 
 def status(first: Snapshot, now: Snapshot) -> str:
-    """The whole search on one line: ``[12/30] best 0.973 at step 9 (trial 4) | 5 completed, 3 running | 0:31``."""
+    """Return the search on one line: ``[12/30] best 0.973 at step 9 (trial 4) | 5 completed, 3 running | 0:31``."""
     counted = tally(now.counts) or state(now)
     found = [] if now.is_ablation else [best(now)]
     search = [" ".join([f"[{fraction(now)}]", *found]), counted] if searches(now) else []
@@ -254,13 +250,13 @@ def status(first: Snapshot, now: Snapshot) -> str:
 
 
 def failure(line: FailureLine) -> str:
-    """Failures of one kind in words: ``exception in 3 trials, last in trial 7: ValueError: nan``."""
+    """Return failures of one kind in words: ``exception in 3 trials, last in trial 7: ValueError: nan``."""
     where = f"in trial {line.trial}" if line.count == 1 else f"in {line.count} trials, last in trial {line.trial}"
     return clean(f"{line.kind.replace('_', ' ')} {where}: {line.message}")
 
 
 def guess(snapshot: Snapshot) -> str:
-    """What must be known beside the best value where neither the user nor the objective's name said its direction."""
+    """Return a hint if neither the user nor the objective's name decides the direction."""
     if not (snapshot.guessed and searches(snapshot)) or snapshot.direction is None or not snapshot.counts:
         return ""
     goals = [(snapshot.direction, snapshot.objective or "value"), *snapshot.others]
@@ -269,7 +265,7 @@ def guess(snapshot: Snapshot) -> str:
 
 
 def summary(snapshot: Snapshot) -> list[str]:
-    """The end of a search in a few lines."""
+    """Return the end of a search in a few lines."""
     trials = n_trials(snapshot)
     if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
@@ -283,18 +279,68 @@ def summary(snapshot: Snapshot) -> list[str]:
         lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
     lines += filter(None, [guess(snapshot), training(snapshot)])
     lines += [failure(line) for line in snapshot.failures[:MAX_FAILURES]]
-    return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [way_on(snapshot)])]
+    return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [how_to_resume(snapshot)])]
 
 
 def busiest(workers: Sequence[WorkerLine], limit: int) -> tuple[list[WorkerLine], str]:
-    """The workers to show where there is room for ``limit``, and how many others there are.
+    """Return at most ``limit`` workers to show, and a text about the others.
 
     Returns:
-        Those that are busy the longest, in order of index; and ``and 52 more (50 busy, 2 idle)``, or
-        nothing where all are shown.
+        The workers that have been busy longest, in order of index, and ``and 52 more (50 busy, 2 idle)``. The text is
+        empty if all are shown.
     """
     ranked = sorted(workers, key=lambda worker: (worker.state != "busy", -worker.seconds, worker.index))
     shown, hidden = ranked[:limit], [worker.state for worker in ranked[limit:]]
     states = ", ".join(f"{hidden.count(state)} {state}" for state in dict.fromkeys(hidden))
     rest = f"and {len(hidden)} more ({states})" if hidden else ""
     return sorted(shown, key=lambda worker: worker.index), rest
+
+
+MAX_BESTS = 120
+"""Points that are kept. A finer line cannot be seen."""
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Bests:
+    """The best values of a search in the order in which they were found.
+
+    Attributes:
+        points: Elapsed seconds and value of each new best, always with the newest one.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, float]] = []
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Add the best value if it is new."""
+        value = snapshot.best_value
+        if value is not None and (not self.points or self.points[-1][1] != value):
+            self.points.append((snapshot.elapsed, value))
+            if len(self.points) > MAX_BESTS:
+                del self.points[1:-1:2]
+
+    def line(self, end: float, width: int) -> str:
+        """Return the curve in a line of text. Empty with fewer than two values.
+
+        Args:
+            end: Elapsed seconds at the right end.
+            width: Characters of the curve itself.
+
+        Example:
+            >>> bests.line(31.0, 8)
+            '0.91 ▁▁▁▄▄▄▄█ 0.973  0:04 to 0:31'
+        """
+        points = [(seconds, value) for seconds, value in self.points if math.isfinite(value)]
+        if len(points) < 2:
+            return ""
+        low, high = min(value for _, value in points), max(value for _, value in points)
+        span = (high / 2 - low / 2) or 1.0  # halved first: the difference of two huge values is infinite
+        begin = points[0][0]
+        bars = ""
+        for place in range(1, width + 1):
+            now = begin + (end - begin) * place / width
+            value = next(value for seconds, value in reversed(points) if seconds <= now or seconds == begin)
+            bars += _BARS[round((value / 2 - low / 2) / span * (len(_BARS) - 1))]
+        first, last = number(points[0][1]), number(points[-1][1])
+        return f"{first} {bars} {last}  {duration(begin)} to {duration(end)}"

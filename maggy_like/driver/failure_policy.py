@@ -1,4 +1,4 @@
-"""What becomes of a trial that fails, and when failures end the whole search."""
+"""Retries and time limits of trials, and when failures end the whole search."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
 from optimizers.checks import as_int, class_name, explains_init
 
-LEAST_ALIKE = 3
-"""Trials that must have failed alike before a search is ended for it, however narrow its gang is."""
+LEAST_IDENTICAL = 3
+"""Trials that must have failed in the same way before a search ends for it, however few workers it has."""
 
 LEAST_SILENCE = 1.0
-"""Seconds below which a worker cannot tell a trial that is silent from one whose reports are on their way."""
+"""Seconds below which a worker cannot distinguish a silent trial from one whose reports are on their way."""
 
 
 @explains_init
@@ -39,24 +39,24 @@ class FailurePolicy:
             attempt that still does not report is killed. Default no limit.
         min_workers: Number of workers that are enough. If lost workers do not return within 30 s, the run continues
             without them, and a training resumes from its checkpoint. :meth:`Reporter.prepare` keeps the batch size.
-        alike: Number of identical failures that end the search. 0 never ends it. Default the number of parallel
-            trials, at least 3.
-        expected: Exception types that belong to the search, such as those of configurations that do not fit into
+        max_identical_failures: Number of identical failures that end the search. 0 means no limit. Default the number
+            of parallel trials, at least 3.
+        catch: Exception types that belong to the search, such as those of configurations that do not fit into
             memory. They fail their trial and never count.
 
     Raises:
         ConfigError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, failures=FailurePolicy(max_attempts=5, expected=(torch.cuda.OutOfMemoryError,)))
+        >>> lagom(train_fn, space, failures=FailurePolicy(max_attempts=5, catch=(torch.cuda.OutOfMemoryError,)))
     """
 
     max_attempts: int = 3
     trial_timeout: float | None = None
     report_timeout: float | None = None
     min_workers: int | None = None
-    alike: int | None = None
-    expected: tuple[type[BaseException], ...] = ()
+    max_identical_failures: int | None = None
+    catch: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
         self._set("max_attempts", whole("max_attempts", self.max_attempts, least=1))
@@ -64,38 +64,37 @@ class FailurePolicy:
         self._set("report_timeout", seconds("report_timeout", self.report_timeout, least=LEAST_SILENCE))
         if self.min_workers is not None:
             self._set("min_workers", whole("min_workers", self.min_workers, least=1))
-        if self.alike is not None and (
-            isinstance(self.alike, bool) or not isinstance(self.alike, int) or self.alike < 0
-        ):
-            hint = as_int(self.alike, 0)
+        count = self.max_identical_failures
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            hint = as_int(count, 0)
             raise ConfigError(
-                f"alike must be a whole number, 0 to go on whatever fails, or None for the default, got {self.alike!r}"
-                f"{hint and '; '}{hint}"
+                "max_identical_failures must be a whole number, 0 for no limit, or None for the default, got "
+                f"{count!r}{hint and '; '}{hint}"
             )
-        if not isinstance(self.expected, tuple):
-            raise ConfigError(f"expected must be a tuple of exceptions, got {self.expected!r}; use (ValueError,)")
-        for kind in self.expected:
+        if not isinstance(self.catch, tuple):
+            raise ConfigError(f"catch must be a tuple of exception types, got {self.catch!r}; use (ValueError,)")
+        for kind in self.catch:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise ConfigError(f"expected must hold classes of exceptions, got {kind!r}; use (ValueError,)")
+                raise ConfigError(f"catch must contain exception types, got {kind!r}; use (ValueError,)")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def enough(self, width: int) -> int:
-        """How many trials that fail alike end a search in which ``width`` run at a time; 0 for never."""
-        return max(LEAST_ALIKE, width) if self.alike is None else self.alike
+        """Return how many identical failures end a search that runs ``width`` trials in parallel; 0 for no limit."""
+        return max(LEAST_IDENTICAL, width) if self.max_identical_failures is None else self.max_identical_failures
 
     @property
     def names(self) -> frozenset[str]:
-        """The expected exceptions by the names that workers send."""
-        return frozenset(map(class_name, self.expected))
+        """The caught exceptions by the names that workers send."""
+        return frozenset(map(class_name, self.catch))
 
 
 def read_policy(failures: Any) -> FailurePolicy:
-    """The policy that was given, or the default.
+    """Return the given policy, or the default.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not a policy.
     """
     if failures is None:
         return FailurePolicy()

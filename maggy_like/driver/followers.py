@@ -1,28 +1,45 @@
-"""The displays and functions that follow a run, each with a thread of its own.
+"""The displays, callbacks and trackers that follow a run, each with its own thread.
 
-A follower reads the run at its own pace. One that is slow, hangs or fails falls behind alone: the supervision of the
-workers, Ctrl-C and the other followers never wait for it. With ``engine="inline"`` there are no such threads, since
-the training function runs in the caller's thread, perhaps under a debugger. The followers run between two trials then.
+A follower reads the run at its own pace. If it is slow, hangs or fails, only it falls behind: the supervision of the
+workers, Ctrl-C and the other followers never wait for it. With ``engine="inline"`` there are no such threads, since the
+training function runs in the caller's thread, perhaps under a debugger. The followers run between two trials then.
 """
 
 from __future__ import annotations
 
 import contextvars
+import difflib
 import inspect
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
+from maggy_like import trackers
+from maggy_like.argument_checks import listed
 from maggy_like.display import Display, PlainDisplay, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
+from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.state_names import state_url
+from maggy_like.storage.run_paths import RunPaths
 from maggy_like.trackers.backlog import MOST, Backlog
+from maggy_like.trackers.base import TrackedEnd, TrackedRun, Tracker
 from maggy_like.train_function.code import name_of
-from optimizers.core.events import Event
+from optimizers.core.events import AttemptEnded, Event, Measured
+from optimizers.core.study import Study
+
+if TYPE_CHECKING:
+    from maggy_like.trackers.thread import TrackerThread
+
+_log = logging.getLogger(__name__)
 
 DISPLAY_PERIOD = 0.1
 """Seconds between two updates of a display."""
@@ -34,20 +51,18 @@ FUNCTION_PATIENCE = 30.0
 """Seconds that a callback gets after the end of a run for the events that it has not received."""
 
 INTERRUPTED_PATIENCE = 3.0
-"""Seconds that it gets after a Ctrl-C."""
+"""Seconds that a callback gets after Ctrl-C."""
 
 _POLL = 0.1
 """Seconds between two checks whether the user still waits for a follower."""
 
-_log = logging.getLogger(__name__)
-
 
 class Source(Protocol):
-    """What a display reads."""
+    """What a display follower reads."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest state of the run."""
+        """The newest snapshot of the run."""
 
     @property
     def lines(self) -> LineBuffer:
@@ -55,7 +70,7 @@ class Source(Protocol):
 
 
 def start_thread(follow: Callable[[], None], name: str) -> threading.Thread:
-    """Start a thread in the caller's context. What it prints in a notebook is shown in the caller's cell."""
+    """Start a thread in the caller's context, so that a notebook shows its output in the caller's cell."""
     within = contextvars.copy_context().run
     thread = threading.Thread(target=within, args=[follow], name=name, daemon=True)
     thread.start()
@@ -78,7 +93,7 @@ class DisplayFollower:
     Args:
         display: Shows it.
         source: The run.
-        in_thread: Whether the display has a thread of its own. If False, :meth:`look` updates it.
+        in_thread: Whether the display has its own thread. If False, :meth:`look` updates it.
     """
 
     def __init__(self, display: Display, source: Source, *, in_thread: bool) -> None:
@@ -91,7 +106,7 @@ class DisplayFollower:
         self._thread = start_thread(self._follow, "maggy-display") if in_thread else None
 
     def look(self) -> None:
-        """Update the display if it has no thread of its own."""
+        """Update the display if it has no thread."""
         if self._thread is None:
             self._update()
 
@@ -140,10 +155,10 @@ class FunctionFollower:
     """Calls a function with each event.
 
     Args:
-        function: Takes one event.
+        function: Function of one event.
         say: Shows a line to the user.
         stop: Ends the run because the function raised a KeyboardInterrupt or a SystemExit.
-        in_thread: Whether the function has a thread of its own. If False, :meth:`look` calls it.
+        in_thread: Whether the function has its own thread. If False, :meth:`look` calls it.
         most: Events and measured values that may wait.
     """
 
@@ -170,17 +185,17 @@ class FunctionFollower:
             self._backlog.put(event)
 
     def look(self) -> None:
-        """Call the function if it has no thread of its own."""
+        """Call the function if it has no thread."""
         if self._thread is None and len(self._backlog):
             self._call_all()
 
     def finish(self, directory: str, deadline: float, is_hurried: Callable[[], bool]) -> None:
-        """Let the function have the remaining events, and report what it missed.
+        """Pass the remaining events to the function, and report what it missed.
 
         Args:
             directory: The run's folder.
             deadline: Until when to wait, by ``time.monotonic()``.
-            is_hurried: Whether the user does not want to wait.
+            is_hurried: Returns whether the user does not want to wait.
         """
         self.look()
         self._backlog.close()
@@ -226,3 +241,202 @@ def described(function: Callable[[Event], None]) -> str:
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     where = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
     return f"{name_of(function)}{where}"
+
+
+Listener = Callable[[Event], None] | Tracker
+"""A function of one event, or a tracker."""
+
+Callback = Listener | str
+"""What a user passes: a listener, or the name of a tracker."""
+
+NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
+"""Trackers by name."""
+
+
+def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
+    """Check callbacks, and make trackers from names.
+
+    Args:
+        callbacks: The callbacks.
+        directory: Path or URL of the run's folder.
+
+    Raises:
+        ConfigError: A callback is not a function of one event or a tracker.
+        UserError: A tracker cannot be used.
+    """
+    read: list[Listener] = []
+    for callback in listed("callbacks", callbacks, "functions of one event"):
+        if isinstance(callback, str):
+            callback = _named(callback)
+        if isinstance(callback, Tracker):
+            callback.check(directory)
+            _check_patience(callback)
+        else:
+            _check_function(callback)
+        read.append(callback)
+    return tuple(read)
+
+
+def _named(name: str) -> Tracker:
+    if name in NAMED:
+        made: Tracker = getattr(trackers, NAMED[name])()
+        return made
+    near = difflib.get_close_matches(name.lower(), NAMED, 1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ConfigError(f"callbacks has no tracker named {name!r}; use {' or '.join(map(repr, NAMED))}{meant}")
+
+
+def _check_patience(tracker: Tracker) -> None:
+    given: Any = tracker.patience
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
+        name = type(tracker).__name__
+        raise ConfigError(f"patience must be seconds from 0 on, got {name}(patience={given!r}); use 30.0")
+
+
+_OF_LIBRARIES = "maggy_like.callbacks."
+
+
+def _home(callback: Any) -> str:
+    return str((callback if isinstance(callback, type) else type(callback)).__module__)
+
+
+def _check_function(callback: Any) -> None:
+    if isinstance(callback, type) and issubclass(callback, Tracker):
+        raise ConfigError(f"callbacks must be objects, got the class {callback.__name__}; use {callback.__name__}()")
+    if _home(callback).startswith(_OF_LIBRARIES):
+        name = name_of(callback)
+        raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
+    if not callable(callback):
+        raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        takes = inspect.signature(callback)
+        raise ConfigError(
+            f"a callback must take one event, got {name_of(callback)}{takes}; use def f(event): ..."
+        ) from None
+    except ValueError:  # a built-in function without a signature
+        return
+
+
+def _copied(event: Event) -> Event:
+    """Return a copy of an event that shares nothing with the study, so that a callback cannot change the study."""
+    own = {name: _own(value) for name, value in msgspec.structs.asdict(event).items()}
+    return msgspec.structs.replace(event, **own)
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _own(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_own(each) for each in value]
+    return tuple(map(_own, value)) if type(value) is tuple else value
+
+
+class Callbacks:
+    """Passes events to the callbacks of a run. None of them can change the run or slow it down.
+
+    Args:
+        callbacks: The callbacks.
+        study: Returns the study as it is now.
+        say: Shows a line to the user.
+        stop: Ends the run because a function raised a KeyboardInterrupt or a SystemExit.
+        in_threads: Whether each function has its own thread. If False, :meth:`look` calls them.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Listener],
+        study: Callable[[], Study],
+        say: Callable[[str], None],
+        stop: Callable[[BaseException], None],
+        *,
+        in_threads: bool,
+    ) -> None:
+        functions = [callback for callback in callbacks if not isinstance(callback, Tracker)]
+        self._functions = [FunctionFollower(each, say, stop, in_thread=in_threads) for each in functions]
+        self._trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
+        self._threads: list[TrackerThread] = []
+        self._study = study
+        self._say = say
+        self._store = self._directory = ""
+
+    def begin(self, name: str, optimizer: str, paths: RunPaths, *, is_resumed: bool, knows_all: bool = False) -> None:
+        """Start the trackers. The study must not change meanwhile.
+
+        Args:
+            name: Name of the run.
+            optimizer: Its optimizer as text.
+            paths: Its paths.
+            is_resumed: Whether the run was begun earlier.
+            knows_all: Whether the events of all existing trials follow.
+        """
+        self._store, self._directory = paths.store, str(paths.directory)
+        if not self._trackers:
+            return
+        from maggy_like.trackers.history import history_of
+        from maggy_like.trackers.thread import TrackerThread
+
+        problem = self._study().problem
+        limits = {"optimizer": optimizer, "seed": problem.seed, "max_budget": problem.max_budget}
+        settings = {key: str(value) for key, value in limits.items()}
+        if problem.n_trials is not None:
+            settings["n_trials"] = str(problem.n_trials)
+        settings |= {f"space.{key}": repr(domain) for key, domain in problem.space.domains.items()}
+        history = () if knows_all else tuple(map(_copied, history_of(self._study().trials)))
+        run = TrackedRun(name, self._directory, settings, is_resumed, history)
+        self._threads = [TrackerThread(tracker, run) for tracker in self._trackers]
+
+    def call(self, event: Event, worth: float | None) -> None:
+        """Pass a copy of an event to each callback. Never waits.
+
+        Args:
+            event: The event.
+            worth: The trial's value at an :class:`AttemptEnded`.
+        """
+        if not (self._functions or self._threads):
+            return
+        tracked = event
+        if isinstance(event, AttemptEnded):
+            event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
+            tracked = msgspec.structs.replace(event, value=worth)  # also of a stopped trial
+        is_result = isinstance(event, Measured) and event.returned
+        if not (is_result and self._study().trials[event.trial].reported is not None):  # it is not a point of the curve
+            for thread in self._threads:
+                thread.put(_copied(tracked))
+        for function in self._functions:
+            function.put(_copied(event))
+
+    def look(self) -> None:
+        """Call the functions without a thread, and show the notes of trackers."""
+        for function in self._functions:
+            function.look()
+        for thread in self._threads:
+            for note in thread.take_notes():
+                _log.warning("%s", note)  # the display may be silent
+                self._say(note)
+
+    def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Pass the remaining events and the end of the run to the callbacks, and wait for each up to its patience.
+
+        Args:
+            ending: How the run ended.
+            is_hurried: Returns whether the user does not want to wait.
+        """
+        began = time.monotonic()
+        patience = INTERRUPTED_PATIENCE if ending is Ending.INTERRUPTED else FUNCTION_PATIENCE
+        for function in self._functions:
+            function.finish(self._directory, began + patience, is_hurried)
+        if not self._threads:
+            return
+        study = self._study()
+        best = study.best
+        saved = None if best is None else best.saved(newest=study.value_rule == "last")
+        url = None if saved is None else state_url(self._store, saved.name)
+        objective = (best.objective if best is not None else None) or "value"
+        for thread in self._threads:
+            thread.finish(TrackedEnd(ending, objective, best, url))
+        for thread, tracker in zip(self._threads, self._trackers, strict=True):
+            thread.wait(began + tracker.patience, is_hurried)
+        self.look()
+        self._threads = []

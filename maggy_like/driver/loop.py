@@ -1,4 +1,4 @@
-"""The driver's thread: feeds the state machine from the wire and carries its commands out."""
+"""The driver's thread: feeds the state machine from the wire and executes its commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw
 from maggy_like.display.lines import LineBuffer
-from maggy_like.driver.drawing import Drawing
-from maggy_like.driver.proposer.base import Proposer
+from maggy_like.driver.proposer.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import (
@@ -32,10 +31,12 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
+from maggy_like.driver.state_machine.run import Worker
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.messages import (
+    UNBOUNDED,
     Beat,
     Broken,
     Checkpointed,
@@ -59,17 +60,87 @@ from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.events import Event
 from optimizers.core.study import Study
 
+_log = logging.getLogger(__name__)
+
+LINES = 500
+"""Workers whose lines are drawn at once, since the driver receives no messages meanwhile."""
+
+
+class Drawing:
+    """Makes snapshots of the run in parts, since many workers' lines take as long as thousands of messages.
+
+    Args:
+        base: Snapshot with what stays the same.
+        machine: The state machine.
+    """
+
+    def __init__(self, base: Snapshot, machine: StateMachine) -> None:
+        self._base = base
+        self._machine = machine
+        self._left: list[int] = []  # the workers whose lines are not drawn yet; the last one is next
+        self._lines: list[WorkerLine] = []
+
+    def advance(self, elapsed: float, now: float, lines: int = LINES) -> Snapshot | None:
+        """Draw the next part. Return the snapshot after the last part, else None.
+
+        Args:
+            elapsed: Seconds since the call.
+            now: Unix time.
+            lines: Number of workers' lines to draw at most.
+        """
+        workers = self._machine.workers
+        if not self._lines:
+            self._left = sorted(workers, reverse=True)
+        for _ in range(min(lines, len(self._left))):
+            self._lines.append(_line(self._machine, workers[self._left.pop()], now))
+        if self._left:
+            return None
+        drawn, self._lines = self._lines, []
+        return self._snapshot(drawn, elapsed, now)
+
+    def at_once(self, elapsed: float, now: float) -> Snapshot:
+        """Return a snapshot of the run at this moment."""
+        workers = self._machine.workers
+        return self._snapshot([_line(self._machine, workers[index], now) for index in sorted(workers)], elapsed, now)
+
+    def _snapshot(self, lines: list[WorkerLine], elapsed: float, now: float) -> Snapshot:
+        machine = self._machine
+        phase = Phase.TRAINING if machine.is_training else Phase.SEARCHING
+        return draw(
+            self._base,
+            machine.study,
+            phase=machine.ending or (phase if lines else Phase.STARTING),
+            elapsed=elapsed,
+            now=now,
+            objective=machine.objective,
+            workers=lines,
+        )
+
+
+def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
+    trial = None if worker.trial is None else machine.study.trials[worker.trial]
+    return WorkerLine(
+        worker.id.index,
+        worker.host,
+        worker.state.value,
+        trial=worker.trial,
+        step=trial.step if trial is not None else 0,
+        budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
+        value=trial.last_value if trial is not None else None,
+        seconds=now - worker.attempt.since if worker.attempt is not None else 0.0,
+    )
+
 
 def answers(
     proposer: Proposer, study: Study, question: AskOptimizer, is_over: Callable[[], bool]
 ) -> Iterator[SuggestionReady]:
-    """Each answer as soon as it is there; the next ask knows it as pending.
+    """Yield each answer of the optimizer. The next question has it as pending.
 
     Args:
-        proposer: Asks the optimizer.
-        study: What it is asked for.
-        question: From which proposal on, and for how many at most.
-        is_over: Whether nobody wants more of them.
+        proposer: Proposer that asks the optimizer.
+        study: The study.
+        question: The first proposal, and their number.
+        is_over: Returns whether no more proposals are needed.
     """
     updates: Sequence[Update] = question.updates
     for number in range(question.most):
@@ -90,20 +161,20 @@ def _ask(proposer: Proposer, study: Study, index: int, updates: Sequence[Update]
 
 
 def as_exception(error: BaseException) -> Exception:
-    """What the caller gets to see: a ``sys.exit()`` of an optimizer is an error like any other."""
+    """Return an exception for the caller: ``sys.exit()`` in an optimizer is an error, too."""
     return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")
 
 
 LONGEST = 5.0
-"""Seconds after which it is due in any case: the process may have been stopped while it was done."""
+"""Seconds after which it is due in any case, since the process may have been stopped during the last time."""
 
 
 class Pace:
-    """Says when it is due again: after an interval, and after so long that it takes a share of the time at most.
+    """Decides when something is due, so that it takes at most a share of the time.
 
     Args:
-        interval: Seconds between two times, at least.
-        share: Of the time, that it may take.
+        interval: Seconds between two times at least.
+        share: Share of the time that it may take.
 
     Example:
         >>> pace = Pace(interval=0.1, share=0.02)
@@ -120,54 +191,52 @@ class Pace:
         self._due = float("-inf")
 
     def is_due(self, now: float) -> bool:
-        """Whether it is due."""
+        """Return whether it is due."""
         return now >= self._due
 
     def took(self, began: float, ended: float) -> None:
-        """Take in when it was last done."""
+        """Record when it was last done."""
         self._due = max(began + self._interval, ended + min(LONGEST, (ended - began) / self._share))
 
 
-_log = logging.getLogger(__name__)
-
 TICK = 0.25
 STALL = 1.0
-"""Seconds between the ends of two polls from which on nobody could be heard: this process, the machine or the journal's
-file system stood still."""
+"""Seconds between two polls from which no message could be received: this process, the machine or the journal's file
+system stood still."""
 
 SNAPSHOT_INTERVAL = 0.1
 SNAPSHOT_SHARE = 0.01
-"""Seconds between two snapshots at least, and the share of this thread's time that they may take: a large gang's are
-fewer, and drawn in parts."""
+"""Seconds between two snapshots at least, and the share of this thread's time that they may take. With many workers
+there are fewer snapshots, and they are drawn in parts."""
 
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
-"""Log lines kept for a display that is late, and their bytes; older ones stand in the trials' files."""
+"""Log lines that are kept for a slow display, and their bytes. The trials' files have older ones."""
 
 
 class Driver:
     """Runs one search.
 
     Args:
-        machine: The state machine; this thread alone touches it once it runs.
-        proposer: Asks the optimizer.
-        server: The wire.
-        journal: Where events go before anything that depends on them is sent.
-        base: What stays the same in every snapshot.
-        workers: That many must come, and leave, before the driver is done: all of a gang, unless it grows.
-        keep: Takes what a function that is no training returned; None where there is only training.
+        machine: The state machine. Once the driver runs, only its thread uses it.
+        proposer: Proposer that asks the optimizer.
+        server: The server.
+        journal: Journal for events, which is written before anything that depends on them is sent.
+        base: Snapshot with what stays the same.
+        workers: Number of workers that must connect and leave before the driver is done. 0 if the number may grow.
+        keep: Stores the value of a function that may return anything. None for a training function.
         timeout: Seconds that the search may take.
 
     Attributes:
-        done: Set when the search is over and every worker has left, or the driver failed.
-        error: Why the driver itself failed, if it did.
-        met: Workers that introduced themselves, lost ones included.
-        ready: Those of them that got ready for trials.
-        leaving: Workers that have said goodbye.
+        done: Set when the search has ended and all workers have left, or the driver failed.
+        error: The error of the driver itself, if it failed.
+        met: Workers that have connected, including lost ones.
+        ready: Workers that were ready for trials.
+        leaving: Workers that have sent their last message.
         imported: Modules that trials have imported, which the next run of this process should import at once.
-        lines: Log lines for the display.
-        on_event: Called in the driver's thread with each event that the journal has, and the trial's value as of its
-            end. It must not wait.
+        lines: Log lines for the displays.
+        on_event: Called in the driver's thread with each event in the journal, and the trial's value at the end of an
+            attempt. It must not wait.
         replacements: Lost workers that the engine must replace.
     """
 
@@ -203,7 +272,7 @@ class Driver:
         self._timeout = timeout
         self._started = time.monotonic()
         self._wall = time.time() - self._started
-        self.snapshot = self._drawing.at_once(0.0, self._now())  # with what a resumed run's journal has
+        self.snapshot = self._drawing.at_once(0.0, self._now())  # with the trials of a resumed run's journal
         self._has_ended = self._is_stopped = self._released = False
         self._noted: set[tuple[str, int | None]] = set()
         self._threads = [
@@ -213,58 +282,58 @@ class Driver:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the search itself is over, and the journal has it (workers may still be leaving)."""
+        """Whether the search has ended and the journal has the end. Workers may still be leaving."""
         return self._has_ended or self.done.is_set()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the run has ended, or somebody has asked for its end."""
+        """Whether the run has ended, or a stop was requested."""
         return self._is_stopped or self.has_ended
 
     @property
     def came(self) -> int:
-        """How many places of the gang have ever had a worker; from any thread."""
+        """Number of workers that have ever connected, replaced ones not counted. For any thread."""
         return len(self._machine.workers)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def post(self, event: Input) -> None:
-        """Tell the state machine something; from any thread."""
+        """Pass an input to the state machine. For any thread."""
         if isinstance(event, StopRequested):
             self._is_stopped = True
         self._posted.append(event)
         self._server.wake()
 
     def expect_no_more(self) -> None:
-        """Wait for no worker that has not come yet: there is none."""
+        """Wait for no more workers, since none will connect."""
         self._workers = 0
         self._server.wake()
 
     def release(self) -> None:
-        """Leave without waiting for workers that have not said goodbye."""
+        """End without waiting for workers that have not left."""
         self._released = True
         self._server.wake()
 
     def join(self) -> None:
-        """Wait for the threads' ends; call after :attr:`done` is set or :meth:`release`.
+        """Wait for the end of the threads. Call it after :attr:`done` is set or :meth:`release`.
 
-        A proposal that is being computed is cut off; where that cannot be done, it is waited for a second at most.
+        A running proposal is cut off. If that is impossible, this waits a second at most.
         """
         self._threads[0].join()
         self._proposer.interrupt()
         self._threads[1].join(self._proposer.patience)
 
     def elapsed(self) -> float:
-        """Seconds since the driver was made."""
+        """Return the seconds since the driver was made."""
         return time.monotonic() - self._started
 
     # -- the driver's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Run the driver until the search is over; any error reaches the caller."""
+        """Run the driver until the end of the search, and keep any error for the caller."""
         try:
             self._serve()
         except BaseException as error:
@@ -278,14 +347,14 @@ class Driver:
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
-        """Keep what the driver failed of first, and let the workers go."""
+        """Keep the first error of the driver, and dismiss the workers."""
         self.error = self.error or error
-        with contextlib.suppress(Exception):  # it may be the server that failed
+        with contextlib.suppress(Exception):  # perhaps the server has failed
             for worker in self._machine.workers.values():
                 self._server.send(worker.id, Shutdown())
 
     def _serve(self) -> None:
-        """Take in what arrives, and carry out what follows from it, until the search is over."""
+        """Receive inputs and execute the resulting commands until the end of the search."""
         self._execute(self._machine.start(self._now()))
         tick = stalled = held = 0.0
         pace = Pace(SNAPSHOT_INTERVAL, SNAPSHOT_SHARE)
@@ -305,10 +374,10 @@ class Driver:
                 commands += self._handle(event)
             now = time.monotonic()
             if now - tick >= TICK:
-                commands += self._handle(Tick(stalled, held))  # at once after the poll: it judges by what was heard
+                commands += self._handle(Tick(stalled, held))  # right after the poll, whose messages it needs
                 tick, stalled, held = now, 0.0, 0.0
             if self._timeout is not None and self.elapsed() > self._timeout:
-                self._timeout = None  # told once: a training may follow
+                self._timeout = None  # only once, since a training may follow
                 commands += self._handle(StopRequested(Ending.TIMEOUT))
             self._execute(commands)
             if pace.is_due(began := time.monotonic()):
@@ -318,18 +387,18 @@ class Driver:
             self._execute([])
 
     def _all_left(self) -> bool:
-        """Whether the search is over and everybody knows: a worker that is late must still be told."""
+        """Return whether the search has ended and all workers know, including late ones."""
         return self._machine.is_over and len(self._machine.workers) >= self._workers
 
     def _now(self) -> float:
-        """Unix time that never runs backwards."""
+        """Return a Unix time that never decreases."""
         return self._wall + time.monotonic()
 
     def _handle(self, event: Input) -> list[Command]:
         return self._machine.handle(event, self._now())
 
     def _take(self, received: Received) -> Input:
-        """What a worker's message says to the state machine."""
+        """Convert a worker's message to an input of the state machine."""
         worker = received.worker
         match received.message:
             case (Reported() | Checkpointed() | Waiting() | Opened() | Held() | Finished()) as message:
@@ -342,7 +411,7 @@ class Driver:
             case Logged(trial=trial, lines=lines, dropped=dropped, rank=rank, live=live):
                 self.lines.extend(LogLine(trial, line, rank) for line in lines)
                 if dropped:
-                    self.lines.append(LogLine(trial, f"... {dropped} more lines stand in the trial's log file", rank))
+                    self.lines.append(LogLine(trial, f"... {dropped} more lines are in the trial's log file", rank))
                 if live or not (lines or dropped):
                     self.lines.append(LogLine(trial, live, rank, live=True))
                 return WorkerSeen(worker)
@@ -367,7 +436,7 @@ class Driver:
                 return self._turn_away(worker, f"worker {worker.index} on {host} cannot serve this search: {why}")
 
     def _note(self, worker: WorkerId, note: Noted) -> None:
-        """Show the first note about a subject: many workers say the same."""
+        """Show the first note about a subject, since many workers send the same one."""
         trial = note.trial
         is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
         if is_its_own and (note.subject, trial) not in self._noted:
@@ -378,18 +447,18 @@ class Driver:
                 _log.warning("%s: %s", whose, note.message)
 
     def _turn_away(self, worker: WorkerId, why: str) -> Input:
-        """A worker has another version: no search can start so; one that has begun goes on with the workers it has."""
+        """Reject a worker of another version. A search that has ready workers continues, any other one fails."""
         if not self.ready:
             return StopRequested(Ending.ERROR, WorkerError(why))
-        self.lines.append(LogLine(None, f"{why}; the search goes on without it"))
+        self.lines.append(LogLine(None, f"{why}; the search continues without it"))
         return WorkerSeen(worker)
 
     def _execute(self, commands: list[Command]) -> None:
-        """Carry a round's commands out; all events are safe, in one append, before the first message is sent."""
+        """Execute the commands of a round. All events are appended before the first message is sent."""
         ending = self._machine.ending
         is_last = self._released or self._is_stopped or (ending is not None and not ending.is_planned)
         ready = self._write_ahead.carry(commands, is_last=is_last)
-        if not self._write_ahead.is_stuck:  # else workers fill their windows, and not this process
+        if not self._write_ahead.is_stuck:  # else the messages wait in the workers, and not in this process
             self._server.acknowledge()
             self._has_ended = ending is not None
         for command in ready:
@@ -414,14 +483,14 @@ class Driver:
 
     @property
     def ending(self) -> Ending:
-        """How the search has ended; stopped, where it has not."""
+        """How the search ended. ``stopped`` if it has not ended."""
         failed = self._machine.error or self.error
         return Ending.ERROR if failed is not None else self._machine.ending or Ending.STOPPED
 
     # -- the optimizer's thread ---------------------------------------------------------------
 
     def _propose(self) -> None:
-        """Get proposals beside the server's loop; a proposer that cannot work at all ends the search."""
+        """Get proposals. If the proposer itself fails, the search ends."""
         try:
             self._proposer.start(lambda line: self.lines.append(LogLine(None, line)))
             while (ask := self._asks.get()) is not None:

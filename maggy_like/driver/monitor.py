@@ -1,15 +1,18 @@
-"""The caller's side of a run: it supervises the workers and takes Ctrl-C. Whatever a user wrote runs elsewhere."""
+"""The caller's side of a run: it supervises the workers and takes Ctrl-C. A user's code runs elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
+import select
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from maggy_like.display import Display
-from maggy_like.driver.callbacks import Callbacks
-from maggy_like.driver.followers import DisplayFollower
-from maggy_like.driver.interrupts import interrupts_to, waits_end
+from maggy_like.driver.followers import Callbacks, DisplayFollower
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import FirstWorkers, GrowingSupervisor, Supervisor
@@ -17,9 +20,95 @@ from maggy_like.engines.base import Engine
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerId, WorkerTask
 
+STOPPING = signal.SIGINT, signal.SIGTERM
+"""The signals that ask a process to end."""
+
+
+@contextlib.contextmanager
+def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
+    """Call ``handle(count)`` for each signal while the block runs. The first count is 1.
+
+    Only the main thread receives signals, so nothing changes in another one. A signal that the process ignores stays
+    ignored. The handlers are restored afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    counts = itertools.count(1)
+    with contextlib.ExitStack() as undo:
+        for number in signals:
+            before = signal.getsignal(number)
+            if before not in (None, signal.SIG_IGN):
+                signal.signal(number, lambda *_: handle(next(counts)))
+                undo.callback(signal.signal, number, before)
+        yield
+
+
+_NUDGE = signal.SIGURG
+"""Ends a wait of the main thread. A process ignores it by default."""
+
+_FIRST, _LAST = 0.01, 20.0
+"""Seconds between a signal and the first nudge, and before the last one. Each pause is twice the previous one."""
+
+_OVER = 0
+"""Not the number of a signal."""
+
+
+@contextlib.contextmanager
+def waits_end() -> Iterator[None]:
+    """Let a signal end an endless wait, also in C, that the main thread begins just when the signal arrives.
+
+    A training function that runs in that thread may wait in this way. Python records a signal when it arrives and
+    handles it between two lines. If it arrives after the last check and before the wait begins, it is handled after
+    the wait, which may never end. So a thread receives each signal, and interrupts the waits of the main thread a few
+    times. Python resumes waits that do not concern the handler. Outside the main thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(_NUDGE) is None:  # not Python's
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    other = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handler = signal.signal(_NUDGE, lambda *_: None)
+    thread = threading.Thread(
+        target=_nudge, args=(reader, other, threading.get_ident()), name="maggy-signals", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(other)
+        os.set_blocking(writer, True)
+        os.write(writer, bytes([_OVER]))  # closing it would not suffice if a process was forked meanwhile
+        thread.join()
+        signal.signal(_NUDGE, handler)
+        os.close(writer)
+        os.close(reader)
+
+
+def _nudge(reader: int, other: int, main: int) -> None:
+    """Receive the numbers of signals, and end the main thread's waits after each one except nudges."""
+    waiting = select.poll()
+    waiting.register(reader, select.POLLIN)
+    pause: float | None = None
+    while True:
+        if not waiting.poll(None if pause is None else 1000 * pause) and pause is not None:
+            signal.pthread_kill(main, _NUDGE)
+            pause = 2 * pause if pause < _LAST else None
+            continue
+        numbers = os.read(reader, 1024)
+        if other >= 0:  # another library waits for signals, too
+            with contextlib.suppress(OSError):
+                os.write(other, numbers)
+        if _OVER in numbers:
+            return
+        if any(number != _NUDGE for number in numbers):
+            pause = _FIRST
+
+
 POLL = 0.05
 LEAVE_PATIENCE = 3.0
-"""Seconds that workers get to leave by themselves once the search is over."""
+"""Seconds that workers get to leave by themselves after the end of the search."""
 
 
 def run_search(
@@ -35,25 +124,25 @@ def run_search(
     callbacks: Callbacks,
     interrupts: contextlib.ExitStack,
 ) -> None:
-    """Launch the gang, follow the search to its end, and leave no process behind.
+    """Launch the workers, follow the search until its end, and leave no process behind.
 
     Args:
-        driver: Not yet started.
-        engine: Provides the slots.
-        task: What all workers of the run are given.
-        admit: Lets an incarnation of a worker in; gives its key pair.
-        size: How many workers.
-        least: How many are enough (see :class:`Supervisor`).
-        logs: Folder for the agents' own output.
-        displays: Show the search.
-        callbacks: Get each recorded event; begun by the caller.
-        interrupts: Until this is left, Ctrl-C and SIGTERM end the search instead of raising: the caller has
-            files to close, and a result to return.
+        driver: The driver, not yet started.
+        engine: Engine that provides the slots.
+        task: Task of all workers of the run.
+        admit: Admits an incarnation of a worker, and returns its key pair.
+        size: Number of workers.
+        least: Number of workers that are enough (see :class:`Supervisor`).
+        logs: Folder for the output of the agents.
+        displays: Displays of the search.
+        callbacks: Callbacks for each recorded event. The caller has begun them.
+        interrupts: Until this is closed, Ctrl-C and SIGTERM end the search instead of raising, since the caller has
+            files to close and a result to return.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
     monitor = Monitor(driver, callbacks, patience)
     interrupts.enter_context(interrupts_to(lambda _: monitor.signalled()))
-    if engine.isolation == "none":  # the function runs in this thread, and may wait without an end
+    if engine.isolation == "none":  # the function runs in this thread, and may wait forever
         interrupts.enter_context(waits_end())
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
     supervisor = kind(engine, task, admit, size, least, logs)
@@ -84,17 +173,17 @@ class Monitor:
         self._supervisor: Supervisor | None = None
 
     def signalled(self) -> None:
-        """Ctrl-C or SIGTERM: it belongs to a function that runs in this thread, and else to the search.
+        """Handle Ctrl-C or SIGTERM: for a function that runs in this thread, else for the search.
 
         Raises:
-            KeyboardInterrupt: In the function.
+            KeyboardInterrupt: A function runs in this thread.
         """
         if self._supervisor is not None and self._supervisor.is_in_function:
             raise KeyboardInterrupt
         self.interrupted()
 
     def interrupted(self) -> None:
-        """The first interruption stops the search, the second waits neither for workers nor for trackers."""
+        """Stop the search after the first interruption. After the second, do not wait for workers and trackers."""
         if not (self._was_interrupted or self._is_closing):
             self._was_interrupted = True
             self._driver.post(StopRequested(Ending.INTERRUPTED))
@@ -103,15 +192,15 @@ class Monitor:
             self._driver.release()
 
     def show_on(self, displays: Sequence[Display], *, in_threads: bool) -> None:
-        """Begin to show the search."""
+        """Start the displays."""
         self._displays = [DisplayFollower(display, self._driver, in_thread=in_threads) for display in displays]
 
     def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
-        """Follow the search until it is over and the workers have left, or had time to.
+        """Follow the search until it has ended, and the workers have left or had time to.
 
         Args:
             supervisor: Keeps the workers running.
-            first: Says why no worker comes, if it takes long.
+            first: Reports why no worker has connected.
         """
         self._supervisor = supervisor
         while not self._driver.has_ended:
@@ -122,7 +211,7 @@ class Monitor:
             self._look(supervisor)
 
     def finish(self) -> None:
-        """Let the callbacks have the last events, and show the last state."""
+        """Pass the last events to the callbacks, and show the last state."""
         self._is_closing = True
         self._callbacks.finish(self._driver.ending, lambda: self.hurried)
         for display in self._displays:
@@ -130,12 +219,12 @@ class Monitor:
 
     def _look(self, supervisor: Supervisor) -> None:
         supervisor.await_work(self._driver, POLL)
-        self._callbacks.look()  # before the next trial, where that runs in this thread: it may be one too many
+        self._callbacks.look()  # before the next trial, if that runs in this thread: a callback may end the run
         for display in self._displays:
             display.look()
         if self._driver.is_stopping:
             supervisor.end_trials()
         try:
             supervisor.attend(self._driver)
-        except KeyboardInterrupt:  # of a function that runs in this thread
+        except KeyboardInterrupt:  # raised in a function that runs in this thread
             self.interrupted()

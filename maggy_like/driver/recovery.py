@@ -1,16 +1,18 @@
-"""The journal of a run: begun, or taken up where it ends."""
+"""The journal of a run: a new one, or an old one that is resumed."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import os
 import platform
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from maggy_like.driver.collector import no_collections
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
@@ -37,6 +39,8 @@ from optimizers.core.study import Study, initial_points
 from optimizers.core.trial import Trial
 from optimizers.space.search_space import SearchSpace
 
+_log = logging.getLogger(__name__)
+
 PACKAGES = (
     "accelerate",
     "jax",
@@ -53,11 +57,11 @@ PACKAGES = (
     "transformers",
     "xgboost",
 )
-"""Packages whose versions are recorded where they are installed."""
+"""Packages whose versions are recorded if they are installed."""
 
 
 def environment() -> dict[str, str]:
-    """The driver's machine and versions; nothing is imported for it.
+    """Return the driver's machine and versions, without importing anything.
 
     Example:
         >>> environment()["python"]
@@ -74,36 +78,36 @@ def environment() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
-    """The version of a package; empty where it is not installed."""
+    """Return the version of a package. Empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-_log = logging.getLogger(__name__)
-
 _FOLDERS = ("checkpoints", "logs", "workers", "tensorboard")
-"""What a run has in its folder beside its journal and control files; other files there are the user's."""
+"""Folders of a run next to its journal and control files. Other files in its folder belong to the user."""
 _MOST_CHANGES = 3
-"""Parameters that an error names of a search space that is another one."""
+"""Changed parameters that an error about another search space has."""
 
 _MOST_SHOWN = 5
-"""Sentences about a damaged journal that the display shows; the log has all."""
+"""Sentences about a damaged journal that the display shows. The log has all of them."""
 
 
 def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
-    """A new run's journal, or an old one replayed into the state machine; the run's store has its mark then.
+    """Begin a journal, or replay an old one into the state machine. Afterwards the run's store is marked.
 
     Args:
+        settings: Settings of the run.
+        machine: The state machine.
         run_id: The mark.
 
     Returns:
-        The journal, and hints about its damage and its repair.
+        The journal, and hints about damage and repair.
 
     Raises:
         ConfigError: The name is taken, the run's folder or store cannot be written, or the run was another search.
-        JournalError: There is nothing to resume, or its journal is in use or damaged beyond repair.
+        JournalError: There is nothing to resume, or the journal is in use or damaged beyond repair.
     """
     files, paths = settings.files, settings.paths
     folder = local_path(paths.directory)
@@ -119,7 +123,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     if folder is not None:
         probe_path(folder)
     with ExitStack() as undo:
-        journal = Journal(backend, run_id)  # first: of two drivers that begin a run, one alone touches anything of it
+        journal = Journal(backend, run_id)  # first: of two drivers that begin a run, only one may change its files
         undo.callback(journal.close)
         hints: list[str] = []
         header = _header(files.name, settings.search)
@@ -129,16 +133,16 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             ControlFiles(paths.journal).clear(run_id)
             _check_direction(read_header(backend), header, machine.study)
             _check_training(settings, machine.study.trials)
-            _check_room(settings.search, machine.study)
+            _check_new_points(settings.search, machine.study)
             hints += _more_than_asked(settings.search, machine.study.trials)
             hints += _other_code(journal.code, files.code)
             _mark(files, run_id, folder)
         else:
-            # Another driver may have begun it, and be through with it.
+            # Another driver may have begun and ended it meanwhile.
             if _check_name_is_free(files, backend, where):
                 _check_can_be_deleted(files, backend)
                 _remove(paths, journal, run_id)
-            _mark(files, run_id, folder)  # before the header: a run that cannot begin does not take its name
+            _mark(files, run_id, folder)  # before the header: a run that cannot begin leaves its name free
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
         store = paths.recorded_store
@@ -149,10 +153,10 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
 
 
 def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str) -> bool:
-    """Whether there is a journal.
+    """Return whether there is a journal.
 
     Raises:
-        ConfigError: There is one, which is neither to be resumed nor to be overwritten.
+        ConfigError: There is one, and the run is neither resumed nor overwritten.
     """
     with reading(backend):
         exists = backend.exists()
@@ -166,11 +170,11 @@ def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str
 
 
 def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
-    """Check that what is to be overwritten is a run, by its journal's header, and has all its states in its folder.
+    """Check that the folder to overwrite has a run, by its journal's header, with all its states.
 
     Raises:
-        JournalError: It is none, or its driver is a task of the cluster, whose next attempt would take it up.
-        ConfigError: It has states elsewhere, which may be another run's of that name.
+        JournalError: It is not a run, or its driver is a task of the cluster, whose next attempt would resume it.
+        ConfigError: It has states elsewhere, which may belong to another run of that name.
     """
     driver = ControlFiles(files.paths.journal).driver()
     if driver is not None and not driver.is_over:
@@ -190,7 +194,7 @@ def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
 
 
 def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
-    """Delete a run, which this driver holds; its journal comes last, so that it can be deleted again after a fault.
+    """Delete a run that this driver holds. Its journal is the last part, so that a failed deletion can be retried.
 
     Raises:
         ConfigError: A part of it cannot be deleted.
@@ -198,7 +202,7 @@ def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
     try:
         for name in _FOLDERS:
             remove_folder(url_of(within(paths.directory, name)))
-    except Exception as error:  # of whatever file system it is
+    except Exception as error:  # of any file system
         raise ConfigError(
             f"the run in {paths.directory} cannot be deleted ({type(error).__name__}: {error}); fix the access, or "
             "pass another name"
@@ -208,10 +212,10 @@ def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
 
 
 def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
-    """Leave the mark in the store by which workers see that it is the same place, and in a folder of logs of its own.
+    """Mark the store, so that workers can check that they see the same place, and a separate folder of logs.
 
     Raises:
-        ConfigError: The store of a new run is another's already, or it cannot be written.
+        ConfigError: The store of a new run belongs to another run, or it cannot be written.
     """
     store, paths = files.paths.store, files.paths
     if not files.resume:
@@ -220,12 +224,12 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
         mark_store(store, run_id)
         if folder is not None and paths.log_copies:
             mark_store(url_of(paths.logs), run_id)
-    except Exception as error:  # of whatever file system it is
-        raise _refused(store, error) from None  # its own text says it all, and the chain below it is of file systems
+    except Exception as error:  # of any file system
+        raise _refused(store, error) from None  # its text is complete, and the chain has only errors of file systems
 
 
 def _check_store_is_free(files: FileSettings) -> None:
-    """Check that the store has no run's states; an overwritten run's are deleted in its own folder only.
+    """Check that the store has no states of a run, since states outside of the run's folder are never deleted.
 
     Raises:
         ConfigError: It has some, or it cannot be read.
@@ -233,7 +237,7 @@ def _check_store_is_free(files: FileSettings) -> None:
     store = files.paths.store
     try:
         is_taken = is_marked(store)
-    except Exception as error:  # of whatever file system it is
+    except Exception as error:  # of any file system
         raise _refused(store, error) from None
     if is_taken:
         whose = (
@@ -243,7 +247,7 @@ def _check_store_is_free(files: FileSettings) -> None:
         )
         raise ConfigError(
             f"there are checkpoints of a run named {files.name!r} in {store} already{whose}; pass another name, or "
-            "remove them if that run is gone"
+            "remove them if that run is deleted"
         )
 
 
@@ -254,11 +258,11 @@ def _refused(store: str, error: Exception) -> ConfigError:
 
 
 def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
-    """Take a journal up, and repair it if it is damaged; what was done.
+    """Replay a journal, and repair it if it is damaged. Return hints about the repair.
 
     Raises:
-        ConfigError: It is of another search.
-        JournalError: It is damaged beyond repair.
+        ConfigError: The journal is that of another search.
+        JournalError: The journal is damaged beyond repair.
     """
     taken = 0
     for contents in journal.read_each():
@@ -268,10 +272,10 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
             break
         taken += len(contents.events)
         machine.replay(contents.events, journal.written())
-        contents.events = []  # so that the journal is never held whole
+        contents.events = []  # so that the whole journal is never in memory
     else:
         return []
-    contents = journal.read()  # the repaired one is written whole
+    contents = journal.read()  # the repaired journal is written as a whole
     repairer = Repairer(machine.study, contents.events, taken)
     events = contents.events[:taken]
     try:
@@ -293,11 +297,11 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
     )
 
 
-def _check_room(search: SearchSettings, study: Study) -> None:
-    """Raise if there is no room for the points that a resume brings.
+def _check_new_points(search: SearchSettings, study: Study) -> None:
+    """Check that ``n_trials`` suffices for the points of a resumed search.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: It does not.
     """
     automatic = {search.space.key(point) for point in initial_points(search.problem, ())}
     new = [point for point in study.points_left if search.space.key(point) not in automatic]
@@ -310,30 +314,30 @@ def _check_room(search: SearchSettings, study: Study) -> None:
 
 
 def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:
-    """A hint where a resume asks for fewer trials than there are."""
+    """Return a hint if a resumed search has more trials than ``n_trials``."""
     there = sum(not trial.training for trial in trials)
     if search.n_trials is None or there <= search.n_trials:
         return []
     return [
-        f"there are {there} trials already, and n_trials={search.n_trials}: no other is tried; pass a larger n_trials"
+        f"there are {there} trials already, and n_trials={search.n_trials}: no more are tried; use a larger n_trials"
     ]
 
 
 def _other_code(before: str, now: str) -> list[str]:
-    """A hint where a resume has another training function than the newest trials had."""
+    """Return a hint if a resumed search has another training function than its newest trials."""
     if before == now or not is_comparable(before, now):
         return []
     return [
-        "the training function, or one that it calls, has changed since the run was last driven: trials from before it "
-        "are compared with later ones; pass another name to keep them apart"
+        "the training function, or one that it calls, has changed since the last start of this run: earlier trials are "
+        "compared with later ones; use another name to keep them apart"
     ]
 
 
 def _check_training(settings: Settings, trials: list[Trial]) -> None:
-    """Raise if a training is to be resumed as another one.
+    """Check that a resumed training has the same steps and configuration.
 
     Raises:
-        ConfigError: It is.
+        ConfigError: It does not.
     """
     now = settings.training
     for trial in trials:
@@ -364,30 +368,30 @@ def _header(name: str, search: SearchSettings) -> RunHeader:
 
 
 def _described(search: SearchSettings) -> str:
-    """The optimizer and its options; of an ablation its design, since ``variants`` has what is in it."""
+    """Return the optimizer with its options. An ablation has its design, since the header has its variants."""
     if not search.is_ablation:
         return search.optimizer.describe()
-    tuner = getattr(search.optimizer, "optimizer", None)  # which searches for each variant
+    tuner = getattr(search.optimizer, "optimizer", None)  # which tunes each variant
     return search.optimizer_name if tuner is None else f"{search.optimizer_name} of {tuner.describe()}"
 
 
 def _check_same(known: RunHeader, now: RunHeader) -> None:
-    """Raise if a run is to be resumed as another search.
+    """Check that a resumed run is the same search.
 
     Raises:
-        ConfigError: It is.
+        ConfigError: It is not.
     """
     arguments = {"directions": "direction", "metrics": "metric"}
     for field in ("optimizer", "space", "directions", "metrics", "value", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
         if field == "directions" and before == [None]:
-            continue  # the first measurement may have settled it: see _check_direction
+            continue  # the first measurement may have decided it: see _check_direction
         if before != given:
             if field == "space":
                 raise _other_space(known, now)
             was, now_is = (before, given) if field == "optimizer" else (_written(before), _written(given))
             raise _differs(known, arguments.get(field, field), was, now_is)
-    for before, given in zip(known.variants, now.variants, strict=False):  # an old journal has none
+    for before, given in zip(known.variants, now.variants, strict=False):  # an old journal does not have them
         if before != given:
             raise ConfigError(
                 f"the run {known.name!r} was started with the variant {before!r}, not {given!r}; resume it with the "
@@ -396,10 +400,10 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
 
 
 def _check_direction(known: RunHeader, now: RunHeader, study: Study) -> None:
-    """Raise if a run that began without a direction is given another than its first measurement has settled.
+    """Check that the direction of a resumed run is the one that its first measurement decided.
 
     Raises:
-        ConfigError: It is.
+        ConfigError: It is not.
     """
     if known.directions != [None] or now.directions == [None]:
         return
@@ -417,7 +421,7 @@ def _differs(known: RunHeader, argument: str, was: str, now: str) -> ConfigError
 
 def _other_space(known: RunHeader, now: RunHeader) -> ConfigError:
     before, given = (SearchSpace.from_json(header.space).domains for header in (known, now))
-    changes = [f"{name!r} is gone" for name in before if name not in given]
+    changes = [f"{name!r} is missing" for name in before if name not in given]
     for name, domain in given.items():
         if name not in before:
             changes.append(f"{name!r} is new")
@@ -431,7 +435,19 @@ def _other_space(known: RunHeader, now: RunHeader) -> ConfigError:
 
 
 def _written(value: object) -> str:
-    """A setting as a caller writes it: one metric or direction by itself, and none as None."""
+    """Format a setting as a caller writes it: a single metric or direction without a list, and None without any."""
     if isinstance(value, list):
         return repr(value if len(value) > 1 else next(iter(value), None))
     return repr(value)
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Switch off garbage collection, for a replay or other code that makes very many permanent objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

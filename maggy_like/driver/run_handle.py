@@ -1,11 +1,12 @@
-"""A run that goes on in the background, and what its caller may ask of it."""
+"""A run in the background, and what its caller can ask of it."""
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401  # while the interpreter exits it could not be imported any more
+import concurrent.futures.thread  # noqa: F401  # it cannot be imported while the interpreter exits
 import contextvars
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from maggy_like.argument_checks import seconds, whole
-from maggy_like.display.recorder import Recorder
+from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.text import duration, number, place, tally, words
 from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
@@ -21,32 +22,72 @@ from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
 from optimizers.space import Config
 
+MAX_LINES = 10_000
+"""Log lines that are kept. The trials' log files have all of them."""
+
+
+class Recorder:
+    """A display that keeps the newest snapshot and lines for other threads.
+
+    Attributes:
+        snapshot: The newest snapshot. None before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+        self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
+        self._live: dict[tuple[int | None, int | None], LogLine] = {}
+        self._lock = threading.Lock()
+
+    def start(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.snapshot = snapshot
+        with self._lock:
+            for line in lines:
+                self._live.pop((line.trial, line.rank), None)
+                if not line.live:
+                    self._lines.append(line)
+                elif line.text:
+                    self._live[line.trial, line.rank] = line
+
+    def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.update(snapshot, lines)
+
+    def tail(self, trial: int | None, lines: int) -> list[str]:
+        """Return the text of the newest lines of all trials or of one. Unfinished lines come last."""
+        with self._lock:
+            known = [*self._lines, *self._live.values()]
+        return [line.text for line in known if trial is None or line.trial == trial][-lines:]
+
+
 T = TypeVar("T")
 
 _executed: contextvars.ContextVar[RunHandle[Any] | None] = contextvars.ContextVar("executed", default=None)
-"""The run that a thread is part of; the threads of callbacks are, too."""
+"""The run that a thread belongs to. The threads of its callbacks belong to it, too."""
 
 EXIT_LOOK = 0.2
-"""Seconds between two looks at whether the interpreter exits."""
+"""Seconds between two checks whether the interpreter exits."""
 
 
 class StopSwitch:
-    """Lets any thread stop a run, before it begins too."""
+    """Lets any thread stop a run, even before it begins."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may come in between
+        self._lock = threading.RLock()  # a signal handler may interrupt
         self._stop: Callable[[], None] | None = None
         self._stopped = False
 
     def stop(self) -> None:
-        """Stop the run: before it begins it takes effect as it does, after its end nothing happens."""
+        """Stop the run. A run that has not begun stops as soon as it begins. After its end, nothing happens."""
         with self._lock:
             self._stopped = True
             if self._stop is not None:
                 self._stop()
 
     def attach(self, stop: Callable[[], None]) -> None:
-        """Name what stops the run; called by the runner."""
+        """Set the function that stops the run. Called by the runner."""
         with self._lock:
             self._stop = stop
             if self._stopped:
@@ -55,19 +96,19 @@ class StopSwitch:
 
 @dataclass(frozen=True)
 class Status:
-    """A run at one moment; ``print(handle.status())`` shows it in a line.
+    """State of a run at one moment. ``print(handle.status())`` shows it on one line.
 
     Attributes:
-        name: The run's name.
-        phase: ``starting``, ``searching``, ``training``, ``completed``, ...; ``error`` where one ended it.
-        elapsed: Seconds since it began.
-        counts: How many trials are in which state.
-        n_trials: How many configurations are wanted; None for no bound.
-        workers: How many workers there are.
-        objective: Name of the optimised metric, once known.
+        name: Name of the run.
+        phase: ``starting``, ``searching`` or ``training``, or the ending: ``completed``, ``error``, ...
+        elapsed: Seconds since the run began.
+        counts: Number of trials by state.
+        n_trials: Number of configurations to try. None for no limit.
+        workers: Number of workers.
+        objective: Name of the optimized metric, once known.
         best_trial: Number of the best trial so far.
         best_value: Its value.
-        best_step: The step at which that was measured.
+        best_step: The step at which the value was measured.
         best_config: Its configuration.
     """
 
@@ -94,14 +135,14 @@ class Status:
 
 
 class RunHandle(Generic[T]):
-    """A run that goes on in the background: what ``lagom``, ``ablate`` and ``run`` return with ``block=False``.
+    """A run in the background. ``lagom``, ``ablate`` and ``run`` return it with ``block=False``.
 
-    Ctrl-C does not reach such a run. When the interpreter exits and nobody waits for the result, the run is stopped;
-    one whose driver is in the cluster goes on (``load_run(handle.directory).watch()`` follows it).
+    Ctrl-C does not stop such a run. If the interpreter exits and no thread waits for the result, the run is stopped. A
+    run with ``driver="cluster"`` continues, and ``load_run(handle.directory).watch()`` follows it.
 
     Attributes:
-        name: The run's name.
-        directory: The run's folder.
+        name: Name of the run.
+        directory: The run's folder, as a path or URL.
 
     Example:
         >>> handle = lagom(train_fn, space, n_trials=100, progress=False, block=False)
@@ -123,15 +164,15 @@ class RunHandle(Generic[T]):
         self._lock = threading.Lock()
 
     def begin(self, execute: Callable[[], T], engine: Engine, *, outlives: bool) -> None:
-        """Run ``execute`` in a thread; called by the runtime.
+        """Run ``execute`` in a thread. Called by the runtime.
 
         Args:
             execute: Executes the run.
-            engine: Knows what the thread has of the one that calls this.
-            outlives: Whether the run goes on by itself when this process ends.
+            engine: Engine that prepares ``execute`` for another thread.
+            outlives: Whether the run continues after the end of this process.
         """
         inheriting = engine.inheriting(execute)
-        within = contextvars.copy_context().run  # what is printed there stands in the notebook's cell of this call
+        within = contextvars.copy_context().run  # so that its output is in the notebook's cell of this call
         run = Thread(target=within, args=[self._execute, inheriting], name="maggy-run", daemon=outlives)
         self._threads.append(run)
         if not outlives:
@@ -140,7 +181,11 @@ class RunHandle(Generic[T]):
             thread.start()
 
     def status(self) -> Status:
-        """How far the run is."""
+        """Return the state of the run.
+
+        Returns:
+            The state at this moment.
+        """
         seen = self.recorder.snapshot
         if self._future.done() and self._future.exception() is not None:
             phase: Phase | Ending = Ending.ERROR
@@ -163,14 +208,17 @@ class RunHandle(Generic[T]):
         )
 
     def tail(self, trial: int | None = None, lines: int = 20) -> str:
-        """The newest log lines.
+        """Return the newest log lines.
 
         Args:
-            trial: Of which trial; by default of all, and of the runtime.
-            lines: How many.
+            trial: Number of the trial. Default all trials, and the runtime.
+            lines: Number of lines. Default 20.
+
+        Returns:
+            The lines as one text.
 
         Raises:
-            ConfigError: One is no whole number.
+            ConfigError: An argument is not a whole number.
         """
         if trial is not None:
             whole("trial", trial, least=0)
@@ -178,38 +226,42 @@ class RunHandle(Generic[T]):
         return "\n".join(self.recorder.tail(trial, lines))
 
     def stop(self) -> None:
-        """End the run as Ctrl-C would: running trials are cut off, and the result so far is the result.
+        """Stop the run as Ctrl-C does: running trials are cut off, and the run returns the result so far.
 
-        Any thread may call it, at any time: before the run begins it takes effect as it does, after it nothing happens.
+        Any thread may call it at any time. A run that has not begun stops as soon as it begins. After the end of the
+        run, nothing happens.
         """
         self._stop.stop()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the run's end, and return what the call without ``block=False`` would have.
+        """Wait for the end of the run, and return its result.
 
         Ctrl-C ends the wait, not the run.
 
         Args:
-            timeout: Seconds to wait at most; None for as long as it takes.
+            timeout: Seconds to wait at most. Default no limit.
+
+        Returns:
+            What the call without ``block=False`` returns.
 
         Raises:
             TimeoutError: The run has not ended yet.
-            UserError: A callback of the run waits for it, which would never end, or ``timeout`` is no number.
-            MaggyError: What ended it, as without ``block=False``.
+            UserError: A callback waits for its own run, which would never end, or ``timeout`` is not a number.
+            MaggyError: An error ended the run, as without ``block=False``.
         """
         if timeout != 0:
             seconds("timeout", timeout)
         if _executed.get() is self and not self._future.done():
-            raise UserError("a callback cannot wait for the end of its own run; use status(), or stop() to end it")
+            raise UserError("a callback cannot wait for the end of its own run; use status(), or stop() to end the run")
         with self._lock:
             self._waiting += 1
         try:
             return self._future.result(timeout)
         except TimeoutError:
-            if self._future.done():  # it is the run's own error
+            if self._future.done():  # an error of the run itself
                 raise
             raise TimeoutError(
-                f"{self.name} has not ended after timeout={timeout} s and goes on; call result() again, or stop() it"
+                f"{self.name} has not ended after timeout={timeout} s and continues; call result() again, or stop()"
             ) from None
         finally:
             with self._lock:
@@ -225,13 +277,13 @@ class RunHandle(Generic[T]):
         _executed.set(self)
         try:
             self._future.set_result(execute())
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:  # result() raises it
             self._future.set_exception(error)
         finally:
             self._is_over.set()
 
     def _stop_at_exit(self) -> None:
-        """Stop the run once the main thread has ended, unless another one waits: the interpreter waits for its end."""
+        """Stop the run once the main thread has ended, unless a thread waits for the result."""
         while threading.main_thread().is_alive() or self._waiting:
             if self._is_over.wait(EXIT_LOOK):
                 return

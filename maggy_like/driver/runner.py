@@ -1,26 +1,23 @@
-"""One run from its checked settings to its end: a search, a training, or one after the other."""
+"""Executes one run from its settings to its end: a search, a training, or both."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.driver.callbacks import Callbacks
-from maggy_like.driver.collector import short_collections
-from maggy_like.driver.gang_size import gang_size, least_workers, size_hints
+from maggy_like.driver.followers import Callbacks
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
-from maggy_like.driver.proposer.base import DirectProposer
-from maggy_like.driver.proposer.process import ProcessProposer
+from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.run_spec import Outcome, RunSpec
-from maggy_like.driver.settings import Settings
+from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.run import Options, TrainingPlan
@@ -42,14 +39,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Site:
-    """How a driver and its workers meet.
+    """How a driver and its workers connect.
 
     Attributes:
-        run_id: What the run's store is marked with.
+        run_id: Identifier of the run, with which its store is marked.
         server: Opens the server.
-        task: Makes what all workers are given, once the server is there.
-        admit: Lets an incarnation of a worker in, and gives its key pair.
-        begun: Called with the driver before that starts.
+        task: Makes the task of all workers once the server is open.
+        admit: Admits an incarnation of a worker, and returns its key pair.
+        begun: Called with the driver before it starts.
     """
 
     run_id: str
@@ -60,32 +57,64 @@ class Site:
 
 
 def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
-    """Execute a run; Ctrl-C ends it with what there is, and so does an error once it has begun (:attr:`Outcome.error`).
+    """Execute a run. After Ctrl-C, or an error of a run that has begun, the outcome is the one so far.
 
     Args:
-        site: How its driver and its workers meet, if not as the engine does it by itself.
+        spec: The run.
+        site: How the driver and the workers connect. Default by the engine.
 
     Raises:
-        EngineError: The engine cannot provide the gang.
-        JournalError: The run's files are in use, damaged, or of another search.
-        StoreError: A disk or store refused for ten minutes what the run had to write or read.
+        EngineError: The engine cannot provide the workers.
+        JournalError: The run's files are in use, damaged, or those of another search.
+        StoreError: A disk or store refused for ten minutes to write or read the run's files.
         UserError: The optimizer or the configuration cannot be used.
     """
     with contextlib.ExitStack() as interrupts:
-        size = gang_size(spec.settings, spec.engine)
+        size = count_workers(spec.settings, spec.engine)
         interrupts.enter_context(short_collections(size))
         if site is not None:
             return _execute(spec, size, site, interrupts)
         endpoint = spec.engine.endpoint()
-        server = Server(endpoint.host, bind=endpoint.bind, ports=endpoint.ports)  # a wrong address leaves no files
+        server = Server(endpoint.host, bind=endpoint.bind, ports=endpoint.ports)  # first, since it may fail
         try:
             return _execute(spec, size, _own_site(spec, server), interrupts)
         finally:
             server.close()
 
 
+MANY_WORKERS = 256
+"""Number of workers from which full collections are so frequent, and delay so many, that they matter."""
+
+SELDOM = 10, 1, 100
+"""Factors for the collector's three thresholds with many workers. The second one stays: a collection of the middle
+generation visits as many objects as it allows, and stops the driver for a millisecond per ten thousand of them."""
+
+
+@contextlib.contextmanager
+def short_collections(workers: int) -> Iterator[None]:
+    """With many workers, exclude earlier objects of this process from each collection during the run.
+
+    A full collection visits every object that refers to others, and stops the driver's thread meanwhile. A process with
+    numpy and scipy has about 300,000 of them, which take 50 ms. Collections also become rarer, since study state and
+    workers are hundreds of thousands of objects, of which none becomes garbage in a cycle. If the caller has frozen
+    objects, nothing changes.
+    """
+    if workers < MANY_WORKERS or gc.get_freeze_count():
+        yield
+        return
+    gc.collect()  # existing garbage would stay until the end of the run
+    gc.freeze()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*(times * threshold for times, threshold in zip(SELDOM, thresholds, strict=True)))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
 def _own_site(spec: RunSpec, server: Server) -> Site:
-    """The driver is in this process, and the engine launches the workers."""
+    """Return the site of a driver in this process, whose engine launches the workers."""
     run_id = secrets.token_hex(8)
 
     def begun(driver: Driver) -> None:
@@ -101,7 +130,7 @@ def _own_site(spec: RunSpec, server: Server) -> Site:
 
 
 def worker_task(spec: RunSpec, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False) -> WorkerTask:
-    """What all workers of a run are given."""
+    """Make the task of all workers of a run."""
     settings = spec.settings
     return WorkerTask(
         address=address,
@@ -137,7 +166,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     journal, journal_hints = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
-    exits: list[BaseException] = []  # what a callback raised to leave the program
+    exits: list[BaseException] = []  # raised by a callback to leave the program
     ended: float | None = None
     try:
         server = site.server()
@@ -196,7 +225,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 raise error
         except Exception as error:
             if not isinstance(error, JournalLostError):
-                error.add_note(f"the run's files are in {settings.paths.directory}; resume=True goes on with it")
+                error.add_note(f"the run's files are in {settings.paths.directory}; use resume=True to continue")
             if note := output.move(is_away=journal.is_away):
                 error.add_note(note)
             failure = error
@@ -222,7 +251,7 @@ def _ending(machine: StateMachine, failure: Exception | None) -> Ending:
 
 
 def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
-    """Write to the journal how the run ended; give the error if the journal is gone. No other fault undoes a run."""
+    """Record the ending in the journal. Return only the error of a lost journal, since no other fault matters."""
     try:
         journal.note(status)
     except JournalLostError as error:
@@ -233,8 +262,8 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
 
 
 def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
-    """The state machine of a run that has not begun."""
-    search, failures, width = settings.search, settings.failures, settings.gang.workers_per_trial
+    """Make the state machine of a run that has not begun."""
+    search, failures, width = settings.search, settings.failures, settings.size.workers_per_trial
     objectives = Objectives(search.directions, search.metrics)
     study = Study.of_checked(search.problem, search.optimizer, objectives, search.points, search.value)
     plan = None
@@ -259,7 +288,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
 
 
 def check_reach(settings: Settings, engine: Engine) -> None:
-    """Check that other processes can see the run's folder, where its workers are some.
+    """Check that workers in other processes can see the run's folder.
 
     Raises:
         ConfigError: They cannot.
@@ -267,13 +296,13 @@ def check_reach(settings: Settings, engine: Engine) -> None:
     directory = settings.paths.directory
     if engine.isolation != "none" and is_in_memory(directory):
         raise ConfigError(
-            f"directory={parent_of(directory)!r} is in this process's memory, which no worker sees; pass a "
+            f"directory={parent_of(directory)!r} is in this process's memory, which workers cannot see; use a "
             "URL that they share, or engine='inline'"
         )
 
 
 def first_snapshot(settings: Settings) -> Snapshot:
-    """What is shown before anything has happened."""
+    """Return the snapshot before the start."""
     search = settings.search
     return Snapshot(
         name=settings.files.name,

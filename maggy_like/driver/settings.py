@@ -1,10 +1,19 @@
-"""What a run is, checked: one object for each concern."""
+"""The checked settings of a run, its specification and outcome, and its number of workers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
+from maggy_like.display import Display
 from maggy_like.driver.failure_policy import FailurePolicy
+from maggy_like.driver.followers import Listener
+from maggy_like.driver.run_handle import StopSwitch
+from maggy_like.engines.base import Capacity, Engine
+from maggy_like.errors import EngineError
+from maggy_like.extras import require
+from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer, Problem
@@ -13,24 +22,27 @@ from optimizers.core.study_state import ValueRule
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
+if TYPE_CHECKING:
+    from maggy_like.driver.state_machine import StateMachine
+
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What is searched, and by which optimizer.
+    """Search space, objectives and optimizer of a search.
 
     Attributes:
-        optimizer_name: What people call the optimizer.
-        metrics: Names of the objectives; empty if the only one's is not given.
-        directions: One for each objective; None where the only one's name is not known yet.
-        guessed: Whether nobody has given the directions, so that the objectives' names say them.
-        value: What a trial is worth (see :class:`~optimizers.core.study_state.Ranking`).
+        optimizer_name: Name of the optimizer for users.
+        metrics: Names of the objectives. Empty if a single objective has no name yet.
+        directions: Direction of each objective. None if a single objective has no name yet.
+        guessed: Whether the directions follow from the names of the objectives.
+        value: Value of a trial (see :class:`~optimizers.core.study_state.Ranking`).
         open_ended: Whether nobody has given ``max_budget``.
-        n_trials: How many configurations to try; None for no bound, 0 where there is only a training.
-        n_configs: How many configurations there are, where the search ends once each was tried.
+        n_trials: Number of configurations to try. None for no limit, 0 for a training without a search.
+        n_configs: Number of configurations of the space, if the search ends once each was tried.
         points: All of :func:`~optimizers.core.study.initial_points`.
-        is_timed: Whether time alone bounds the search.
-        earlier: What earlier runs observed.
-        variants: Those of an ablation, described; trials are compared in groups then, and none of them is the best.
+        is_timed: Whether only time limits the search.
+        earlier: Observations of earlier runs.
+        variants: Descriptions of the variants of an ablation, whose trials are compared in groups.
     """
 
     space: SearchSpace
@@ -52,7 +64,7 @@ class SearchSettings:
 
     @property
     def problem(self) -> Problem:
-        """What the optimizer was checked against."""
+        """The problem for which the optimizer was checked."""
         return Problem(
             self.space,
             self.seed,
@@ -65,27 +77,27 @@ class SearchSettings:
 
     @property
     def is_ablation(self) -> bool:
-        """Whether it is an ablation."""
+        """Whether the search is an ablation."""
         return bool(self.variants)
 
     @property
     def objective(self) -> str | None:
-        """Name of the first objective, if it is known."""
+        """Name of the first objective, if known."""
         return self.metrics[0] if self.metrics else None
 
     @property
     def others(self) -> tuple[tuple[Direction, str], ...]:
-        """Direction and name of all objectives but the first."""
+        """Direction and name of all objectives except the first."""
         return tuple((way or "max", name) for way, name in zip(self.directions[1:], self.metrics[1:], strict=True))
 
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """When a search ends before all its trials have.
+    """Limits that end a search before all its trials have ended.
 
     Attributes:
-        timeout: Seconds that it may take.
-        target: Value of the objective with which it is over.
+        timeout: Seconds that the search may take.
+        target: Value of the objective at which it ends.
     """
 
     timeout: float | None = None
@@ -93,13 +105,13 @@ class LimitSettings:
 
 
 @dataclass(frozen=True)
-class GangSettings:
-    """On how many workers it runs.
+class SizeSettings:
+    """Number of workers of a run.
 
     Attributes:
-        workers: How many there are; None for what the engine has.
-        max_workers: How many there may be where ``workers`` is None; None for what the engine has.
-        workers_per_trial: How many workers run a trial together.
+        workers: Number of workers. None for all slots of the engine.
+        max_workers: Upper limit of the number if ``workers`` is None. None for no limit.
+        workers_per_trial: Number of workers that run one trial together.
     """
 
     workers: int | None = None
@@ -109,15 +121,15 @@ class GangSettings:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """Where it is kept.
+    """Name and files of a run.
 
     Attributes:
-        name: The run's name.
-        paths: Where its files are.
-        resume: Whether its journal is to be resumed.
-        overwrite: Whether a run of that name is to be deleted first; None where the caller has no such argument.
-        keep_checkpoints: How many of an attempt's newest states to keep.
-        code: Identifies the code of the training function; empty if that is not known.
+        name: Name of the run.
+        paths: Paths of its files.
+        resume: Whether to resume its journal.
+        overwrite: Whether to delete an earlier run of that name. None if the caller does not have this argument.
+        keep_checkpoints: Number of the newest states of an attempt to keep.
+        code: Hash of the training function's code. Empty if unknown.
     """
 
     name: str
@@ -130,11 +142,11 @@ class FileSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """A training on the whole gang, after the search or alone.
+    """A training on all workers, after a search or without one.
 
     Attributes:
-        steps: How many.
-        config: The configuration; None for the best of the search.
+        steps: Number of steps.
+        config: The configuration. None for the best one of the search.
     """
 
     steps: int
@@ -143,35 +155,182 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """One run, checked.
+    """The checked settings of one run.
 
     Attributes:
-        search: What is searched.
-        files: Where it is kept.
-        limits: When it ends early.
-        gang: On how many workers it runs.
-        failures: What becomes of trials that fail, and when they end the whole search.
-        training: The training that follows; None if none does.
-        hints: Lines that the user should know before it starts.
+        search: Search space, objectives and optimizer.
+        files: Name and files.
+        limits: Limits that end the search early.
+        size: Number of workers.
+        failures: Retries, and when failures end the search.
+        training: Training after the search. None without one.
+        hints: Lines for the user before the start.
     """
 
     search: SearchSettings
     files: FileSettings
     limits: LimitSettings = field(default_factory=LimitSettings)
-    gang: GangSettings = field(default_factory=GangSettings)
+    size: SizeSettings = field(default_factory=SizeSettings)
     failures: FailurePolicy = field(default_factory=FailurePolicy)
     training: TrainingSettings | None = None
     hints: tuple[str, ...] = ()
 
     @property
     def paths(self) -> RunPaths:
-        """Where the run's files are."""
+        """Paths of the run's files."""
         return self.files.paths
 
     @property
     def about(self) -> str:
-        """What it is, in a few words, for whoever sees its workers in a list of a cluster's jobs."""
+        """A short description for the list of a cluster's jobs."""
         if self.training is not None and self.training.config is not None:
             return "training"
         kind, n_trials = "ablation" if self.search.is_ablation else "search", self.search.n_trials
         return kind if n_trials is None else f"{kind} of {n_trials} trial{'s' * (n_trials != 1)}"
+
+
+MOST_UNASKED = 64
+"""Workers to which a run grows at most on a cluster without a limit, unless the caller asks for more."""
+
+
+def count_workers(settings: Settings, engine: Capacity) -> int:
+    """Return how many workers to launch. On an elastic engine it is an upper limit.
+
+    Raises:
+        EngineError: There are too few slots, or workers cannot start in the way that the run needs.
+        UserError: Several workers must run one trial together, and torch is missing.
+    """
+    size = _size(settings, engine)
+    together = settings.size.workers_per_trial if settings.training is None else size
+    if together > 1 and engine.is_on_this_machine:
+        require("torch", f"running one function on {together} workers together")
+    return size
+
+
+def _size(settings: Settings, engine: Capacity) -> int:
+    asked = settings.size
+    engine.check_gang(_together(settings))
+    if asked.workers is not None:
+        engine.require(asked.workers)
+        return asked.workers
+    size = _growth(settings, engine) if engine.is_elastic else engine.default_workers()
+    if settings.search.n_trials is not None and settings.training is None:
+        size = min(size, settings.search.n_trials * asked.workers_per_trial)
+    if asked.max_workers is not None:
+        size = min(size, asked.max_workers)
+    for name, needed in (
+        ("workers_per_trial", asked.workers_per_trial),
+        ("min_workers", settings.failures.min_workers or 1),
+    ):
+        if needed > size:
+            remedy = (
+                "use engine='local'" if engine.name == "inline" else "pass workers=N, or give the engine more slots"
+            )
+            raise EngineError(
+                f"{name}={needed}, but engine={engine.name!r} has {size} worker{'s' * (size > 1)} by default; {remedy}"
+            )
+    if engine.is_on_this_machine:  # whose limits hold for a default, too
+        engine.require(size)
+    return size
+
+
+def least_workers(settings: Settings, engine: Capacity, size: int) -> int:
+    """Return how many workers are enough if the others are lost or do not start."""
+    if settings.failures.min_workers is not None:
+        return settings.failures.min_workers
+    only_trains = settings.training is not None and settings.search.n_trials == 0
+    return settings.size.workers_per_trial if engine.is_elastic and not only_trains else size
+
+
+def size_hints(settings: Settings, engine: Capacity, size: int) -> list[str]:
+    """Return hints about workers that cannot be used, and about a limit that the caller did not set."""
+    hints, asked = engine.hints(size), settings.size
+    if rest := size % asked.workers_per_trial:
+        given = f"workers={size}" if asked.workers is not None or not engine.is_elastic else f"{size} workers"
+        hints.append(
+            f"{given} is not a multiple of workers_per_trial={asked.workers_per_trial}: {rest} of them will "
+            "be idle while the others run trials"
+        )
+    if asked.workers is None and asked.max_workers is None and engine.is_elastic and _is_cut(settings, engine):
+        hints.append(f"the run grows to {size} workers at most; use max_workers=N for more")
+    return hints
+
+
+def _growth(settings: Settings, engine: Capacity) -> int:
+    """Return how far the number of workers may grow if it is not given."""
+    if settings.training is not None:
+        raise EngineError(
+            f"engine={engine.name!r} grows with the cluster, so a training needs a number of workers to wait for; "
+            "use workers=N"
+        )
+    most = engine.most_workers()
+    if settings.size.max_workers is not None:
+        return settings.size.max_workers if most is None else most
+    return MOST_UNASKED if most is None else min(most, MOST_UNASKED)
+
+
+def _is_cut(settings: Settings, engine: Capacity) -> bool:
+    """Return whether more than :data:`MOST_UNASKED` workers could start and be used."""
+    most, of_use = engine.most_workers(), settings.search.n_trials
+    fits = of_use is not None and of_use * settings.size.workers_per_trial <= MOST_UNASKED
+    return not fits and (most is None or most > MOST_UNASKED)
+
+
+def _together(settings: Settings) -> str:
+    """Return why several workers run one trial. Empty if none do."""
+    if settings.size.workers_per_trial > 1:
+        return f"workers_per_trial={settings.size.workers_per_trial}"
+    return "a training on all workers" if settings.training is not None and settings.size.workers != 1 else ""
+
+
+DriverSide = Literal["client", "cluster"]
+"""Place of the driver of a run."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that the runner needs for a run.
+
+    Attributes:
+        settings: The checked settings.
+        engine: Engine that provides the workers.
+        payload: The training function, pickled.
+        preload: Modules that workers import once.
+        displays: Displays of the run.
+        callbacks: Callbacks for each recorded event.
+        stop: Switch with which other threads stop the run.
+        save_returned: Stores the value of a function that may return anything (see
+            :attr:`WorkerTask.returns_anything`).
+        sources: Text of the files and notebook cells with the function's code.
+        driver: Place of the driver: this process (``client``) or a task of the ``cluster``.
+    """
+
+    settings: Settings
+    engine: Engine
+    payload: bytes
+    preload: tuple[str, ...]
+    displays: Sequence[Display]
+    callbacks: Sequence[Listener] = ()
+    stop: StopSwitch = field(default_factory=StopSwitch)
+    save_returned: Callable[[Any], None] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    driver: DriverSide = "client"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+        machine: The state machine with the study.
+        ending: How the run ended (see :attr:`maggy_like.Result.ending`).
+        seconds: Wall time of all drivers of the run.
+        error: Error that ended the run early. The caller raises it with the result so far.
+        is_longer: Whether the run took longer than ``seconds``, because a killed driver recorded no end.
+    """
+
+    machine: StateMachine
+    ending: Ending
+    seconds: float
+    error: Exception | None = None
+    is_longer: bool = False

@@ -1,7 +1,7 @@
-"""Run the real state machine in virtual time: thousands of workers, no process, no waiting.
+"""Simulation of a search in virtual time, with thousands of workers and without processes or waiting.
 
-The driver's own :class:`~maggy_like.driver.state_machine.StateMachine` gets its inputs from a heap that is
-ordered by virtual time, so the decisions of an optimizer in a simulation are those of a real search.
+The driver's :class:`~maggy_like.driver.state_machine.StateMachine` takes its inputs from a heap in virtual time. So an
+optimizer decides in a simulation exactly as in a real search.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from optimizers.space import Config
 
 
 class Objective(Protocol):
-    """A training to be simulated."""
+    """A training to simulate."""
 
     def __call__(self, config: Config, step: int) -> tuple[float, float]:
-        """The objective after ``step`` steps, and the seconds that this one step took."""
+        """Return the objective after ``step`` steps, and the seconds of this step."""
         ...
 
 
 class StatefulObjective(Protocol):
-    """A training whose outcome depends on all earlier steps, whichever configuration each had (PBT changes it)."""
+    """A training whose value depends on all earlier steps and their configurations, which PBT changes."""
 
     def __call__(self, config: Config, step: int, state: Any) -> tuple[float, float, Any]:
-        """The objective after ``step`` steps, the seconds that this one took, and the new state.
+        """Return the objective after ``step`` steps, the seconds of this step, and the new state.
 
-        It must not change ``state`` itself: other trials may start from it.
+        It must not change ``state``, since other trials may start from it.
         """
         ...
 
@@ -60,24 +60,24 @@ def simulate(
     horizon: float | None = None,
     on_event: Callable[[float, int], None] | None = None,
 ) -> float:
-    """Search in virtual time; the study has the trials afterwards.
+    """Simulate a search in virtual time. Afterwards the study has the trials.
 
-    A trial reports after every step, and goes on where it paused. Only the seconds that ``objective`` returns
-    pass in virtual time.
+    A trial reports after every step, and a paused trial resumes at its last step. Only the seconds that ``objective``
+    returns pass in virtual time.
 
     Args:
         study: A new study.
-        objective: The training.
-        workers: Size of the gang.
-        state: The state that a training starts from, for an objective that takes one.
-        horizon: Virtual seconds after which the simulation ends.
-        on_event: Called with the virtual time and the number of events handled so far.
+        objective: Function of a configuration and a step, which returns the value and the seconds of that step.
+        workers: Number of workers.
+        state: State from which a training starts, for an objective that takes a state. Default None: it takes none.
+        horizon: Virtual seconds after which the simulation ends. Default no limit.
+        on_event: Function of the virtual time and the number of handled events, called before each event.
 
     Returns:
-        The virtual time at the end.
+        The virtual time at the end, in seconds.
 
     Raises:
-        ConfigError: An argument is of the wrong kind, or the study has trials.
+        ConfigError: An argument is not valid, or the study has trials.
 
     Example:
         >>> study = Study({"lr": Float(1e-4, 1, log=True)}, ASHA(), max_budget=27, n_trials=100)
@@ -86,7 +86,7 @@ def simulate(
     if not isinstance(study, Study):
         raise ConfigError(f"study must be a Study, got {short(study)}; use Study(space, optimizer, n_trials=100)")
     if study.trials:
-        raise ConfigError(f"study must be a new one, and this one has {len(study.trials)} trials; make another")
+        raise ConfigError(f"study must be new, got one with {len(study.trials)} trials; use a new Study")
     if not callable(objective):
         raise ConfigError(f"objective must be a function of a configuration and a step, got {short(objective)}")
     if on_event is not None and not callable(on_event):

@@ -1,4 +1,4 @@
-"""Keeps the workers of a run alive, also on an engine whose slots come and go, and waits for the first ones."""
+"""Supervises the workers of a run, also on an engine whose slots come and go, and waits for the first workers."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
-"""Launches in a row of which no worker gets ready, after which a worker's place counts as unusable."""
+"""Launches in a row without a ready worker, after which the slot of a worker counts as unusable."""
 
 SLOT_PATIENCE = 120.0
-"""Seconds without any worker for which the search waits for slots before it ends."""
+"""Seconds without any worker after which the search ends."""
 
 MAX_PAUSE = 10.0
-"""Seconds between two attempts to launch, at most."""
+"""Seconds between two launches at most."""
 
 SLOT_POLL = 0.2
-"""Seconds between two looks at the slots, at first."""
+"""Seconds between two checks of the slots at first."""
 
 SHRINK_PATIENCE = 20.0
-"""Seconds that workers wait for slots before those that have one are launched alone, if they are enough."""
+"""Seconds that workers wait for slots before only those with a slot are launched, if they are enough."""
 
 GOODBYE_PATIENCE = 15.0
-"""Seconds that workers which have said goodbye get to end."""
+"""Seconds that workers get to end after their last message."""
 
 HELD_PATIENCE = 5.0
-"""Seconds in which no worker has anything to do, after which those are ended that keep another from its slot."""
+"""Seconds in which all workers are idle, after which workers that occupy the slot of another one are ended."""
 
 HINT_AFTER = 2.0
-"""Seconds of waiting after which a hint says so."""
+"""Seconds of waiting after which a hint is shown."""
 
 
 @dataclass(slots=True)
 class Vacancy:
-    """Workers that ended together, and are to be launched together, as far as there are slots.
+    """Workers that ended together, and will be launched together, as far as there are slots.
 
     Attributes:
-        indexes: The workers.
-        incarnation: That of the next launch.
+        indexes: Indexes of the workers.
+        incarnation: Incarnation of the next launch.
         since: When they ended.
-        due: When to try next.
-        is_shown: Whether a hint has said that they wait.
+        due: When to launch next.
+        is_shown: Whether a hint about their wait was shown.
     """
 
     indexes: tuple[int, ...]
@@ -67,20 +67,20 @@ class Vacancy:
 
 
 class Supervisor:
-    """Keeps ``size`` workers running; used from the thread that called ``lagom``, which never waits for it.
+    """Keeps ``size`` workers running. Used from the thread that called ``lagom``, which it never blocks.
 
-    A worker that ends too early is launched again as soon as there are slots for it, however often it ends. Only two
-    things end the search: no worker gets ready any more (the launches of each failed :data:`MAX_FUTILE_LAUNCHES` times
-    in a row), or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the others wait for
-    slots for as long as it takes.
+    A worker that ends too early is launched again as soon as there are slots for it, any number of times. Only two
+    things end the search. Either no worker gets ready any more, after :data:`MAX_FUTILE_LAUNCHES` failed launches in a
+    row of each one. Or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the others
+    wait for slots without a limit.
 
     Args:
-        engine: Provides the slots.
-        task: What all workers of the run are given.
-        admit: Lets an incarnation of a worker in; gives its key pair.
-        size: How many workers.
-        least: How many are enough, where there are no slots for all of them any more.
-        logs: Folder for the agents' own output.
+        engine: Engine that provides the slots.
+        task: Task of all workers of the run.
+        admit: Admits an incarnation of a worker, and returns its key pair.
+        size: Number of workers.
+        least: Number of workers that are enough if there are no longer slots for all.
+        logs: Folder for the output of the agents.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Supervisor:
         self._vacancies: list[Vacancy] = []
         self._announced: set[WorkerId] = set()
         self._futile = dict.fromkeys(range(size), 0)
-        self._manned = self._active = time.monotonic()  # when some worker ran last, and when some ran a trial
+        self._manned = self._active = time.monotonic()  # when a worker last ran, and when one last ran a trial
 
     def attend(self, driver: Driver) -> None:
-        """Replace workers that ended, as far as there are slots, and report them to the driver. Returns at once."""
+        """Report workers that ended to the driver, and replace them as far as there are slots. Returns at once."""
         while not driver.replacements.empty():
             self._replace(driver.replacements.get(), driver)
         self._engine.attend(self._runs)
@@ -113,24 +113,24 @@ class Supervisor:
                 self._fill(vacancy, driver)
 
     def await_work(self, driver: Driver, seconds: float) -> None:
-        """Wait until there may be something to :meth:`attend` to, or the driver is done: ``seconds`` at most."""
+        """Wait at most ``seconds`` until :meth:`attend` may have work, or the driver is done."""
         self._engine.await_work(self._runs, driver.done, seconds)
 
     @property
     def is_in_function(self) -> bool:
-        """Whether the training function is being called just now, in the thread that attends."""
+        """Whether the training function is running now in the thread that calls :meth:`attend`."""
         return any(run.is_in_function for run in self._runs)
 
     def end_trials(self) -> None:
-        """Have the training function called no more in this thread: the run ends."""
+        """Prevent further calls of the training function in this thread, since the run ends."""
         for run in self._runs:
             run.end_trials()
 
     def _replace(self, lost: WorkerId, driver: Driver) -> None:
-        """End a lost worker; where that would end others that run, plan its next launch beside them.
+        """End a lost worker. If that would end running workers, too, plan its next launch without them.
 
-        Spark cannot end one task of a barrier stage alone. The worker that follows is launched at once: it waits in the
-        engine until the lost one wakes and leaves, or starts in a slot that is free anyway.
+        Spark cannot end a single task of a barrier stage. The replacement is launched at once. It waits in the engine
+        until the lost worker resumes and leaves, or starts in another free slot.
         """
         for run in self._runs:
             if lost.index in run.indexes and lost.incarnation == run.incarnation:
@@ -142,13 +142,13 @@ class Supervisor:
                     self._vacancies.append(Vacancy((lost.index,), lost.incarnation + 1, now, now))
 
     def _held_back(self, run: EngineRun) -> set[int]:
-        """Given up workers of a launch whose successors have not come: their slots may be held yet."""
+        """Return abandoned workers of a launch without a connected replacement. They may still occupy slots."""
         return run.given_up - {index for other in self._runs if other.has_come for index in other.indexes}
 
     def _free_held_slots(self, driver: Driver) -> None:
-        """Launch workers anew, with one that holds its slot in silence, if none can do anything without that one.
+        """Relaunch workers together with a silent one that occupies its slot, if none can work without that one.
 
-        So it is where a training needs the whole gang, or each trial all of it.
+        This happens if a training, or each trial, needs all workers.
         """
         now = time.monotonic()
         holding = [run for run in self._runs if run.given_up and self._held_back(run)]
@@ -157,19 +157,19 @@ class Supervisor:
         elif now - self._active > HELD_PATIENCE:
             for run in holding:
                 names = ", ".join(map(str, sorted(self._held_back(run))))
-                driver.lines.append(LogLine(None, f"nothing can run without worker {names}: all start again"))
+                driver.lines.append(LogLine(None, f"nothing can run without worker {names}: all workers restart"))
                 run.cancel()
             self._active = now
 
     def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
-        """Somebody stopped these workers from outside: that ends the search, which does not wait for them."""
+        """End the search, since these workers were stopped from outside. It does not wait for them."""
         self._runs.remove(run)
-        driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))  # first: no trial is held to have failed
+        driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))  # first, so that no trial counts as failed
         for index in run.indexes:
             driver.post(WorkerLost(WorkerId(index, run.incarnation), run.stopped_by))
 
     def _look_at(self, run: EngineRun, driver: Driver) -> None:
-        """Report workers of a launch that have come, are to leave, or are gone."""
+        """Report workers of a launch that have connected, will leave, or have ended."""
         run.has_come = run.has_come or any(worker in driver.met for worker in _workers(run))
         if run.leaving and not driver.has_ended:
             for worker in _workers(run):
@@ -184,12 +184,12 @@ class Supervisor:
             self._take_down(run, reason or run.leaving or "it left before the search was over", driver)
 
     def _await(self, driver: Driver) -> None:
-        """Note when some worker ran last."""
+        """Record when a worker last ran."""
         if self._runs:
             self._manned = time.monotonic()
 
     def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
-        """How often launches of every worker failed in a row, in words; empty where not all did."""
+        """Return in words how often the launches of all workers failed in a row. Empty if not all failed."""
         for index in run.indexes:
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
         if min(self._futile.values()) < MAX_FUTILE_LAUNCHES:
@@ -198,7 +198,7 @@ class Supervisor:
         return f" {self._futile[run.indexes[0]]} times in a row{before}"
 
     def _free(self, wanted: int) -> int:
-        """For how many of the wanted workers there are slots."""
+        """Return for how many of the wanted workers there are slots."""
         slots = self._engine.slots()
         return wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
 
@@ -219,14 +219,14 @@ class Supervisor:
             driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} failed{times}: {reason}{where}")))
         else:
             if len(workers) > 1:
-                driver.lines.append(LogLine(None, f"{vacancy} were lost together, and start again: {reason}{where}"))
-            elif where or not run.has_come:  # of one that had come, its loss is shown
+                driver.lines.append(LogLine(None, f"{vacancy} were lost together, and restart: {reason}{where}"))
+            elif where or not run.has_come:  # else its loss is shown
                 why = "" if run.has_come else f": {reason}"
-                driver.lines.append(LogLine(None, f"{vacancy} starts again{why}{where}"))
+                driver.lines.append(LogLine(None, f"{vacancy} restarts{why}{where}"))
             self._vacancies.append(vacancy)
 
     def _fill(self, vacancy: Vacancy, driver: Driver) -> None:
-        """Launch again if there are slots, else try later."""
+        """Launch again if there are slots, else later."""
         wanted, waited = len(vacancy.indexes), time.monotonic() - vacancy.since
         try:
             free = self._free(wanted)
@@ -247,19 +247,19 @@ class Supervisor:
         except EngineError as error:
             driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} cannot be launched again: {error}")))
             return
-        except Exception as error:  # no memory for a process, say: it may pass
+        except Exception as error:  # perhaps a temporary one, such as no memory for a process
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
         self._put_off(vacancy, lack, driver)
 
     def _launch(self, indexes: Sequence[int], incarnation: int, done: int = 0) -> list[EngineRun]:
-        """Launch workers, each with a key of its own; ``done`` trials have ended before."""
+        """Launch workers, each with its own key. ``done`` trials have ended before."""
         keys = [self._admit(WorkerId(index, incarnation)) for index in indexes]
         about = f"{self._task.about}, {done} done" if done else self._task.about
         task = msgspec.structs.replace(self._task, about=about)
         return self._engine.launch(task, indexes, incarnation, keys, self._logs)
 
     def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
-        """Split off the workers for which there are slots; the others go on waiting."""
+        """Split off the workers for which there are slots. The others continue to wait."""
         some = replace(vacancy, indexes=vacancy.indexes[:free], is_shown=False)
         vacancy.indexes, vacancy.due = vacancy.indexes[free:], time.monotonic() + SLOT_POLL
         self._vacancies.append(some)
@@ -273,19 +273,21 @@ class Supervisor:
         if not vacancy.is_shown and waited > HINT_AFTER:
             vacancy.is_shown = True
             rest = sum(len(run.indexes) for run in self._runs)
-            meanwhile = f"the search goes on with {rest} workers" if rest else f"giving up after {SLOT_PATIENCE:g} s"
+            meanwhile = f"the search continues with {rest} workers" if rest else f"giving up after {SLOT_PATIENCE:g} s"
             driver.lines.append(LogLine(None, f"{vacancy}: waiting for {lack}; {meanwhile}"))
         if now - self._manned > SLOT_PATIENCE:
             message = f"{vacancy} cannot be launched again: waited {SLOT_PATIENCE:g} s for {lack}"
             driver.post(StopRequested(Ending.ERROR, EngineError(message)))
 
     def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for the workers to end, then end them by force; at once those that never came.
+        """Wait up to ``timeout`` seconds for the end of the workers, then end them by force.
+
+        Workers that never connected are ended at once.
 
         Args:
-            leaving: Those that have said goodbye. They are about to end, and get :data:`GOODBYE_PATIENCE` for it: a
-                Spark job that is cancelled just then is shown as failed for ever.
-            timeout: What the others get.
+            leaving: Workers that have sent their last message. They get :data:`GOODBYE_PATIENCE` to end, since Spark
+                would show a cancelled job as failed.
+            timeout: Seconds for the other workers.
         """
         for run in self._runs:
             if not run.has_come:
@@ -303,31 +305,31 @@ class Supervisor:
         deadline = time.monotonic() + 10.0
         for run in self._runs:
             while not run.wait(0.5) and time.monotonic() < deadline:
-                run.cancel()  # again: a Spark job that was still being submitted was not cancelled
+                run.cancel()  # again, since a Spark job cannot be cancelled while it is being submitted
 
 
 def _workers(run: EngineRun) -> Iterator[WorkerId]:
-    """The workers of a launch: thousands, it may be, so made for those who look at them alone."""
+    """Yield the workers of a launch, of which there may be thousands."""
     return (WorkerId(index, run.incarnation) for index in run.indexes)
 
 
 GROWTH_PATIENCE = 600.0
-"""Seconds for which the search waits for as many workers as a trial needs before it ends."""
+"""Seconds that the search waits for as many workers as a trial needs before it ends."""
 
 IDLE_PATIENCE = 10.0
-"""Seconds of idle workers after which no more are asked for."""
+"""Seconds of idle workers after which no more are requested."""
 
 
 class GrowingSupervisor(Supervisor):
-    """Launches all workers at once; those without a slot wait inside the engine, and join late.
+    """Launches all workers at once. Those without a slot wait inside the engine, and join later.
 
-    The search waits only for as many workers as a trial needs (``least``). While workers have nothing to do, launches
-    that still wait are cancelled: the cluster would start machines for nothing.
+    The search waits only for as many workers as a trial needs (``least``). While workers are idle, waiting launches are
+    cancelled, so that the cluster does not start machines in vain.
     """
 
-    _in_row = 0  # launches in a row of which no worker got ready
-    _were_ready = 0  # how many workers had got ready before those
-    _busy = math.inf  # when there was work for more workers last
+    _in_row = 0  # launches in a row without a ready worker
+    _were_ready = 0  # number of ready workers before those
+    _busy = math.inf  # when there was last work for more workers
 
     def _await(self, driver: Driver) -> None:
         if driver.has_ended:
@@ -341,30 +343,30 @@ class GrowingSupervisor(Supervisor):
             needed = f"{self._least} worker{'s' * (self._least != 1)}"
             message = (
                 f"engine={self._engine.name!r} had {there} of the {needed} that a trial needs for {GROWTH_PATIENCE:g} "
-                f"s, though it was asked for {len(self._futile)}; see what its cluster grants"
+                f"s, though {len(self._futile)} were requested; check what its cluster grants"
             )
             driver.post(StopRequested(Ending.ERROR, EngineError(message)))
 
     def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
-        for index in run.indexes:  # a worker that fails alone is launched less and less often
+        for index in run.indexes:  # a single failing worker is launched less and less often
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
         if was_ready or live_workers(driver) or len(driver.ready) > self._were_ready:
             self._in_row, self._were_ready = 0, len(driver.ready)
             return ""
         self._in_row += 1
         at_a_time = 1
-        with contextlib.suppress(Exception):  # a session that was stopped, or does not answer, says so itself
+        with contextlib.suppress(Exception):  # a session that was stopped, or cannot be reached, is reported elsewhere
             at_a_time = max(1, min(len(self._futile), self._engine.slots() or 1))
         if self._in_row < MAX_FUTILE_LAUNCHES * at_a_time:
             return ""
         return f", as {self._in_row} launches in a row, before any was ready"
 
     def _free(self, wanted: int) -> int:
-        self._engine.slots()  # raises where the session was stopped
+        self._engine.slots()  # raises if the session was stopped
         return wanted
 
     def _follow_demand(self, driver: Driver, now: float) -> None:
-        """Cancel launches that wait while workers have nothing to do; launch again once all are busy."""
+        """Cancel waiting launches while workers are idle, and launch again once all are busy."""
         idle = sum(worker.state == "idle" for worker in driver.snapshot.workers)
         if idle < self._least or driver.snapshot.phase is not Phase.SEARCHING:
             self._busy = now
@@ -378,29 +380,29 @@ class GrowingSupervisor(Supervisor):
 
 
 def live_workers(driver: Driver) -> int:
-    """How many workers the driver knows that have not left."""
+    """Return how many connected workers have not left."""
     return sum(worker.state not in ("gone", "lost") for worker in driver.snapshot.workers)
 
 
 JOIN_PATIENCE = 10.0
-"""Seconds without any worker after which a hint says what the search waits for."""
+"""Seconds without any worker after which a hint about the reason is shown."""
 
 LOOK = 2.0
-"""Seconds between two looks at why."""
+"""Seconds between two checks of the reason."""
 
 HINT_AGAIN = 30.0
-"""Seconds between two hints, where the reason has changed."""
+"""Seconds between two hints if the reason has changed."""
 
 START_PATIENCE = 3600.0
-"""Seconds without any worker after which the search ends: a job of the user's that holds the slots may take long."""
+"""Seconds without any worker after which the search ends, since another job may occupy the slots for long."""
 
 
 class FirstWorkers:
-    """Watches until a search has had all its workers; used from the thread that called ``lagom``.
+    """Reports why workers have not connected. Used from the thread that called ``lagom``.
 
     Args:
-        engine: Knows why none comes, if it can be known.
-        size: How many workers were launched.
+        engine: Engine that may know the reason.
+        size: Number of launched workers.
     """
 
     def __init__(self, engine: Launcher, size: int) -> None:
@@ -412,10 +414,10 @@ class FirstWorkers:
         self._hint = ""
 
     def look(self, driver: Driver) -> None:
-        """Give a hint about what the search waits for, if it is time to; end the search after too long a wait."""
+        """Show a hint about what the search waits for if it is due, and end the search after too long a wait."""
         now = driver.elapsed()
         came = driver.came
-        # Where slots come and go, they need not all come.
+        # If slots come and go, not all workers need to connect.
         self._is_over = self._is_over or driver.has_ended or came >= (1 if self._engine.is_elastic else self._size)
         if self._is_over or now < self._due:
             return
@@ -429,11 +431,11 @@ class FirstWorkers:
             driver.post(StopRequested(Ending.ERROR, EngineError(f"waited {START_PATIENCE:g} s for {line}")))
 
     def _waits_for(self, came: int) -> str:
-        """What the search waits for; empty where another hint says it, and where nothing keeps the others away."""
+        """Return what the search waits for. Empty if another hint reports it, or the reason is unknown."""
         one = "one of " if self._engine.is_elastic else ""
         noun = f"{one}{self._size} workers" if self._size > 1 else "a worker"
         reason = ""
-        with contextlib.suppress(Exception):  # whatever it is, the supervisor reports it
+        with contextlib.suppress(Exception):  # the supervisor reports any error
             if self._engine.is_elastic and self._engine.slots() == 0:
                 return ""
             reason = self._engine.waits_for(self._size, came)

@@ -1,4 +1,4 @@
-"""Commands of the driver, held back until the journal has what they depend on."""
+"""Write-ahead: commands of the driver wait until the journal has the events that they depend on."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from maggy_like.storage.journal import Journal
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-"""Seconds between two tries: each pause is twice the one before, and no shorter than the last try took."""
+"""Seconds between two attempts. Each pause is twice the previous one, and at least as long as the last attempt."""
 
 SLOW_REFUSAL = 1.0
-"""Seconds of a refused try from which on a run that was stopped ends without another."""
+"""Seconds of a refused attempt from which a stopped run ends without another one."""
 
 RENEWAL = 0.25
 """Seconds between two checks that the journal is still there, and still this driver's."""
 
-REMEDY = "make room or fix the access, then go on with resume=True"
+REMEDY = "make room or fix the access, then use resume=True"
 
 
 class WriteAhead:
-    """Commands in order. While a disk or a store refuses the journal, they pile up here, and are tried again.
+    """Keeps commands in order until the journal is written. While a disk or store refuses, writing is retried.
 
-    The driver goes on hearing and answering its workers meanwhile; what depends on the journal is not sent.
+    The driver continues to receive messages and to answer its workers. It sends nothing that depends on the journal.
 
     Args:
-        journal: Where events go before anything that depends on them is sent.
-        keep: Takes what a function that is no training returned; None where there is only training.
-        show: Takes lines for the reader.
-        patience: Seconds after which a store that refuses ends the run.
+        journal: The journal.
+        keep: Stores the value of a function that may return anything. None for a training function.
+        show: Shows lines to the user.
+        patience: Seconds of refusals after which the run ends.
     """
 
     def __init__(
@@ -55,17 +55,18 @@ class WriteAhead:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the store refuses."""
+        """Whether the store refuses to write."""
         return self._began is not None
 
     def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Append | AfterJournal]:
-        """Take a round's commands; those that may be carried out now, since the journal has all that they depend on.
+        """Take the commands of a round, and return all commands whose events the journal has.
 
         Args:
-            is_last: Whether nothing comes of a later try, since the run was stopped.
+            commands: Commands of the round.
+            is_last: Whether this is the last attempt, since the run was stopped.
 
         Raises:
-            StoreError: The store has refused for too long, or for the last time.
+            StoreError: The store has refused for too long, or in the last attempt.
             JournalError: Another driver has taken over.
         """
         self._commands += commands
@@ -78,7 +79,7 @@ class WriteAhead:
             self._write()
         except StoreError as error:
             if remedy := lasting_remedy(error.__cause__):
-                raise StoreError(f"{error}; {remedy}, then go on with resume=True") from error
+                raise StoreError(f"{error}; {remedy}, then use resume=True") from error
             self._refused(error, started, is_last)
             return []
         if self._began is not None:
@@ -88,18 +89,18 @@ class WriteAhead:
         return [command for command in done if not isinstance(command, BeforeJournal)]
 
     def _write(self) -> None:
-        """Make safe all that was recorded, in one append; where the store refused before, whatever there is."""
+        """Write all waiting events in one append."""
         for command in self._commands:
             if isinstance(command, BeforeJournal):
                 self._prepare(command)
         if (now := time.monotonic()) - self._renewed >= RENEWAL:
             self._journal.renew()
             self._renewed = now
-        # Last: what failed behind it would have the same events appended again.
+        # Last: a later failure would append the same events again.
         self._journal.append([command.event for command in self._commands if isinstance(command, Append)])
 
     def _prepare(self, command: StoreReturned) -> None:
-        """Store what the function returned."""
+        """Store the returned value."""
         if self._keep is None:
             return
         try:
@@ -107,7 +108,7 @@ class WriteAhead:
         except Exception as error:
             if not (is_store_fault(error) or lasting_remedy(error)):
                 raise
-            raise StoreError(f"what the function returned cannot be saved: {error}") from error
+            raise StoreError(f"the returned value cannot be saved: {error}") from error
 
     def _refused(self, error: StoreError, started: float, is_last: bool) -> None:
         now = time.monotonic()

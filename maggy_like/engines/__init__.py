@@ -1,1 +1,1 @@
-"""Engines: where the gang's slots come from."""
+"""Engines: they provide the slots in which workers run."""

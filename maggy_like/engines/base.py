@@ -1,4 +1,4 @@
-"""The protocols of the engines: count slots, launch workers in them, and say where the driver listens."""
+"""The interfaces of the engines: count slots, launch workers in them, and choose the driver's address."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ T = TypeVar("T")
 
 
 class EngineStopped(EngineError):
-    """What an engine's workers run in was stopped from outside, on purpose."""
+    """The environment of an engine's workers was stopped from outside, on purpose."""
 
 
 class EngineRun(ABC):
-    """Some workers that were launched together, and end together.
+    """Workers that were launched together, and end together.
 
     Attributes:
-        indexes: Their indexes in the gang.
+        indexes: Indexes of the workers.
         incarnation: Their incarnation.
-        is_hopeless: Whether they ended for a cause that another launch would meet again.
-        details: The file that says more about why they ended; empty if there is none.
-        stopped_by: Who ended them from outside, on purpose, once :meth:`poll` says that they ended: the user of a Spark
-            cluster who cancelled their job, say. Empty where they ended otherwise, also by :meth:`cancel`.
+        is_hopeless: Whether another launch would end for the same cause.
+        details: A file with the cause of their end. Empty if there is none.
+        stopped_by: Who ended them from outside on purpose, such as a user who cancelled their Spark job. Set once
+            :meth:`poll` reports their end. Empty if they ended otherwise, for example by :meth:`cancel`.
         has_come: Whether any of them has connected to the driver.
-        leaving: Why their machine is about to be taken away; empty if it is not, as far as the engine knows.
-        with_node: Whether they ended because their machine was taken away, or may have been.
+        leaving: Why their machine is about to be removed. Empty if it is not, as far as the engine knows.
+        with_node: Whether they ended because their machine was removed, or may have been.
         is_cut_off: Whether they ended because one of them could not reach the driver.
-        given_up: Workers that were launched with these and are none of :attr:`indexes` any more: the driver hears
-            nothing of them, and the others go on. Their slots may be held until all others have ended.
+        given_up: Workers that were launched with these and were removed from :attr:`indexes`. The driver no longer
+            waits for them, and the others continue. Their slots may stay occupied until all others have ended.
     """
 
     is_hopeless = False
@@ -52,39 +52,39 @@ class EngineRun(ABC):
         self.given_up: set[int] = set()
 
     def give_up(self, index: int) -> None:
-        """Let one of several workers be, and go on with the others."""
+        """Abandon one of several workers, and continue with the others."""
         self.indexes = tuple(other for other in self.indexes if other != index)
         self.given_up.add(index)
 
     @abstractmethod
     def poll(self) -> str | None:
-        """None while the workers run, else why they ended (empty when they simply left).
+        """Return None while the workers run, else why they ended. Empty if they left normally.
 
-        Where trials run in the calling thread, it runs at most one, and none where none is assigned yet.
+        If trials run in the calling thread, this runs at most one of them, if one is assigned.
         """
 
     @property
     def is_in_function(self) -> bool:
-        """Whether :meth:`poll` is calling the training function just now."""
+        """Whether :meth:`poll` is calling the training function now."""
         return False
 
     def end_trials(self) -> None:
-        """Have :meth:`poll` call no training function any more: the run ends."""
+        """Prevent further calls of the training function by :meth:`poll`, since the run ends."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Begin to end the workers by force; returns at once."""
+        """Begin to end the workers by force. Returns at once."""
 
     @abstractmethod
     def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for the workers to end; whether they have."""
+        """Wait up to ``timeout`` seconds for the end of the workers, and return whether they have ended."""
 
 
 def read_isolation(isolation: str) -> Isolation:
-    """The isolation that an engine of processes was given.
+    """Check the isolation of an engine that starts processes.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: There is no such isolation.
     """
     return cast(Isolation, one_of("isolation", isolation, ("process", "worker")))
 
@@ -94,30 +94,30 @@ class Capacity(ABC):
 
     name: str
     is_on_this_machine = False
-    """Whether the workers run here, with the packages that are installed here."""
+    """Whether the workers run on this machine, with the packages that are installed here."""
 
     @property
     def is_elastic(self) -> bool:
-        """Whether slots come and go by themselves: a gang starts with those that there are, and grows."""
+        """Whether slots come and go, so that a run starts with the existing ones, and grows."""
         return False
 
     @abstractmethod
     def slots(self) -> int | None:
-        """How many workers can run side by side; None when there is no bound."""
+        """Return how many workers can run in parallel. None without a limit."""
 
     @abstractmethod
     def default_workers(self) -> int:
-        """Size of the gang when the caller names none."""
+        """Return the number of workers if the caller gives none."""
 
     def most_workers(self) -> int | None:
-        """How many workers an elastic engine can come to; None where nothing bounds it."""
+        """Return how many workers an elastic engine can grow to. None without a limit."""
         return None
 
     def check_gang(self, together: str) -> None:
         """Check that workers can start in the way that a run needs.
 
         Args:
-            together: What has several workers run one trial, such as ``workers_per_trial=2``; empty if nothing.
+            together: Why several workers run one trial, such as ``workers_per_trial=2``. Empty if none do.
 
         Raises:
             EngineError: They cannot.
@@ -125,18 +125,18 @@ class Capacity(ABC):
         return
 
     def require(self, workers: int) -> None:
-        """Check that a gang of this size can run.
+        """Check that this number of workers can run.
 
         Raises:
-            EngineError: There are too few slots; the message has both numbers.
+            EngineError: There are too few slots.
         """
         slots = self.slots()
         if slots is not None and workers > slots:
-            room = f"{slots} slot{'s' * (slots != 1)}"
-            raise EngineError(f"workers={workers} but engine={self.name!r} has {room}; pass workers={slots}")
+            known = f"{slots} slot{'s' * (slots != 1)}"
+            raise EngineError(f"workers={workers} but engine={self.name!r} has {known}; pass workers={slots}")
 
     def hints(self, workers: int) -> list[str]:
-        """Hints about a gang of this size, one a line."""
+        """Return hints about this number of workers, one per line."""
         return []
 
 
@@ -144,10 +144,10 @@ class Launcher(Capacity):
     """Launches workers in the slots that it counts."""
 
     def begin_imports(self, preload: Sequence[str]) -> None:
-        """Let imports begin that the workers will need, while the driver gets ready; returns at once.
+        """Begin imports that the workers will need, while the driver starts. Returns at once.
 
         Args:
-            preload: Modules that they import once.
+            preload: Modules that workers import once.
         """
         return
 
@@ -158,54 +158,54 @@ class Launcher(Capacity):
         """Launch an agent for each of the worker indexes.
 
         Args:
-            task: What the run is.
-            indexes: The indexes of the workers in the gang.
+            task: Task of all workers of the run.
+            indexes: Indexes of the workers.
             incarnation: Their incarnation.
-            keys: The key pair of each, which no other is to have.
-            logs: Folder for the agents' own output, where the engine writes one.
+            keys: Key pair of each worker. No other worker may have it.
+            logs: Folder for the output of the agents, if the engine writes any.
         """
 
     def attend(self, runs: Sequence[EngineRun]) -> None:
-        """Look after what was launched: called often while a search runs, from the thread that launches."""
+        """Check what was launched. Called often during a search, from the thread that launches."""
         return
 
     def await_work(self, runs: Sequence[EngineRun], over: threading.Event, seconds: float) -> None:
-        """Wait until there may be something for the thread that launches.
+        """Wait until the thread that launches may have work.
 
         Args:
-            runs: What was launched.
-            over: Set when the search is over.
-            seconds: How long to wait at most.
+            runs: The launched workers.
+            over: Set when the search has ended.
+            seconds: Seconds to wait at most.
         """
         over.wait(seconds)
 
     def waits_for(self, workers: int, came: int) -> str:
-        """Say in a few words why some launched workers have not connected yet; empty if that is not known.
+        """Return in a few words why some launched workers have not connected yet. Empty if the reason is unknown.
 
         Args:
-            workers: How many were launched.
-            came: How many have connected.
+            workers: Number of launched workers.
+            came: Number of connected workers.
         """
         return ""
 
 
 class Engine(Launcher):
-    """Runs the workers of a search: provides their slots, launches them, and knows how they reach the driver."""
+    """Runs the workers of a search: provides their slots, launches them, and chooses the driver's address."""
 
     isolation: Isolation = "process"
-    """``process`` gives each trial a fresh process, so that a crash costs that trial alone and memory never leaks on;
-    ``worker`` keeps one process per worker, for trials of milliseconds; ``none`` runs trials in this process."""
+    """``process``: each trial has a new process, so that a crash costs only that trial and memory cannot leak.
+    ``worker``: each worker has one process, for trials of milliseconds. ``none``: trials run in this process."""
     rank_ports: PortRange | None = None
-    """Where rank 0 of workers that train together may listen; any free port if None."""
+    """Ports for rank 0 of workers that train together. None for any free port."""
 
     @abstractmethod
     def endpoint(self) -> Endpoint:
-        """Where the driver is to listen, and the address at which its workers connect."""
+        """Return where the driver listens, and the address to which its workers connect."""
 
     def inheriting(self, execute: Callable[[], T]) -> Callable[[], T]:
-        """What executes a run in another thread, with all that the engine keeps for the thread that calls this."""
+        """Return ``execute`` for another thread, with what the engine keeps for the calling thread."""
         return execute
 
     def path_hints(self, paths: RunPaths) -> list[str]:
-        """Hints about where a run is kept, one a line."""
+        """Return hints about the paths of a run, one per line."""
         return []

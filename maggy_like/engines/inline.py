@@ -14,7 +14,7 @@ from maggy_like.worker.agent.launchers import InlineLauncher
 
 
 class InlineRun(EngineRun):
-    """The agent in a thread; its trials in whichever thread calls :meth:`poll`."""
+    """Runs the agent in a thread, and its trials in the thread that calls :meth:`poll`."""
 
     def __init__(self, task: WorkerTask, index: int, incarnation: int, keys: KeyPair) -> None:
         super().__init__([index], incarnation)
@@ -29,7 +29,7 @@ class InlineRun(EngineRun):
         return self._launcher.is_in_function
 
     def await_trial(self, seconds: float) -> bool:
-        """Wait for a trial, or other news, for ``seconds`` at most; False, sooner, where there will be none."""
+        """Wait up to ``seconds`` for a trial or other news. Return False at once if none will come."""
         return self._launcher.await_trial(seconds)
 
     def end_trials(self) -> None:
@@ -39,13 +39,13 @@ class InlineRun(EngineRun):
         """Run a trial here, if one is assigned.
 
         Raises:
-            KeyboardInterrupt: In its function; the run can only be ended then.
+            KeyboardInterrupt: The function was interrupted, which must end the run.
         """
         self._launcher.run_trial()
         return None if self._thread.is_alive() else ""
 
     def cancel(self) -> None:
-        """The agent leaves when the driver says so; a thread cannot be forced."""
+        """Do nothing: the agent leaves when the driver dismisses it, and a thread cannot be forced."""
 
     def wait(self, timeout: float) -> bool:
         self._thread.join(timeout)
@@ -59,15 +59,14 @@ class InlineRun(EngineRun):
 
 
 class InlineEngine(Engine):
-    """Runs one worker in this process: breakpoints, ``pdb`` and profilers work as usual.
+    """Runs one worker in this process, so that breakpoints, ``pdb`` and profilers work as usual.
 
-    Trials run one by one in the thread that calls ``lagom``, ``ablate`` or ``run``; callbacks and the display have
-    their turn in between. Ctrl-C in a trial, or ``q`` in ``pdb``, ends the search with the result so far.
+    Trials run one after the other in the thread that calls ``lagom``, ``ablate`` or ``run``. Callbacks and the display
+    run between two trials. Ctrl-C in a trial, or ``q`` in ``pdb``, ends the search with the result so far.
 
-    Some things differ from the other engines, since nothing can kill a trial that shares the caller's process. A stop
-    or a time limit takes effect at the trial's next report, and not at all where it has none. What a trial prints goes
-    to this process's output, and into no log file. As on all engines the function is a copy: what it changes in the
-    variables of its script is not seen there.
+    Nothing can kill a trial in the caller's process, so some things differ from other engines. A stop or a time limit
+    takes effect at the trial's next report, or not at all without reports. Trials print to this process's output, and
+    have no log files. As on all engines the function is a copy. It does not change variables of the caller's script.
 
     Example:
         >>> lagom(train_fn, space, engine="inline", n_trials=1)

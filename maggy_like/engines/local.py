@@ -1,18 +1,19 @@
-"""Processes on this machine: the engine without a Spark session. No JVM, starts at once."""
+"""The local engine: workers are processes of this machine. It starts at once and needs no Java."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
-from maggy_like.engines.cores import usable_cores
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.imports import python_path
 from maggy_like.processes.resources import descriptor_limit, open_descriptors, working_folder
@@ -22,12 +23,51 @@ from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
 from optimizers.checks import short
 
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, by its affinity mask and its control group's quota.
+
+    A quota of one and a half cores counts as two.
+
+    Example:
+        >>> 1 <= usable_cores() <= os.cpu_count()
+        True
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min([cores, *_quotas()])))
+
+
+def _quotas() -> Iterator[float]:
+    """Return the quota in cores of each control group of this process, including parents."""
+    for folder in _groups("0:", _CGROUPS):
+        with contextlib.suppress(OSError, ValueError):  # "max" means no quota
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+    for folder in _groups(r"\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?", _CGROUPS / "cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            granted = int((folder / "cpu.cfs_quota_us").read_text())
+            if granted > 0:  # -1: no quota
+                yield granted / int((folder / "cpu.cfs_period_us").read_text())
+
+
+def _groups(hierarchy: str, root: Path) -> Iterator[Path]:
+    """Return the folders of this process's groups in a hierarchy. In a container, its group is the root."""
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
+            own = root / found[1]
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder != root)
+    yield root
+
+
 KILL_PATIENCE = 10.0
-"""Seconds that a process which was killed is waited for."""
+"""Seconds to wait for the end of a killed process."""
 
 
 class LocalRun(EngineRun):
-    """One agent in a process of its own."""
+    """One agent in a separate process."""
 
     def __init__(self, process: Process, index: int, incarnation: int, log: Path) -> None:
         super().__init__([index], incarnation)
@@ -65,27 +105,27 @@ class LocalRun(EngineRun):
 
 
 MOST_WORKERS = 1000
-"""More are a slip of the keyboard: each is three processes, and they would take the machine's memory."""
+"""More workers are likely a typing error: each has three processes, and they would use up the memory."""
 
 DRIVERS_DESCRIPTORS = 18
-"""What a driver opens at most, beside what its process has: the journal, the optimizer's process, sockets."""
+"""Files that a driver opens at most: the journal, the optimizer's process, and sockets."""
 
 WORKERS_DESCRIPTORS = 2
-"""A pipe and a connection."""
+"""Files that a driver opens per worker: a pipe and a connection."""
 
 
 class LocalEngine(Engine):
-    """Runs each worker as processes of this machine; GPUs are shared out in turn.
+    """Runs each worker as processes of this machine. Workers get the GPUs in turn.
 
     Args:
-        gpus: Their addresses; those that ``CUDA_VISIBLE_DEVICES`` or ``nvidia-smi`` names if not given.
-        gpu_fraction: How much of a GPU a worker needs: with a quarter, four share each unless ``workers`` says
-            otherwise. Nothing holds a trial to its share of the memory.
-        isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone, memory never leaks
-            on); ``"worker"`` keeps one process per worker, for trials of milliseconds.
+        gpus: Addresses of the GPUs, such as ``["0", "1"]``. Default those of ``CUDA_VISIBLE_DEVICES``, else all.
+        gpu_fraction: Share of a GPU per worker, above 0 and at most 1. With 0.25, four workers share each GPU unless
+            ``workers`` sets another number. GPU memory is not limited to this share. Default 1.
+        isolation: ``"process"`` gives each trial a new process, so that a crash costs only that trial and memory cannot
+            leak. ``"worker"`` keeps one process per worker, for trials of milliseconds. Default ``"process"``.
 
     Raises:
-        ConfigError: The fraction is not between 0 and 1, or the isolation is unknown.
+        ConfigError: An argument is not valid.
 
     Example:
         >>> lagom(train_fn, space, engine=LocalEngine(gpu_fraction=0.25))
@@ -102,12 +142,14 @@ class LocalEngine(Engine):
         isolation: Literal["process", "worker"] = "process",
     ) -> None:
         if isinstance(gpu_fraction, bool) or not isinstance(gpu_fraction, int | float) or not 0 < gpu_fraction <= 1:
-            raise ConfigError(f"gpu_fraction must be above 0 and at most 1, got {gpu_fraction!r}; 0.25: 4 share one")
+            raise ConfigError(
+                f"gpu_fraction must be above 0 and at most 1, got {gpu_fraction!r}; use 0.25, for example"
+            )
         if gpus is not None and (isinstance(gpus, str | bytes) or not isinstance(gpus, Sequence)):
             raise ConfigError(f"gpus must be a list of addresses, got {short(gpus)}; use gpus=['0', '1']")
         for address in gpus or ():
             if not isinstance(address, str) or not address.strip():
-                raise ConfigError(f"gpus has {short(address)} among its addresses; use texts, as in gpus=['0', '1']")
+                raise ConfigError(f"gpus must contain addresses as text, got {short(address)}; use gpus=['0', '1']")
         self.isolation = read_isolation(isolation)
         self._gpu_fraction = gpu_fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()
@@ -121,11 +163,11 @@ class LocalEngine(Engine):
 
     def require(self, workers: int) -> None:
         super().require(workers)
-        working_folder()  # in which they start
+        working_folder()  # raises if it is deleted; workers start in it
         if workers > MOST_WORKERS:
             raise EngineError(
-                f"workers={workers} on one machine, and {MOST_WORKERS} are the most that are launched there; pass "
-                f"workers={usable_cores()} for one on each of its cores, or use Spark"
+                f"workers must be at most {MOST_WORKERS} on one machine, got {workers}; use "
+                f"workers={usable_cores()} for one per core, or Spark"
             )
         opened, limit = len(open_descriptors()), descriptor_limit()
         if (needed := opened + DRIVERS_DESCRIPTORS + WORKERS_DESCRIPTORS * workers) > limit:
@@ -174,14 +216,14 @@ class LocalEngine(Engine):
             process = start_module("maggy_like.worker", environment, output=output.fileno(), preload=task.preload)
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
         context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
-        with contextlib.suppress(BrokenPipeError):  # it died at once; poll() reports it
+        with contextlib.suppress(BrokenPipeError):  # it died at once, which poll() reports
             assert process.stdin is not None
             write_launch(process.stdin, encoded, Launch(context, os.getpid()))
         return LocalRun(process, index, incarnation, log)
 
 
 def find_gpus() -> tuple[str, ...]:
-    """Addresses of this machine's NVIDIA GPUs, without a CUDA context."""
+    """Return the addresses of this machine's NVIDIA GPUs, without making a CUDA context."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(address.strip() for address in visible.split(",") if address.strip() not in ("", "-1"))

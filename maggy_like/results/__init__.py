@@ -1,3 +1,3 @@
-"""What a search found: tables, pictures, exports, and the reading of runs."""
+"""Results of runs: loading, tables, plots, reports and exports."""
 
 from __future__ import annotations

@@ -1,27 +1,131 @@
-"""What a result holds, as plain data: its summary, tables, pictures and exports read it."""
+"""What came of a run, as plain data, with the states and logs that its trials have saved."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from maggy_like.display.text import clean, config_text, duration, number
+from maggy_like.errors import SavedStateError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.pareto_set import ParetoSet
-from maggy_like.storage.folders import name_of_folder
+from maggy_like.protocol.state_names import SHARDED, state_url
+from maggy_like.protocol.values import encodable
+from maggy_like.storage.checkpoints import StateLostError, load_state
+from maggy_like.storage.file_systems import open_url
+from maggy_like.storage.folders import name_of_folder, url_of
+from maggy_like.storage.log_file import log_name
+from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.study_state import ValueRule
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
-if TYPE_CHECKING:
-    from maggy_like.results.training import Training
+
+class ParetoSet(list[Trial]):
+    """A list of the trials that no other trial dominates. Printed, it has one line per trial.
+
+    Args:
+        trials: The trials.
+        objectives: Names of the objectives, in the order of the trials' values.
+
+    Example:
+        >>> print(result.pareto)
+        trial 3: accuracy 0.91, latency 12 (units=64)
+        trial 7: accuracy 0.93, latency 30 (units=128)
+    """
+
+    def __init__(self, trials: Iterable[Trial] = (), objectives: Sequence[str] = ()) -> None:
+        super().__init__(trials)
+        self._objectives = tuple(objectives)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(self._line, self)) or "[]"
+
+    def _line(self, trial: Trial) -> str:
+        values = ", ".join(
+            f"{clean(name)} {number(value)}" for name, value in zip(self._objectives, trial.values, strict=False)
+        )
+        return f"trial {trial.id}: {values} ({config_text(trial.config)})"
+
+
+def read_saved(url: str | None, whose: str) -> Any:
+    """Load a saved state.
+
+    Args:
+        url: URL of the state. None if there is none.
+        whose: Who saved it, for the message.
+
+    Raises:
+        SavedStateError: The state is damaged or missing.
+        UserError: There is no state, or it is sharded.
+    """
+    if url is None:
+        raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
+    if url.endswith(SHARDED):
+        raise UserError(f"{url} is sharded; read it with torch.distributed.checkpoint.load")
+    try:
+        return load_state(url)
+    except StateLostError as error:
+        raise SavedStateError(f"the saved state {error}; use load(trial) for the state of another trial") from error
+
+
+def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
+    """Read what a trial printed on one of its workers.
+
+    Args:
+        paths: Paths of the run. Workers that do not see its folder copy their logs to its store.
+        trial: Number of the trial.
+        rank: Rank of the worker.
+        attempts: Number of attempts. Each attempt may have a file in the store.
+
+    Raises:
+        UserError: A file system cannot be read.
+    """
+    parts: list[tuple[float, bytes]] = []
+    for url in log_urls(paths, trial, rank, attempts):
+        fs, path = open_url(url)
+        with reading_log(path):
+            parts.append((written(fs, path), fs.cat_file(path)))
+    parts.sort(key=lambda part: part[0])  # an attempt whose log was copied may precede one whose log was not
+    return b"".join(text for _, text in parts).decode(errors="replace")
+
+
+def log_urls(paths: RunPaths, trial: int, rank: int, attempts: int) -> list[str]:
+    """Return the URLs of the log files that a trial's worker may have; for the arguments see :func:`read_log`."""
+    folders = filter(None, (url_of(paths.logs), paths.log_copies))
+    return [f"{folder}/{log_name(trial, rank, attempt)}" for folder in folders for attempt in range(1, attempts + 1)]
+
+
+@contextlib.contextmanager
+def reading_log(path: str) -> Iterator[None]:
+    """Ignore that a log file is missing.
+
+    Raises:
+        UserError: The file system cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError:  # the trial printed nothing
+        return
+    except Exception as error:  # of any file system
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"the log {path} cannot be read ({said}); fix the access, or try again") from error
+
+
+def written(fs: Any, path: str) -> float:
+    """Return when a file was last written to, in Unix time. 0 if its file system does not know."""
+    with contextlib.suppress(NotImplementedError, KeyError):
+        return float(fs.modified(path).timestamp())
+    return 0.0
 
 
 @dataclass(frozen=True, repr=False)
 class ResultData:
-    """The data of a :class:`~maggy_like.results.result.Result`, which documents the attributes."""
+    """The data of a :class:`~maggy_like.results.result.Result`, whose documentation has the attributes."""
 
     trials: list[Trial]
     best_trial: Trial | None
@@ -50,20 +154,130 @@ class ResultData:
 
     @property
     def best_value(self) -> float | None:
-        """What the best trial is worth: its best value of the objective (with ``value="last"`` its last one)."""
+        """The best trial's value of the objective: its best one, or with ``value="last"`` its last one."""
         return None if self.best_trial is None else self.best_trial.value
 
     @property
     def best_step(self) -> int | None:
-        """The step at which the best value was measured; None where ``train_fn`` reported nothing and returned it."""
+        """The step at which the best value was measured. None if ``train_fn`` returned it without a report."""
         return None if self.best_trial is None else self.best_trial.value_step
 
     @property
     def counts(self) -> dict[TrialState, int]:
-        """How many trials ended in which state."""
+        """Number of trials by state."""
         return dict(Counter(trial.state for trial in self.trials))
 
     @property
     def failures(self) -> list[Trial]:
         """The failed trials."""
         return [trial for trial in self.trials if trial.state is TrialState.FAILED]
+
+
+def state_of(result: ResultData, trial: Trial) -> str | None:
+    """Implement :meth:`maggy_like.Result.checkpoint_of`."""
+    state = trial.saved(newest=result._worth == "last")
+    return None if state is None else state_url(result.store, state.name)
+
+
+@dataclass(frozen=True, repr=False)
+class Training:
+    """The result of training one configuration on all workers.
+
+    Attributes:
+        trial: The training as a trial, with its curves, its metrics, and its failure.
+        objective: Name of the optimized metric.
+        checkpoint: URL of the last saved state, which has the trained weights. None if no state was saved.
+        best_checkpoint: URL of the state at the best value of the objective. None if there is none.
+        directory: The run's folder, as a path or URL.
+
+    Example:
+        >>> result = lagom(train_fn, space, train_best=True)
+        >>> model.load_state_dict(result.training.load()["model"])
+    """
+
+    trial: Trial
+    objective: str
+    checkpoint: str | None
+    best_checkpoint: str | None
+    directory: Path | str
+
+    def __repr__(self) -> str:
+        return encodable("\n".join([training_line(self), *self._state_lines(), f"files: {self.directory}"]))
+
+    def _state_lines(self) -> list[str]:
+        """Return the saved states with their steps: the last one is rarely the best one."""
+        best, last = self.trial.best_checkpoint, self.trial.checkpoint
+        if last is None:
+            return ["no state was saved"]
+        if best is None or best.step == last.step:
+            return [f"{'last' if best is None else 'best and last'} state, at step {last.step}: {self.checkpoint}"]
+        return [
+            f"best state, at step {best.step}: {self.best_checkpoint}",
+            f"last state, at step {last.step}: {self.checkpoint}",
+        ]
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return name_of_folder(self.directory)
+
+    @property
+    def value(self) -> float | None:
+        """The value of the objective: the best one, or with ``value="last"`` the last one."""
+        return self.trial.value
+
+    @property
+    def value_step(self) -> int | None:
+        """The step at which ``value`` was measured. None if the function reported no step."""
+        return self.trial.value_step
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers that trained together in the last attempt."""
+        return self.trial.world_size
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Wall time of one step in seconds, including start-up and lost attempts. None without steps."""
+        return self.trial.seconds / self.trial.step if self.trial.step else None
+
+    def load(self, *, best: bool = False) -> Any:
+        """Load the last saved state, or the state of the best value.
+
+        Args:
+            best: If True, load the state of the best value. Default False.
+
+        Returns:
+            The state.
+
+        Raises:
+            UserError: The function saved no state, or the state is sharded. Load a sharded state with
+                ``torch.distributed.checkpoint`` from its URL.
+            SavedStateError: The state is damaged or missing.
+        """
+        url = self.best_checkpoint if best else self.checkpoint
+        return read_saved(url, "the training")
+
+
+def failed_training(trial: Trial, logs: Path | str) -> TrainingError | None:
+    """Return the error of a training that failed for good. None of any other training."""
+    if trial.state is not TrialState.FAILED or trial.failure is None:
+        return None
+    error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())
+    error.add_note(f"logs of all ranks are in {logs}")
+    return error
+
+
+def training_line(training: Training) -> str:
+    """Return one line with the value that the training reached, or why it ended early."""
+    trial = training.trial
+    if trial.failure is not None and trial.state is TrialState.FAILED:
+        return f"the training failed: {trial.failure.message}"
+    at = "" if trial.value_step is None else f" at step {trial.value_step}"
+    found = f"{training.objective} {number(trial.value)}{at}"
+    if trial.state is not TrialState.COMPLETED:
+        why = "" if trial.failure is None else f" ({trial.failure.message})"
+        steps = f"{trial.step} of {trial.training} steps"
+        return f"the training was cut off after {steps}{why}: {found}; resume=True continues it"
+    how = f"{trial.world_size} worker{'s' * (trial.world_size > 1)}, {trial.step} steps, {duration(trial.seconds)}"
+    return f"trained on {how}: {found}"

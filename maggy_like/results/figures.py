@@ -13,10 +13,8 @@ from plotly.subplots import make_subplots
 
 from maggy_like.display.text import config_text, duration, number, pairs
 from maggy_like.errors import UserError
-from maggy_like.results.attempts import Attempt
-from maggy_like.results.data import ResultData
-from maggy_like.results.record import Record, improvements, value_of
-from maggy_like.results.training import Training
+from maggy_like.results.data import ResultData, Training
+from maggy_like.results.record import Attempt, Record, improvements, value_of
 from optimizers.checks import did_you_mean
 from optimizers.core.trial import Curve, Trial, TrialState
 from optimizers.space import Config
@@ -32,30 +30,30 @@ COLOURS = {
     TrialState.RUNNING: "#8a8f98",
     TrialState.PENDING: "#b9bdc4",
 }
-"""Of trials by their state; on white and on black."""
+"""Of trials by their state. They are visible on white and on black."""
 
 BEST = "#2a9d6f"
 """Of the best so far."""
 
 SERIES = ("#3b8bc4", "#e69f00", "#2a9d6f", "#d9534f", "#a08ad0", "#56b4e9", "#c27ba0", "#8a8f98")
-"""Of whatever has no state: runs, metrics."""
+"""Of what has no state: runs and metrics."""
 
 SCALE = [[0.0, "#8a8f98"], [0.5, "#3b8bc4"], [1.0, "#e8590c"]]
 """From worst to best, and from early to late: the end that matters stands out on white and on black."""
 
 _FAR = 4.0
-"""An axis leaves out what lies further from the middle half of the values than this many times its width."""
+"""An axis leaves out values that are further from the middle half of the values than this many times its width."""
 
 
-def picture(title: str, note: str = "", *, height: int = 420, x: str = "", y: str = "") -> go.Figure:
-    """An empty picture.
+def new_figure(title: str, note: str = "", *, height: int = 420, x: str = "", y: str = "") -> go.Figure:
+    """Make an empty figure.
 
     Args:
-        title: What it shows.
-        note: What a reader must know of it; below the title.
-        height: In pixels.
-        x: Title of the axis.
-        y: The other one's.
+        title: Title of the figure.
+        note: Text below the title.
+        height: Height in pixels.
+        x: Title of the x axis.
+        y: Title of the y axis.
     """
     figure = go.Figure()
     figure.update_layout(
@@ -72,13 +70,7 @@ def picture(title: str, note: str = "", *, height: int = 420, x: str = "", y: st
 
 
 def drawn(items: Sequence[T], most: int, best: Iterable[T] = ()) -> list[T]:
-    """At most about ``most`` of them, in order: the ``best``, and every k-th of all.
-
-    Args:
-        items: What could be drawn.
-        most: How many there may be, beside the best.
-        best: What must be among them.
-    """
+    """Return the ``best`` and every k-th item, in order: about ``most`` in addition to the best."""
     if len(items) <= most:
         return list(items)
     kept = {id(item) for item in best} | {id(item) for item in items[:: math.ceil(len(items) / most)]}
@@ -86,17 +78,17 @@ def drawn(items: Sequence[T], most: int, best: Iterable[T] = ()) -> list[T]:
 
 
 def share_note(shown: int, total: int, what: str = "trials") -> str:
-    """A sentence where not all are drawn; empty where all are."""
+    """Return a sentence if not all are drawn, else an empty text."""
     return "" if shown == total else f"{shown:,} of {total:,} {what} are drawn, the best among them. "
 
 
 def ranked(trials: Sequence[tuple[Trial, float]], direction: str) -> list[tuple[Trial, float]]:
-    """Trials and their values, the best first."""
+    """Sort trials with their values, the best first."""
     return sorted(trials, key=lambda each: each[1], reverse=direction == "max")
 
 
 def near(values: Iterable[float]) -> tuple[float, float] | None:
-    """The range of an axis that leaves out what lies far from the other values; None where nothing does."""
+    """Return the range of an axis that leaves out extreme values. None if there are none."""
     ordered = sorted(value for value in values if math.isfinite(value))
     if len(ordered) < 8:
         return None
@@ -110,50 +102,46 @@ def near(values: Iterable[float]) -> tuple[float, float] | None:
 
 
 def far_note(limits: tuple[float, float] | None) -> str:
-    """A sentence where an axis leaves values out."""
+    """Return a sentence if an axis leaves values out, else an empty text."""
     return "" if limits is None else "Extreme values lie outside; double-click shows them. "
 
 
 def hover(trial: Trial, *lines: str) -> str:
-    """The text of a trial's hover label: plotly reads HTML there, so what is not ours is escaped."""
+    """Return the text of a trial's hover label, which plotly reads as HTML."""
     config = [f"{html.escape(name)} = {html.escape(_short(value))}" for name, value in pairs(trial.config)]
     more = [f"and {len(config) - 12} more"] if len(config) > 12 else []
     return "<br>".join([f"<b>trial {trial.id}</b>, {trial.state}", *map(html.escape, lines), *config[:12], *more])
 
 
 def label(text: str, most: int = 40) -> str:
-    """A text as plotly shall show it: as it is, and not as HTML; of a longer one both ends, for paths differ in either.
-
-    Args:
-        most: How many characters to show.
-    """
+    """Escape a text for plotly. Of more than ``most`` characters both ends are kept, since paths differ in either."""
     return html.escape(_short(text, most), quote=False)
 
 
 def is_numeric(domain: Domain) -> bool:
-    """Whether the domain's values lie on an axis of numbers."""
+    """Return whether the domain's values are on an axis of numbers."""
     return isinstance(domain, Float | Integer)
 
 
 def is_log(domain: Domain) -> bool:
-    """Whether that axis is logarithmic."""
+    """Return whether that axis is logarithmic."""
     return isinstance(domain, Float | Integer) and domain.log
 
 
 def level(config: Config, name: str) -> str:
-    """A value of a parameter without such an axis, as text; ``-`` where it is inactive."""
+    """Return the value of a parameter without such an axis, as text. ``-`` if it is inactive."""
     return _text(config[name]) if name in config else "-"
 
 
 def levels(domain: Domain, found: Iterable[str]) -> list[str]:
-    """Those texts in the domain's order, and of what was found only."""
+    """Return the found texts in the order of the domain."""
     known = [_text(value) for value in domain.grid(domain.size or 1)]
     found = set(found)
     return [text for text in dict.fromkeys(known) if text in found] + sorted(found - set(known))
 
 
 def is_shown(domain: Domain) -> bool:
-    """Whether a parameter varies at all."""
+    """Return whether a parameter varies."""
     return not isinstance(domain, Constant)
 
 
@@ -167,15 +155,15 @@ def _short(text: str, most: int = 40) -> str:
 
 
 _MOST_TRIALS = 2000
-"""Trials that are drawn; more are a cloud for people, and slow for browsers."""
+"""Trials that are drawn. More cannot be distinguished, and are slow in browsers."""
 
 
 def history(record: Record) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.history`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.history`."""
     result = record.result
     goals = [(result.direction, result.objective), *result.others]
     ended = [record.ended(place) for place in range(len(goals))]
-    figure = picture("Every trial, and the best so far", height=120 + 320 * len(goals))
+    figure = new_figure("Every trial, and the best so far", height=120 + 320 * len(goals))
     if len(goals) > 1:
         make_subplots(rows=len(goals), cols=1, shared_xaxes=True, vertical_spacing=0.08, figure=figure)
     shown, notes = 0, ""
@@ -226,23 +214,23 @@ def history(record: Record) -> go.Figure:
 
 
 def seam(at: float) -> dict[str, object]:
-    """A line where a driver took the run up again."""
+    """Return a line where a driver resumed the run."""
     line = {"color": "#8a8f98", "dash": "dot", "width": 1}
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line, "label": {
         "text": "resumed", "textposition": "end", "font": {"size": 10, "color": "#8a8f98"}}}  # fmt: skip
 
 
 _MOST_CURVES = 300
-"""Curves that are drawn beside the best."""
+"""Curves that are drawn in addition to the best."""
 
 _BEST = 50
-"""The best trials' curves are drawn whatever their number."""
+"""Curves of the best trials, which are always drawn."""
 
 _POINTS = 200
-"""Points of a curve; of more, some are left out."""
+"""Points of a curve."""
 
 _RUNG = 3
-"""So many trials that ended early at one step make it a rung."""
+"""Trials that must have ended early at a step for it to be a rung."""
 
 _MOST_RUNGS = 12
 
@@ -250,7 +238,7 @@ _ENDED_EARLY = (TrialState.STOPPED, TrialState.PAUSED)
 
 
 def curves(result: ResultData) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.curves`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.curves`."""
     trials = [trial for trial in result.trials if trial.reported is not None]
     if not trials:
         raise UserError("no trial has reported anything, so there are no curves; call reporter.report in train_fn")
@@ -260,7 +248,7 @@ def curves(result: ResultData) -> go.Figure:
     lines = [(trial, *_thinned(trial.curve)) for trial in shown]
     limits = near(value for _, _, values in lines for value in values)
     notes = far_note(limits) + share_note(len(shown), len(trials), "curves")
-    figure = picture("Learning curves", notes, height=460, x="step", y=label(result.objective))
+    figure = new_figure("Learning curves", notes, height=460, x="step", y=label(result.objective))
     for state in TrialState:
         those = [line for line in lines if line[0].state is state and line[0] is not result.best_trial]
         if those:
@@ -286,11 +274,11 @@ def curves(result: ResultData) -> go.Figure:
 
 
 def training_curves(training: Training) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.training`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.training`."""
     named = [(name, curve) for name, curve in training.trial.curves.items() if len(curve)]
     if not named:
         raise UserError("the training has reported nothing, so it has no curves; call reporter.report in train_fn")
-    figure = picture("The training", height=360, x="step", y=label(training.objective))
+    figure = new_figure("The training", height=360, x="step", y=label(training.objective))
     for place, (name, curve) in enumerate(sorted(named, key=lambda each: each[0] != training.objective)):
         steps, values = _thinned(curve, 10 * _POINTS)
         figure.add_scatter(
@@ -306,21 +294,21 @@ def training_curves(training: Training) -> go.Figure:
 
 
 def rungs(trials: Sequence[Trial]) -> list[int]:
-    """The steps at which trials were stopped or paused together; none where they ended at any step, as by a rule."""
+    """Return the steps at which trials were stopped or paused. Empty if they ended at any step, as by a rule."""
     counted = Counter(trial.reported for trial in trials if trial.state in _ENDED_EARLY and trial.reported)
     found = sorted(step for step, count in counted.items() if count >= _RUNG)
     return found if len(found) <= _MOST_RUNGS else []
 
 
 def _thinned(curve: Curve, most: int = _POINTS) -> tuple[list[int], list[float]]:
-    """Steps and values of a curve, with at most about ``most`` points; the last one always."""
+    """Return steps and values of a curve: at most about ``most`` points, and always the last one."""
     every = math.ceil(len(curve) / most)
     places = [*range(0, len(curve) - 1, every), len(curve) - 1]
     return [curve.steps[place] for place in places], [curve.values[place] for place in places]
 
 
 def _lines(those: Sequence[tuple[Trial, list[int], list[float]]], state: TrialState) -> go.Scatter:
-    """The curves of a state as one trace, which a browser draws faster than many."""
+    """Return the curves of a state as one trace, which a browser draws faster than many."""
     x: list[int | None] = []
     y: list[float | None] = []
     text: list[str] = []
@@ -345,7 +333,7 @@ _MOST_IN_SPACE = 2000
 
 
 def pareto(result: ResultData) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.pareto`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.pareto`."""
     if not result.others:
         raise UserError("plot.pareto() needs several objectives; pass metric=[...] and direction=[...] to lagom")
     (first_goal, first), (second_goal, second), *more = [(result.direction, result.objective), *result.others]
@@ -353,9 +341,9 @@ def pareto(result: ResultData) -> go.Figure:
     best = {trial.id for trial in result.pareto}
     rest = drawn([trial for trial in found if trial.id not in best], _MOST_IN_SPACE)
     front = sorted((trial for trial in found if trial.id in best), key=lambda trial: trial.values[0])
-    note = "The first two objectives; the set is that of all. " * bool(more)
+    note = "The first two objectives. The Pareto set is that of all objectives. " * bool(more)
     note += share_note(len(rest) + len(front), len(found))
-    figure = picture(
+    figure = new_figure(
         "Pareto set",
         note,
         height=460,
@@ -387,19 +375,19 @@ def _said(result: ResultData, trial: Trial) -> str:
 
 
 _MOST_LINES = 600
-"""Trials in parallel coordinates: of more, no line can be followed."""
+"""Trials in parallel coordinates. With more, lines cannot be followed."""
 
 _MOST_POINTS = 1000
 """Trials in each slice."""
 
 _MOST_PARAMS = 12
-"""Parameters that are drawn where none are named."""
+"""Parameters that are drawn by default."""
 
 _COLUMNS = 3
 
 
 def parallel(result: ResultData, params: Sequence[str] | None) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.parallel`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.parallel`."""
     found = _with_values(result)
     names, left_out = _chosen(result, params)
     best = ranked(found, result.direction)[: _MOST_LINES // 2]
@@ -410,7 +398,7 @@ def parallel(result: ResultData, params: Sequence[str] | None) -> go.Figure:
     dims = [_dimension(result, name, trials) for name in names]
     dims.append({"label": label(result.objective), "values": values})
     note = left_out + share_note(len(shown), len(found))
-    figure = picture("Parallel coordinates", note + "Drag along an axis to select.", height=440)
+    figure = new_figure("Parallel coordinates", note + "Drag along an axis to select.", height=440)
     figure.add_parcoords(
         dimensions=dims,
         line={
@@ -428,7 +416,7 @@ def parallel(result: ResultData, params: Sequence[str] | None) -> go.Figure:
 
 
 def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.slices`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.slices`."""
     found = _with_values(result)
     names, left_out = _chosen(result, params)
     best = ranked(found, result.direction)[: _MOST_POINTS // 4]
@@ -437,7 +425,7 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
     rows = math.ceil(len(names) / columns)
     limits = near(value for _, value in shown)
     note = far_note(limits) + left_out + share_note(len(shown), len(found))
-    figure = picture("Slices: each parameter alone", note, height=120 + 270 * rows)
+    figure = new_figure("Slices: the value over each parameter", note, height=120 + 270 * rows)
     make_subplots(
         rows=rows, cols=columns, shared_yaxes=True, figure=figure, horizontal_spacing=0.05, vertical_spacing=0.32 / rows
     )
@@ -479,9 +467,9 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
 
 
 def importance_bars(shares: dict[str, float]) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.importance`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.importance`."""
     names = list(shares)[::-1]
-    figure = picture(
+    figure = new_figure(
         "Importance of the parameters",
         "Shares of what distinguishes the best quarter of the trials from the others (PED-ANOVA).",
         height=130 + 32 * len(names),
@@ -489,7 +477,7 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
     )
     figure.add_bar(
         x=[shares[name] for name in names],
-        y=[*range(len(names))],  # and not the names: plotly makes one bar of those that are shortened alike
+        y=[*range(len(names))],  # not the names: plotly would merge bars whose names are shortened to the same text
         orientation="h",
         marker={"color": SERIES[0]},
         text=[f"{shares[name]:.0%}" for name in names],
@@ -503,10 +491,10 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
 
 
 def _with_values(result: ResultData) -> list[tuple[Trial, float]]:
-    """The trials that have a finite value of the first objective.
+    """Return the trials that have a finite value of the first objective.
 
     Raises:
-        UserError: None has.
+        UserError: There are none.
     """
     valued = [(trial, value_of(result, trial)) for trial in result.trials]
     found = [(trial, value) for trial, value in valued if value is not None and math.isfinite(value)]
@@ -516,10 +504,10 @@ def _with_values(result: ResultData) -> list[tuple[Trial, float]]:
 
 
 def _chosen(result: ResultData, params: Sequence[str] | None) -> tuple[list[str], str]:
-    """The parameters to draw, and a sentence where that are not all.
+    """Return the parameters to draw, and a sentence if some are left out.
 
     Raises:
-        UserError: One of them is unknown, or there is none.
+        UserError: A parameter is unknown, or all are constants.
     """
     known = [name for name, domain in result.space.domains.items() if is_shown(domain)]
     if params is None:
@@ -531,18 +519,18 @@ def _chosen(result: ResultData, params: Sequence[str] | None) -> tuple[list[str]
         raise UserError(f"params must be a list of parameters' names, got {params!r}; write params={known[:1]}")
     for name in params:
         if name not in result.space.domains:
-            raise UserError(f"there is no parameter {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
+            raise UserError(f"there is no parameter {name!r}{did_you_mean(name, known)}; use {', '.join(known)}")
     return list(params), ""
 
 
 def _decades(points: Sequence[tuple[Trial, float]], name: str) -> float:
-    """How many powers of ten the values of a parameter span; 0 where it was never active."""
+    """Return how many powers of ten the values of a parameter span. 0 if it was never active."""
     values = [trial.config[name] for trial, _ in points]
     return math.log10(max(values) / min(values)) if values else 0.0
 
 
 def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[str, Any]:
-    """An axis of the parallel coordinates. An inactive parameter is at its lower end."""
+    """Return an axis of the parallel coordinates. An inactive parameter is at its lower end."""
     domain = result.space.domains[name]
     if not is_numeric(domain):
         cells = [level(trial.config, name) for trial in trials]
@@ -565,18 +553,18 @@ def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[s
 
 
 _TALLEST = 720
-"""Pixels of the picture, whatever the number of workers."""
+"""Pixels of the plot for any number of workers."""
 
 _CAPTIONED = 400
-"""Attempts up to which each shows its configuration on hover."""
+"""Up to this number of attempts, each shows its configuration on hover."""
 
 
 def timeline(record: Record) -> go.Figure:
-    """See :meth:`~maggy_like.results.plots.Plots.timeline`."""
+    """Implement :meth:`~maggy_like.results.plots.Plots.timeline`."""
     workers = sorted({worker for attempt in record.attempts for worker in attempt.workers})
     lane = min(22.0, (_TALLEST - 140) / max(1, len(workers)))
-    figure = picture(
-        "Who ran what when",
+    figure = new_figure(
+        "Trials of each worker",
         _note(record, len(workers)),
         height=round(160 + lane * len(workers)),
         x="seconds since the run began",
@@ -613,10 +601,10 @@ def _note(record: Record, workers: int) -> str:
 
 
 def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: float) -> go.Scatter:
-    """The attempts that left their trials in a state, as one trace of thick lines, which a browser draws fast."""
+    """Return the attempts that ended in a state as one trace of thick lines, which a browser draws fast."""
     configs = {trial.id: trial.config for trial in record.result.trials}
     rich = len(record.attempts) <= _CAPTIONED
-    gap = 0.0004 * record.clock.total  # so that one ends before the next begins
+    gap = 0.0004 * record.clock.total  # so that an attempt ends before the next one begins
     x: list[float | None] = []
     y: list[int | None] = []
     text: list[str] = []
@@ -634,7 +622,7 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
         x=x,
         y=y,
         mode="lines",
-        name="run again" if state is TrialState.PENDING else state.value,
+        name="retried" if state is TrialState.PENDING else state.value,
         line={"color": COLOURS[state], "width": width},
         text=text,
         hoverinfo="text",
@@ -644,14 +632,14 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
 def comparison(
     best: Mapping[str, Sequence[tuple[float, Trial, float]]], goal: ResultData, seconds: Mapping[str, float]
 ) -> go.Figure:
-    """The best value of each run over the time.
+    """Plot the best value of each run over the time.
 
     Args:
-        best: By run: when a trial ended that was better than all before it, which, and its value.
-        goal: A result with the objective of all.
-        seconds: By run: how long it took.
+        best: By run, the trials that were better than all before them: when each ended, the trial, and its value.
+        goal: A result with the objective of all runs.
+        seconds: By run, how long it took.
     """
-    figure = picture("Best so far", x="seconds since the run began", y=label(f"{goal.objective} ({goal.direction})"))
+    figure = new_figure("Best so far", x="seconds since the run began", y=label(f"{goal.objective} ({goal.direction})"))
     for place, (name, found) in enumerate(best.items()):
         line = [*found, (seconds[name], found[-1][1], found[-1][2])] if found else []
         figure.add_scatter(

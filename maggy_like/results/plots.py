@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
-from maggy_like.results.importance import importance
+from maggy_like.results.optuna_studies import importance
 from maggy_like.results.record import read_record
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 
 class Plots:
-    """The pictures of a run, as figures of plotly: a notebook shows them, ``.write_html(path)`` keeps one.
+    """The plots of a run, as plotly figures.
 
-    They are those of :meth:`Result.report <maggy_like.Result.report>`. All need plotly (``pip install
-    'maggy_like[report]'``). Of thousands of trials, a part is drawn, the best among it, and the picture says so.
+    A notebook shows a figure, and ``.write_html(path)`` saves it. :meth:`Result.report <maggy_like.Result.report>` has
+    the same plots on one page. All of them need plotly (``pip install 'maggy_like[report]'``). With thousands of
+    trials only a part of them is drawn, including the best ones, and the plot has a note about it.
 
     Args:
-        result: The run's result.
+        result: Result of the run.
 
     Example:
         >>> result.plot.history()
@@ -33,10 +34,13 @@ class Plots:
         self._result = result
 
     def history(self) -> Figure:
-        """What each trial was worth when it ended, and the best so far; a row for each objective.
+        """Plot the value of each trial when it ended, and the best value so far. Each objective has its own row.
+
+        Returns:
+            The figure.
 
         Raises:
-            UserError: plotly is missing, or the run's journal is gone.
+            UserError: plotly is missing, or the run's journal is missing.
         """
         require("plotly", "plot.history()")
         from maggy_like.results.figures import history
@@ -44,7 +48,12 @@ class Plots:
         return history(read_record(self._result))
 
     def curves(self) -> Figure:
-        """The objective over the steps, trial by trial; crosses where trials ended early, dashed lines at the rungs.
+        """Plot the objective over the steps, with one line per trial.
+
+        Crosses mark trials that ended early, dashed lines mark rungs.
+
+        Returns:
+            The figure.
 
         Raises:
             UserError: plotly is missing, or no trial has reported anything.
@@ -55,7 +64,10 @@ class Plots:
         return curves(self._result)
 
     def training(self) -> Figure:
-        """The curves of the training that followed the search.
+        """Plot the curves of the training that followed the search.
+
+        Returns:
+            The figure.
 
         Raises:
             UserError: plotly is missing, or there was no training.
@@ -68,10 +80,13 @@ class Plots:
         return training_curves(self._result.training)
 
     def parallel(self, params: Sequence[str] | None = None) -> Figure:
-        """Parallel coordinates: each trial is a line through its parameters to its value.
+        """Plot parallel coordinates: each trial is a line through its parameters to its value.
 
         Args:
-            params: The parameters to draw; by default the first twelve.
+            params: Names of the parameters to draw. Default the first twelve.
+
+        Returns:
+            The figure.
 
         Raises:
             UserError: plotly is missing, no trial has a value, or there is no such parameter.
@@ -82,10 +97,13 @@ class Plots:
         return parallel(self._result, params)
 
     def slices(self, params: Sequence[str] | None = None) -> Figure:
-        """The value over each parameter alone; later trials are orange.
+        """Plot the value over each single parameter. Later trials are orange.
 
         Args:
-            params: The parameters to draw; by default the first twelve.
+            params: Names of the parameters to draw. Default the first twelve.
+
+        Returns:
+            The figure.
 
         Raises:
             UserError: plotly is missing, no trial has a value, or there is no such parameter.
@@ -96,7 +114,10 @@ class Plots:
         return slices(self._result, params)
 
     def importance(self) -> Figure:
-        """How much each parameter had to do with being among the best (see :meth:`Result.importance`).
+        """Plot how much each parameter contributed to being among the best trials (see :meth:`Result.importance`).
+
+        Returns:
+            The figure.
 
         Raises:
             UserError: plotly or Optuna is missing, fewer than 20 trials ended, or they do not differ.
@@ -107,10 +128,13 @@ class Plots:
         return importance_bars(importance(self._result))
 
     def timeline(self) -> Figure:
-        """Which worker ran which trial when: gaps are idle time.
+        """Plot when each worker ran which trial. Gaps are idle time.
+
+        Returns:
+            The figure.
 
         Raises:
-            UserError: plotly is missing, or the run's journal is gone.
+            UserError: plotly is missing, or the run's journal is missing.
         """
         require("plotly", "plot.timeline()")
         from maggy_like.results.figures import timeline
@@ -118,10 +142,13 @@ class Plots:
         return timeline(read_record(self._result))
 
     def pareto(self) -> Figure:
-        """The first two of several objectives: all trials, and the Pareto set among them.
+        """Plot the first two of several objectives, with all trials and the Pareto set.
+
+        Returns:
+            The figure.
 
         Raises:
-            UserError: plotly is missing, or there is one objective only.
+            UserError: plotly is missing, or there is only one objective.
         """
         require("plotly", "plot.pareto()")
         from maggy_like.results.figures import pareto

@@ -1,16 +1,123 @@
-"""What the journal of a run has beyond its result: when things happened, and what the run was asked for."""
+"""What the journal of a run has beyond its result: who ran what when, and why."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
+from maggy_like.display.text import number
 from maggy_like.errors import UserError
-from maggy_like.results.attempts import Attempt, Clock, attempts_of, clock_of
 from maggy_like.results.data import ResultData
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
+from optimizers.core.trial import Failure, Trial, TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a trial.
+
+    Attributes:
+        trial: The trial's number.
+        number: Number of the attempt, from 1.
+        workers: Indices of the workers that ran it, by rank.
+        begin: Seconds since the run began. Time without a driver does not count.
+        end: The same. If no end is recorded, the last known moment.
+        state: State of the trial after the attempt. ``running`` if no end is recorded.
+        steps: The step before its first measurement, and the step of its last one.
+        failure: Why it failed or was lost.
+    """
+
+    trial: int
+    number: int
+    workers: tuple[int, ...]
+    begin: float
+    end: float
+    state: TrialState = TrialState.RUNNING
+    steps: tuple[int, int] = (0, 0)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Converts the Unix times of events to seconds of the run. Only time with a driver counts.
+
+    Args:
+        sessions: Begin and end of each driver (see :attr:`~maggy_like.storage.journal.Contents.sessions`).
+    """
+
+    sessions: list[tuple[float, float]] = field(default_factory=list)
+
+    def __call__(self, time: float) -> float:
+        """Return the seconds since the run began."""
+        index = bisect_right(self.sessions, (time, float("inf"))) - 1
+        if index < 0:
+            return 0.0 if self.sessions else time
+        begin, end = self.sessions[index]
+        return self._before(index) + min(time, end) - begin
+
+    @property
+    def seams(self) -> list[float]:
+        """When later drivers resumed the run, in seconds since it began."""
+        return [self._before(index) for index in range(1, len(self.sessions))]
+
+    @property
+    def total(self) -> float:
+        """Seconds with a driver."""
+        return self._before(len(self.sessions))
+
+    def _before(self, index: int) -> float:
+        return sum(end - begin for begin, end in self.sessions[:index])
+
+
+def clock_of(contents: Contents) -> Clock:
+    """Return the clock of a run. If the record of its beginning is lost, its first event takes that place."""
+    if contents.sessions:
+        return Clock(contents.sessions)
+    times = [event.time for event in contents.events if isinstance(event, AttemptStarted | AttemptEnded)]
+    return Clock([(min(times), max(times))] if times else [])
+
+
+def attempts_of(contents: Contents) -> list[Attempt]:
+    """Return the attempts of a run, in the order in which they began."""
+    return read_attempts(contents.events, clock_of(contents))
+
+
+def read_attempts(events: Iterable[Event], clock: Clock) -> list[Attempt]:
+    """Return the attempts that the events describe."""
+    found: list[Attempt] = []
+    current: dict[int, int] = {}  # by trial: place of its newest attempt in the list
+    reached: dict[int, int] = {}
+    for event in events:
+        match event:
+            case AttemptStarted():
+                begin, step = clock(event.time), reached.get(event.trial, 0)
+                if (lost := current.get(event.trial)) is not None:  # of a driver that was killed
+                    found[lost] = replace(found[lost], end=begin, steps=(found[lost].steps[0], step))
+                current[event.trial] = len(found)
+                workers = (event.worker, *event.others)
+                found.append(Attempt(event.trial, event.attempt, workers, begin, clock.total, steps=(step, step)))
+            case Measured(columns=columns):
+                steps = [column[0][-1] for column in columns.values() if column[0]]
+                reached[event.trial] = max([reached.get(event.trial, 0), *steps])
+            case AttemptEnded() if event.trial in current:
+                place = current.pop(event.trial)
+                begun = found[place]
+                found[place] = replace(
+                    begun,
+                    end=max(begun.begin, clock(event.time)),
+                    state=event.state,
+                    failure=event.failure,
+                    steps=(begun.steps[0], reached.get(event.trial, begun.steps[0])),
+                )
+    for place in current.values():
+        begun = found[place]
+        found[place] = replace(begun, steps=(begun.steps[0], reached.get(begun.trial, begun.steps[0])))
+    return found
 
 
 @dataclass(frozen=True)
@@ -27,7 +134,7 @@ class Record:
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """Who ran what when."""
+        """The attempts, in the order in which they began."""
         return attempts_of(self.contents)
 
     @cached_property
@@ -37,17 +144,17 @@ class Record:
 
     @property
     def is_longer(self) -> bool:
-        """Whether drivers had the run for longer than the clock knows: one that was killed records no end."""
+        """Whether the run took longer than the clock says, because a killed driver recorded no end."""
         return self.result.is_longer
 
     @cached_property
     def ends(self) -> dict[int, float]:
-        """When the last attempt of each trial ended, in seconds since the run began."""
+        """By trial, when its last attempt ended, in seconds since the run began."""
         return {attempt.trial: attempt.end for attempt in self.attempts if attempt.state is not TrialState.RUNNING}
 
     @property
     def busy_share(self) -> float | None:
-        """The share of the workers' time in which trials ran, from the first one's start to the last one's end."""
+        """Share of the workers' time in which trials ran, from the first trial's start to the last one's end."""
         workers = {worker for attempt in self.attempts for worker in attempt.workers}
         begin = min((attempt.begin for attempt in self.attempts), default=0.0)
         end = max((attempt.end for attempt in self.attempts), default=0.0)
@@ -55,10 +162,10 @@ class Record:
         return busy / (len(workers) * (end - begin)) if end > begin else None
 
     def ended(self, objective: int = 0) -> list[tuple[float, Trial, float]]:
-        """The trials of the search that have a finite value, in the order in which they ended: when, which, and that.
+        """Return when each trial with a finite value ended, the trial, and its value, in the order of time.
 
         Args:
-            objective: Which one, where there are several.
+            objective: Place of the objective among several.
         """
         found = []
         for trial in self.result.trials:
@@ -69,31 +176,125 @@ class Record:
 
 
 def value_of(result: ResultData, trial: Trial, objective: int = 0) -> float | None:
-    """What a trial is worth in one objective."""
+    """Return the trial's value of one objective."""
     if not result.others:
         return trial.value
     return trial.values[objective] if trial.values else None
 
 
 def read_record(result: ResultData) -> Record:
-    """The journal of a result's run.
+    """Read the journal of a result's run.
 
     Raises:
-        UserError: It is gone.
-        JournalError: It cannot be read.
+        UserError: The journal is missing.
+        JournalError: The journal cannot be read.
     """
     backend = backend_of(str(result.directory))
     with reading(backend):
         exists = backend.exists()
     if not exists:
-        raise UserError(f"the run's journal is gone from {result.directory}; it says when each trial ran")
+        raise UserError(f"the run's journal is missing in {result.directory}; only the journal has the times of trials")
     return Record(result, read_journal(backend))
 
 
 def improvements(ended: list[tuple[float, Trial, float]], direction: str) -> list[tuple[float, Trial, float]]:
-    """Those that were better than all before them."""
+    """Return those that were better than all before them."""
     best: list[tuple[float, Trial, float]] = []
     for each in ended:
         if not best or (each[2] > best[-1][2] if direction == "max" else each[2] < best[-1][2]):
             best.append(each)
     return best
+
+
+def read_decision_log(directory: Path | str) -> list[str]:
+    """Return the decision log of the run in that folder (see :func:`decision_log`)."""
+    return decision_log(read_journal(backend_of(str(directory))).events)
+
+
+def decision_log(events: Sequence[Event]) -> list[str]:
+    """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried.
+
+    Args:
+        events: The events of a run's journal.
+    """
+    times = _times(events)
+    begun = min(times, default=0.0)
+    decisions = _Decisions()
+    lines = []
+    for event, time in zip(events, times, strict=True):
+        lines += [f"{time - begun:10.2f} s  trial {event.trial} {line}" for line in decisions.lines(event)]
+    return lines
+
+
+def _times(events: Sequence[Event]) -> list[float]:
+    """Return when each event happened. An event without a time has that of the next one that has one."""
+    times: list[float] = []
+    newest = max((event.time for event in events if isinstance(event, AttemptStarted | AttemptEnded)), default=0.0)
+    for event in reversed(events):
+        if isinstance(event, AttemptStarted | AttemptEnded):
+            newest = event.time
+        times.append(newest)
+    return times[::-1]
+
+
+@dataclass
+class _Decisions:
+    """What the line of an event needs to know of earlier events.
+
+    Attributes:
+        ends: By trial, the end of its newest attempt.
+        measured: By trial, its newest step and value.
+    """
+
+    ends: dict[int, AttemptEnded] = field(default_factory=dict)
+    measured: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def lines(self, event: Event) -> Iterator[str]:
+        """Return the lines of an event. Measurements and saved states have none."""
+        match event:
+            case TrialCreated():
+                yield f"is created: {_origin(event)}"
+            case AttemptStarted():
+                workers = f"{event.world_size} workers, first of them {event.worker}"
+                who = f"worker {event.worker}" if event.world_size == 1 else workers
+                yield f"attempt {event.attempt} starts on {who}, up to step {event.budget}{self._why(event)}"
+            case Measured(trial=trial, objective=objective, columns=columns):
+                if objective in columns:
+                    steps, values = columns[objective]
+                    self.measured[trial] = steps[-1], values[-1]
+            case AttemptEnded():
+                self.ends[event.trial] = event
+                yield f"attempt {event.attempt} ends, {_outcome(event)}{self._reached(event.trial)}"
+
+    def _why(self, event: AttemptStarted) -> str:
+        before = self.ends.get(event.trial)
+        if before is None:
+            return ""
+        why = "promoted" if before.state is TrialState.PAUSED else "retried"
+        if before.failure is not None:
+            why += f" after {before.failure.kind}"
+        return f": {why}" + (f", since {event.cause}" if event.cause else "")
+
+    def _reached(self, trial: int) -> str:
+        if trial not in self.measured:
+            return ""
+        step, value = self.measured[trial]
+        return f" (step {step}, value {number(value)})"
+
+
+def _origin(event: TrialCreated) -> str:
+    if event.training:
+        return f"the training, of {event.training} steps"
+    if event.ask is None:
+        return "given in points_to_evaluate"
+    return f"proposal {event.ask} of the optimizer" + (
+        "" if event.parent is None else f", from the state of trial {event.parent}"
+    )
+
+
+def _outcome(event: AttemptEnded) -> str:
+    """Return how an attempt ended, and why."""
+    state = {TrialState.PENDING: "to be retried"}.get(event.state, event.state.value)
+    failure = "" if event.failure is None else f"{event.failure.kind}: {event.failure.message}"
+    why = "; ".join(part for part in (event.cause, failure) if part)
+    return state + (f": {why}" if why else "")

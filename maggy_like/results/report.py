@@ -1,4 +1,4 @@
-"""A run as one page of HTML that needs nothing else: no network, no server."""
+"""The report: a run as one page of HTML that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ from maggy_like.display.text import clean, config_text, duration, number, pairs,
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.values import encodable
-from maggy_like.results.attempts import Attempt
-from maggy_like.results.best_state import state_of
-from maggy_like.results.data import ResultData
+from maggy_like.results.data import ResultData, state_of, training_line
 from maggy_like.results.plots import Plots
-from maggy_like.results.record import Record, read_record, value_of
-from maggy_like.results.summary import lasted
-from maggy_like.results.text_table import as_html
-from maggy_like.results.training import training_line
+from maggy_like.results.record import Attempt, Record, read_record, value_of
+from maggy_like.results.tables import as_html, lasted
 from maggy_like.storage.file_systems import open_url
 from optimizers.core.trial import Failure, Trial, TrialState
 
@@ -73,7 +69,7 @@ SCRIPT = """
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   };
-  const { figures, templates } = JSON.parse(await unpack("pictures"));
+  const { figures, templates } = JSON.parse(await unpack("figures"));
   if (!figures) return;
   const library = document.createElement("script");
   library.textContent = await unpack("library");
@@ -109,19 +105,19 @@ _CAUSES = 20
 """Causes of failures that are shown, the most frequent first."""
 
 _NAMED = 12
-"""Trials that are named of each."""
+"""Trials of a cause whose numbers are shown."""
 
 _TRACEBACK = 20_000
 """Characters of a traceback, from its end."""
 
 _PARAMS = 8
-"""Parameters that have a column of their own in the table of trials."""
+"""With up to this many parameters, the table of trials has one column per parameter."""
 
 _EARLY = (TrialState.STOPPED, TrialState.PAUSED)
 
 
 def lead(result: ResultData, record: Record | None) -> str:
-    """Below the title: how the run ended, and its figures in cards."""
+    """Return what follows the title: how the run ended, and its key numbers in cards."""
     goals = ", ".join(f"{goal} {name}" for goal, name in [(result.direction, result.objective), *result.others])
     of = "" if record is None else f", by {record.contents.header.optimizer}"
     begun = (
@@ -150,9 +146,9 @@ def lead(result: ResultData, record: Record | None) -> str:
 
 
 def saved(trials: Sequence[Trial], max_budget: int) -> tuple[float, float]:
-    """What stopping saved: worker seconds that full trainings would have taken longer, and those that all took.
+    """Return the worker seconds that stopping saved compared with full trainings, and the seconds that were spent.
 
-    A trial that was stopped or paused would have gone on at its own pace.
+    A stopped or paused trial is assumed to need the same time for each further step.
     """
     spent = sum(trial.seconds * trial.world_size for trial in trials)
     less = 0.0
@@ -164,7 +160,7 @@ def saved(trials: Sequence[Trial], max_budget: int) -> tuple[float, float]:
 
 
 def best(result: ResultData) -> str:
-    """The best configuration, and where its state is; or the Pareto set."""
+    """Return the best configuration and the place of its state, or the Pareto set."""
     if result.others:
         ranked = sorted(result.pareto, key=lambda trial: trial.values[0], reverse=result.direction == "max")
         return trials_table(result, ranked[:_BEST])
@@ -176,13 +172,13 @@ def best(result: ResultData) -> str:
     said = f"<p>Its newest other metrics: {html.escape(config_text(metrics))}</p>" if metrics else ""
     url = state_of(result, trial)
     if url is None:
-        return f"{table}{said}<p>It has saved no state; call <code>reporter.checkpoint(state)</code> to keep one.</p>"
+        return f"{table}{said}<p>It saved no state; call <code>reporter.checkpoint(state)</code> to keep one.</p>"
     code = html.escape(f"from maggy_like import load_run\n\nstate = load_run({str(result.directory)!r}).load_best()")
     return f"{table}{said}<p>Its state: <code>{html.escape(url)}</code></p><pre>{code}</pre>"
 
 
 def top_trials(result: ResultData) -> list[Trial]:
-    """The best trials, the best first; those without a finite value are left out."""
+    """Return the trials with the best finite values, the best first."""
     valued = [(trial, value_of(result, trial)) for trial in result.trials]
     found = [(trial, value) for trial, value in valued if value is not None and math.isfinite(value)]
     found.sort(key=lambda each: each[1], reverse=result.direction == "max")
@@ -190,7 +186,7 @@ def top_trials(result: ResultData) -> list[Trial]:
 
 
 def trials_table(result: ResultData, trials: Sequence[Trial]) -> str:
-    """Trials as a table."""
+    """Return trials as a table."""
     goals = [result.objective, *(name for _, name in result.others)]
     names = result.space.names
     columns = names if len(names) <= _PARAMS else []
@@ -205,7 +201,7 @@ def trials_table(result: ResultData, trials: Sequence[Trial]) -> str:
 
 
 def failures(result: ResultData, record: Record | None) -> str:
-    """Failed attempts by cause: how many, of which trials, and the traceback of the first. Empty where none failed."""
+    """Return failed attempts by cause, each with its count, its trials, and the first traceback. Empty without any."""
     found = _failed(result, record)
     if not found:
         return ""
@@ -223,16 +219,16 @@ def failures(result: ResultData, record: Record | None) -> str:
 
 
 def training(result: ResultData) -> str:
-    """What came of the training, and where its state is."""
+    """Return the result of the training, and the place of its state."""
     if result.training is None:
         return ""
     url = result.training.best_checkpoint or result.training.checkpoint
-    where = f"<p>Its state: <code>{html.escape(url)}</code></p>" if url else "<p>It has saved no state.</p>"
+    where = f"<p>Its state: <code>{html.escape(url)}</code></p>" if url else "<p>It saved no state.</p>"
     return f"<p>{html.escape(training_line(result.training))}</p>{where}"
 
 
 def environment(result: ResultData, record: Record | None) -> str:
-    """What the run was asked for, and what its driver ran on."""
+    """Return the settings of the run, and the machine and versions of its driver."""
     rows = [["files", str(result.directory)], ["saved states", result.store]]
     if record is not None:
         header = record.contents.header
@@ -249,7 +245,7 @@ def environment(result: ResultData, record: Record | None) -> str:
 
 
 def _cause(group: Sequence[tuple[int, Failure]], *, is_open: bool) -> str:
-    """The failures of one cause: how many, of which trials, and the traceback of the first."""
+    """Return the failures of one cause."""
     failure = group[0][1]
     trials = list(dict.fromkeys(trial for trial, _ in group))
     more = f" and {len(trials) - _NAMED} more" if len(trials) > _NAMED else ""
@@ -278,14 +274,14 @@ def _cell(trial: Trial, name: str) -> str:
 
 
 def _failed(result: ResultData, record: Record | None) -> list[tuple[int, Failure]]:
-    """The trial and the failure of every attempt that had one."""
+    """Return the trial and the failure of each failed attempt."""
     if record is None:
         return [(trial.id, trial.failure) for trial in result.trials if trial.failure is not None]
     attempts: list[Attempt] = record.attempts
     return [(attempt.trial, attempt.failure) for attempt in attempts if attempt.failure is not None]
 
 
-# Nothing is loaded from anywhere, whatever the page holds. plotly compiles functions for what it draws with WebGL.
+# The page cannot load anything from elsewhere. plotly compiles functions for its WebGL plots.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 _TRANSPARENT = "rgba(0,0,0,0)"
@@ -293,13 +289,13 @@ _TRANSPARENT = "rgba(0,0,0,0)"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the page.
 
     Attributes:
         title: Its heading.
-        body: HTML, in which whatever is not ours is escaped.
-        figure: A picture below it, whose title and note become text of the page.
-        is_wide: Whether the picture needs the width of a desktop; on a narrow screen it is scrolled.
+        body: Its HTML, with all foreign text escaped.
+        figure: A plot below it, whose title and note become text of the page.
+        is_wide: Whether the plot needs the width of a desktop. A smaller screen scrolls it.
     """
 
     title: str
@@ -309,12 +305,12 @@ class Section:
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
-        title: Of the page, as text.
+        title: Title of the page, as text.
         lead: HTML below the title.
-        sections: What follows.
+        sections: Sections of the page.
     """
     figures: dict[str, Any] = {}
     parts, links = [], []
@@ -344,7 +340,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
             f"<header><h1>{name}</h1>{lead}</header><nav>{' '.join(links)}</nav>",
             f"<main>{''.join(parts)}</main>",
             _packed("library", _library() if figures else ""),
-            _packed("pictures", json.dumps(data, separators=(",", ":"))),
+            _packed("figures", json.dumps(data, separators=(",", ":"))),
             f"<script>{SCRIPT}</script></body></html>",
         ]
     )
@@ -357,13 +353,13 @@ def _library() -> str:
 
 
 def _packed(name: str, text: str) -> str:
-    """Text that the page's script opens: compressed, since plotly alone has five megabytes."""
+    """Return a script element with compressed text, since plotly takes five megabytes."""
     data = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
     return f'<script type="application/octet-stream" id="{name}">{data}</script>'
 
 
 def _plain(figure: Figure) -> tuple[dict[str, Any], str]:
-    """A figure as the page's script draws it, and its note: the page has headings of its own, and two templates."""
+    """Return a figure as the page's script draws it, and its note. Title and template are those of the page."""
     form: dict[str, Any] = json.loads(figure.to_json())
     layout = form["layout"]
     title = layout.pop("title", {})
@@ -375,7 +371,7 @@ def _plain(figure: Figure) -> tuple[dict[str, Any], str]:
 
 
 def _templates() -> dict[str, Any]:
-    """The layouts of plotly's light and dark templates, on the page's own background."""
+    """Return the layouts of plotly's light and dark templates, on the background of the page."""
     import plotly.io
 
     found = {}
@@ -389,30 +385,30 @@ def _templates() -> dict[str, Any]:
 
 
 def write_report(result: ResultData, path: str | PathLike[str], first: Sequence[Section] = ()) -> None:
-    """Write the report of a run; see :meth:`maggy_like.Result.report`.
+    """Write the report of a run (see :meth:`maggy_like.Result.report`).
 
     Args:
-        result: What came of it.
-        path: The page's file: a path or a URL.
-        first: What stands before all else: the answer of an ablation.
+        result: Result of the run.
+        path: Path or URL of the page.
+        first: Sections at the beginning, such as the answer of an ablation.
 
     Raises:
         UserError: plotly is missing, or the file cannot be written.
     """
     require("plotly", "report()")
     if not isinstance(path, str | PathLike):
-        raise ConfigError(f"report takes the path or URL of the page, got {path!r}; write report('report.html')")
+        raise ConfigError(f"path must be the path or URL of the page, got {path!r}; use report('report.html')")
     _write(fspath(path), make_report(result, first))
 
 
 def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
-    """The report's page."""
+    """Return the page of the report."""
     record, missing = _record(result)
     found = [*first]
     if not first:
         title = "Pareto set" if result.others else "Best configuration"
         found.append(Section(title, best(result)))
-    found += _pictures(result, is_ablation=bool(first))
+    found += _plots(result, is_ablation=bool(first))
     found.append(Section("Best trials", trials_table(result, top_trials(result))))
     if failed := failures(result, record):
         found.append(Section("Failures", failed))
@@ -420,8 +416,8 @@ def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
     return page(result.name, lead(result, record), found)
 
 
-def _pictures(result: ResultData, *, is_ablation: bool) -> list[Section]:
-    """The sections with a picture; one that cannot be drawn says why."""
+def _plots(result: ResultData, *, is_ablation: bool) -> list[Section]:
+    """Return the sections with a plot. If one cannot be drawn, the section has the reason."""
     plot = Plots(result)
     found = [_section("History", plot.history)] if not is_ablation else []
     if result.others:
@@ -446,7 +442,7 @@ def _section(title: str, draw: Callable[[], Figure], *, body: str = "", is_wide:
 
 
 def _record(result: ResultData) -> tuple[Record | None, str]:
-    """What the journal has beyond the result, or why it cannot be read."""
+    """Read the journal. If that fails, return the reason as HTML."""
     try:
         return read_record(result), ""
     except (UserError, JournalError) as error:
@@ -460,8 +456,8 @@ def _write(where: str, text: str) -> None:
             fs.pipe_file(path, text.encode())
         else:
             Path(where).expanduser().write_text(encodable(text), encoding="utf-8")
-    except Exception as error:  # of whatever file system it is
+    except Exception as error:  # of any file system
         said = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"the report cannot be written to {where!r} ({said}); pass the path of a file in a folder that is there"
+            f"the report cannot be written to {where!r} ({said}); use the path of a file in an existing folder"
         ) from error

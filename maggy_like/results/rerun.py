@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from maggy_like.errors import UserError
 from maggy_like.protocol.state_names import state_url
-from maggy_like.results.data import ResultData
+from maggy_like.results.data import ResultData, read_saved
 from maggy_like.results.record import read_record
-from maggy_like.results.saved import read_saved
 from maggy_like.train_function.load import arguments_for
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.sender import as_number

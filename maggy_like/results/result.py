@@ -1,4 +1,4 @@
-"""What a search found."""
+"""The result of a search, and everything that its user can do with it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import whole
 from maggy_like.errors import UserError
-from maggy_like.results.best_state import state_of
-from maggy_like.results.data import ResultData
-from maggy_like.results.export import to_optuna
-from maggy_like.results.importance import importance
+from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
+from maggy_like.results.optuna_studies import importance, to_optuna
 from maggy_like.results.plots import Plots
-from maggy_like.results.saved import read_log, read_saved
-from maggy_like.results.story import read_story
-from maggy_like.results.summary import summary
-from maggy_like.results.tables import curves_table, ranked, trials_table
-from maggy_like.results.training import Training
+from maggy_like.results.record import read_decision_log
+from maggy_like.results.tables import curves_table, ranked, summary, trials_table
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.trial import Trial
 
@@ -28,17 +23,17 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
-    from maggy_like.driver.callbacks import Callback
     from maggy_like.driver.failure_policy import FailurePolicy
+    from maggy_like.driver.followers import Callback
     from maggy_like.results.rerun import Rerun
 
 
 @dataclass(frozen=True)
 class RunActions:
-    """What a result does with its run; the functions come from the parts that start and follow runs.
+    """The functions with which a result trains, watches and stops. Higher layers supply them.
 
     Attributes:
-        train: Trains the best configuration; None where the function is not known.
+        train: Trains the best configuration. None if the training function is not known.
         watch: Shows the run until it ends, and returns its result.
         stop: Asks the driver of the run with that journal to end it.
     """
@@ -50,27 +45,26 @@ class RunActions:
 
 @dataclass(frozen=True, repr=False)
 class Result(ResultData):
-    """The outcome of one :func:`~maggy_like.lagom` call.
+    """The result of one :func:`~maggy_like.lagom` call.
 
     Attributes:
-        trials: All trials, by number; failed ones with their traceback in ``failure``.
-        best_trial: The trial that is worth most (see :attr:`~optimizers.core.trial.Trial.value`), or None when none
-            has a value, or where there are several objectives (see ``pareto``) or an ablation.
-        objective: Name of the optimised metric; of the first, where there are several.
+        trials: All trials, by number. Failed ones have their traceback in ``failure``.
+        best_trial: The trial with the best :attr:`~optimizers.core.trial.Trial.value`. None if no trial has a value,
+            and for several objectives (see ``pareto``) and ablations.
+        objective: Name of the optimized metric. With several objectives, the first one.
         direction: ``max`` or ``min``.
-        ending: ``completed``, ``timeout``, ``target`` (a trial has it), ``interrupted``, ``stopped`` or ``cancelled``
-            (from outside: somebody cancelled its Spark jobs, or stopped the Spark session); ``error`` in an error's
-            result; of :func:`~maggy_like.load_run` also ``running`` and ``killed``.
-        seconds: Wall time in which drivers had the run, also before a resume.
-        is_longer: Whether they had it for longer than that: one that was killed recorded no end.
-        directory: The run's folder, with its journal, its logs and, unless a store was named, its saved states: a path,
-            or a URL where one was given.
+        ending: ``completed``, ``timeout``, ``target``, ``interrupted``, ``stopped`` or ``cancelled`` (its Spark jobs
+            were cancelled, or the Spark session was stopped). ``error`` if an error ended the search. From
+            :func:`~maggy_like.load_run` also ``running`` and ``killed``.
+        seconds: Wall time of all drivers of the run, including those before a resume.
+        is_longer: If True, the run took longer than ``seconds``, because a killed driver recorded no end.
+        directory: The run's folder, as a path or URL. It has the journal, the logs and, without ``store``, the states.
         space: The search space.
-        others: The other objectives where there are several: direction and name of each.
-        pareto: Of several objectives, the trials that no other dominates: none is better in one objective and
-            not worse in any. Their ``values`` are in the order of the objectives.
-        store: URL of the folder that holds the saved states; trials know them by their names in it.
-        training: What came of ``train_best``, if that was asked for.
+        others: Direction and name of all objectives except the first.
+        pareto: With several objectives, the trials that no other trial dominates. Trial A dominates B if A is better in
+            one objective and not worse in any. Their ``values`` are in the order of the objectives.
+        store: URL of the folder of the saved states. Trials have the names of their states in it.
+        training: Result of the training that followed the search (``train_best``). None without one.
 
     Example:
         >>> result = lagom(train_fn, space)
@@ -86,44 +80,58 @@ class Result(ResultData):
 
     @property
     def best_checkpoint(self) -> str | None:
-        """URL of the best trial's saved state (see :meth:`checkpoint_of`); None where there is none."""
+        """URL of the best trial's saved state (see :meth:`checkpoint_of`). None if there is none."""
         return None if self.best_trial is None else self.checkpoint_of(self.best_trial)
 
     def load_best(self) -> Any:
-        """Read the state that ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
+        """Load the state that ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
+
+        Returns:
+            The state.
 
         Raises:
-            UserError: There is no best trial, it has saved no state, or that is sharded or gone.
+            UserError: There is no best trial, or it has no state, or its state is sharded.
+            SavedStateError: The state is damaged or missing.
 
         Example:
             >>> model.load_state_dict(result.load_best()["model"])
         """
         if self.best_trial is None:
-            raise UserError("there is no best trial; result.load(trial) reads the state of any one")
+            raise UserError("there is no best trial; use result.load(trial) for the state of another trial")
         return self.load(self.best_trial)
 
     def checkpoint_of(self, trial: int | Trial) -> str | None:
-        """URL of the state that a trial saved at its best value; None where it saved none.
+        """Return the URL of the state that a trial saved at its best value.
 
-        A state belongs to the report that follows it, or to that of ``reporter.checkpoint(state, step=...)``. Where no
-        state was saved at the step of the best value, it is the one with the best value of those that were saved;
-        where none of them belongs to a report, the newest. In a search with ``value="last"`` it is that of the last
-        value, or the newest where that was not saved.
+        A state belongs to the report that follows it, or to the step of ``reporter.checkpoint(state, step=...)``. If
+        no state belongs to the best value, the state with the best value among the saved ones is returned. If none of
+        them belongs to a report, the newest one is. In a search with ``value="last"`` the state of the last value is
+        returned, or the newest one if there is none.
 
         Args:
             trial: The trial or its number.
+
+        Returns:
+            The URL. None if the trial saved no state.
+
+        Raises:
+            UserError: There is no such trial.
         """
         return state_of(self, self._trial(trial))
 
     def load(self, trial: int | Trial) -> Any:
-        """Read the state that a trial saved at its best value (see :meth:`checkpoint_of`).
+        """Load the state that a trial saved at its best value (see :meth:`checkpoint_of`).
 
         Args:
             trial: The trial or its number.
 
+        Returns:
+            The state.
+
         Raises:
-            UserError: There is no such trial, it has saved no state, or that is sharded (read it with
-                ``torch.distributed.checkpoint`` from its URL) or gone.
+            UserError: There is no such trial, or it has no state, or its state is sharded. Load a sharded state with
+                ``torch.distributed.checkpoint`` from its URL.
+            SavedStateError: The state is damaged or missing.
         """
         found = self._trial(trial)
         return read_saved(self.checkpoint_of(found), f"trial {found.id}")
@@ -133,7 +141,9 @@ class Result(ResultData):
             return trial
         found = next((known for known in self.trials if known.id == trial), None)
         if found is None:
-            raise UserError(f"there is no trial {trial!r} among the {len(self.trials)} of this result")
+            raise UserError(
+                f"trial must be one of the {len(self.trials)} trials of this result, got {trial!r}; use its number"
+            )
         return found
 
     def train(
@@ -146,9 +156,9 @@ class Result(ResultData):
         resume: bool = False,
         progress: bool | str = True,
     ) -> Training:
-        """Train the best configuration on several workers together, as a run of its own.
+        """Train the best configuration on several workers together, as a separate run.
 
-        ``lagom(..., train_best=True)`` does so on the workers of the search, without giving them back.
+        ``lagom(..., train_best=True)`` trains it on the workers of the search, without releasing them in between.
 
         Args:
             workers: Number of workers. Default that of the search.
@@ -158,8 +168,11 @@ class Result(ResultData):
             resume: If True, continue the training called ``name`` (``training.name``). Default False.
             progress: If True, show a live display.
 
+        Returns:
+            The result of the training.
+
         Raises:
-            UserError: No trial has a value, this result was read from a file, or there is nothing to resume.
+            UserError: No trial has a value, this result was loaded from files, or there is nothing to resume.
             EngineError: The engine cannot provide the workers.
             TrainingError: The training failed for good.
 
@@ -171,7 +184,7 @@ class Result(ResultData):
             raise UserError("there is no best configuration to train; pass one to maggy_like.run(train_fn, config)")
         if self._actions is None or self._actions.train is None:
             raise UserError(
-                "this result was read from a file, so its function is not known; use "
+                "this result was loaded from files, which do not have the training function; use "
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
         return self._actions.train(self.best_config, workers, budget, failures, name, resume, progress)
@@ -203,17 +216,17 @@ class Result(ResultData):
         return rerun(self, self._trial(trial), train_fn, from_checkpoint=from_checkpoint)
 
     def watch(self, *, progress: bool | str = True, callbacks: Sequence[Callback] = ()) -> Result:
-        """Show a run that goes on elsewhere until it ends; Ctrl-C ends the watching alone.
+        """Show the run until it ends, wherever its driver is. Ctrl-C ends only the watching.
 
         Args:
-            progress: Show a live display.
-            callbacks: Functions that take each event of the run, from its first on, and trackers.
+            progress: If True, show a live display.
+            callbacks: Functions of one event, and trackers. They receive all events of the run, from the first one.
 
         Returns:
-            Its result, which :func:`~maggy_like.load_run` gives too; ``ending`` is ``running`` after Ctrl-C.
+            The result, as :func:`~maggy_like.load_run` returns it. After Ctrl-C its ``ending`` is ``running``.
 
         Raises:
-            MaggyError: What ended the search, if its driver was a task of the cluster.
+            MaggyError: An error ended the search, and its driver was a task of the cluster.
 
         Example:
             >>> result = load_run("s3://bucket/runs/first").watch()
@@ -221,10 +234,10 @@ class Result(ResultData):
         return self._followed("watch").watch(self, progress, callbacks)
 
     def stop(self) -> None:
-        """Ask a run of ``lagom(..., driver="cluster")`` that goes on elsewhere to end with what it has.
+        """Stop a run of ``lagom(..., driver="cluster")`` from any process. It ends with the result so far.
 
         Raises:
-            UserError: The run has ended, or its driver takes no requests.
+            UserError: The run has ended, or its driver is not a task of the cluster.
 
         Example:
             >>> load_run("s3://bucket/runs/first").stop()
@@ -233,44 +246,54 @@ class Result(ResultData):
 
     def _followed(self, method: str) -> RunActions:
         if self._actions is None:
-            raise UserError(f"this result belongs to no run; use load_run(DIRECTORY).{method}()")
+            raise UserError(f"this result does not know its run; use load_run(DIRECTORY).{method}()")
         return self._actions
 
     def log(self, trial: int, rank: int = 0) -> str:
-        """All that a trial printed on one of its workers, attempt by attempt, as far as its log files are seen here.
+        """Return everything that a trial printed on one of its workers, attempt by attempt.
 
-        Of a trial that runs on a worker which does not see the run's folder, the last minute may be missing.
+        Of a running trial the last minute may be missing, if its worker does not see the run's folder.
 
         Args:
-            trial: Its number.
-            rank: Which of the workers that run it together.
+            trial: Number of the trial.
+            rank: Rank of the worker, for a trial that several workers run together. Default 0.
+
+        Returns:
+            The text. Empty if the trial printed nothing.
 
         Raises:
-            UserError: There is no such trial, ``trial`` or ``rank`` is no number, or a store does not answer.
+            UserError: There is no such trial, an argument is not a whole number, or a file system cannot be read.
         """
         trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
         trained = None if self.training is None else self.training.trial
         found = trained if trained is not None and trained.id == trial else self._trial(trial)
         return read_log(RunPaths(self.directory, self.store), trial, rank, found.attempt)
 
-    def story(self) -> list[str]:
-        """Why each trial was created, started, promoted, paused, stopped or tried again: a line each, for a bug report.
+    def decision_log(self) -> list[str]:
+        """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried.
+
+        Returns:
+            The lines in the order of time, with the seconds since the first decision. Attach them to a bug report.
+
+        Raises:
+            JournalError: The run's journal cannot be read.
 
         Example:
-            >>> for line in result.story():
+            >>> for line in result.decision_log():
             ...     print(line)
         """
-        return read_story(self.directory)
+        return read_decision_log(self.directory)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a trial: number, state, value, steps, attempts, seconds, failure, parent, parameters, and attributes.
+        """Return a table with one row per trial.
 
-        ``value`` is what the trial is worth and ``value_step`` the step at which that was measured; ``step`` is the
-        newest one. Trials of a function that reports nothing have no steps. ``attempts`` counts the runs that were
-        begun because a fault had ended the one before, and the first. Where there are several objectives, each has a
-        column of its own instead of ``value``: ``value_accuracy``, ...
+        ``value`` is the trial's value, ``value_step`` the step at which it was measured, and ``step`` the newest step.
+        Without reports there are no steps. ``attempts`` counts the first attempt and all retries. With several
+        objectives there is one column per objective instead of ``value``: ``value_accuracy``, ... If a parameter or an
+        attribute has the name of another column, its column is ``param_NAME`` or ``attribute_NAME``.
 
-        A parameter with the name of another column has the column ``param_NAME``, such an attribute ``attribute_NAME``.
+        Returns:
+            Number, state, value, steps, attempts, seconds, failure, parent, parameters and attributes of each trial.
 
         Raises:
             UserError: pandas is missing.
@@ -278,12 +301,19 @@ class Result(ResultData):
         return trials_table(self)
 
     def curves(self) -> pandas.DataFrame:
-        """A row a measurement: trial, step, metric, value."""
+        """Return a table with one row per measurement.
+
+        Returns:
+            The columns trial, step, metric and value.
+
+        Raises:
+            UserError: pandas is missing.
+        """
         return curves_table(self)
 
     @property
     def plot(self) -> Plots:
-        """The run's pictures, drawn by plotly.
+        """The plots of the run, as plotly figures.
 
         ``.history()``, ``.curves()``, ``.training()``, ``.parallel()``, ``.slices()``, ``.importance()``,
         ``.timeline()`` and ``.pareto()``.
@@ -295,13 +325,14 @@ class Result(ResultData):
         return Plots(self)
 
     def report(self, path: str | PathLike[str]) -> None:
-        """Write a page that says all there is to say of the run; it needs nothing else, and loads nothing.
+        """Write one HTML page about the run. It needs no other file and no network.
 
-        It has the best configuration and where its state is, the pictures of :attr:`plot`, the best trials, failures
-        with their tracebacks, what stopping has saved, and what the run's driver ran on.
+        The page has the best configuration with the place of its state, the plots of :attr:`plot`, the best trials and
+        failures with their tracebacks. It also has the worker time that early stopping saved, and the driver's machine
+        and versions.
 
         Args:
-            path: The page's file: a path or a URL.
+            path: Path or URL of the page.
 
         Raises:
             UserError: plotly is missing, or the file cannot be written.
@@ -314,20 +345,23 @@ class Result(ResultData):
         write_report(self, path)
 
     def to_optuna(self, storage: str | BaseStorage | None = None, study_name: str | None = None) -> optuna.Study:
-        """The run as a study of Optuna, for its plots and its dashboard, or to go on with it there.
+        """Return the run as a study of Optuna, for its plots and its dashboard, or to continue it there.
 
         Trials keep their numbers, configurations, values, reports (as intermediate values) and metrics (as user
-        attributes, beside ``attempts``, ``step``, ``value_step`` and ``failure``). Stopped and paused trials are
-        pruned ones; a completed one without a finite value has failed; those that did not end wait, and Optuna
-        runs them first if it goes on. The best trial is complete there, whatever its ``state`` here: Optuna looks for
-        the best among complete ones alone. Durations are right, dates are those of the export.
+        attributes, with ``attempts``, ``step``, ``value_step`` and ``failure``). Stopped and paused trials are pruned
+        in Optuna. A completed trial without a finite value has failed. A trial that did not end is waiting, and Optuna
+        runs it first if it continues. The best trial is always complete, since Optuna looks for the best one only
+        among complete trials. Durations are right. Dates are those of the export.
 
         Args:
-            storage: Where the study is kept, as Optuna spells it; in memory by default.
-            study_name: Its name; by default that of the run.
+            storage: Storage of the study, as Optuna spells it. Default in memory.
+            study_name: Name of the study. Default the name of the run.
+
+        Returns:
+            The study.
 
         Raises:
-            UserError: Optuna is missing, or the storage has a study of that name.
+            UserError: Optuna is missing, the storage cannot be opened, or it has a study of that name.
 
         Example:
             >>> optuna.visualization.plot_slice(result.to_optuna())
@@ -336,19 +370,18 @@ class Result(ResultData):
         return to_optuna(self, storage, study_name)
 
     def importance(self) -> dict[str, float]:
-        """How much each parameter had to do with being among the best quarter of the trials.
+        """Return how much each parameter contributed to being among the best quarter of the trials.
 
-        Shares of PED-ANOVA (Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying
-        Hyperparameter Importance in Arbitrary Subspaces", 2023), which compares the values that the best
-        trials have with those that were tried at all. So a search that tried good values more often
-        does not deceive it, and a conditional parameter counts where it is active.
+        The shares are those of PED-ANOVA (Watanabe, Bansal and Hutter, "PED-ANOVA: Efficiently Quantifying
+        Hyperparameter Importance in Arbitrary Subspaces", 2023). It compares the parameter values of the best trials
+        with all values that were tried. Therefore it does not matter if a search tried good values more often. A
+        conditional parameter counts only in trials in which it is active.
 
-        Trials are compared at one step, the highest that a quarter of them reached. Those that were
-        stopped or paused before, or failed, rank behind; those that did not end, or were lost with
-        their worker, are left out.
+        Trials are compared at one step, the highest that a quarter of them reached. Trials that failed, or were stopped
+        or paused before that step, rank last. Trials that did not end, or were lost with their worker, are left out.
 
         Returns:
-            A share for each parameter, the largest first; they sum to 1. Constants have 0.
+            One share per parameter, the largest first. They sum to 1. Constants have 0.
 
         Raises:
             UserError: Optuna is missing, fewer than 20 trials ended, or they do not differ.
@@ -359,11 +392,17 @@ class Result(ResultData):
         """
         return importance(self)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "; use decision_log()" if name == "story" else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
     def __repr__(self) -> str:
         return summary(self)
 
     def _repr_html_(self) -> str:
-        """The summary and the five best trials, or the Pareto set, for notebooks."""
+        """Return the summary with the five best trials or the Pareto set, for notebooks."""
         import html
 
         if importlib.util.find_spec("pandas") is None:

@@ -1,4 +1,4 @@
-"""The result of a run, from its state machine or from its files alone."""
+"""Results of runs, from their state machines or from their files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
-from maggy_like.results.pareto_set import ParetoSet
+from maggy_like.results.data import ParetoSet, Training
 from maggy_like.results.result import Result, RunActions
-from maggy_like.results.training import Training
 from maggy_like.storage.file_systems import open_url, try_local_path
 from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (
@@ -42,34 +41,35 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READERS = 8
-"""Runs in a store that are read at a time."""
+"""Runs in a store that are read in parallel."""
 
 _MOST_LISTED = 200
-"""Entries of a folder that are looked at for runs."""
+"""Entries of a folder that are checked when a message suggests runs."""
 
 _MOST_NAMED = 8
-"""Runs that a message names."""
+"""Runs that a message lists."""
 
 
 def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
-    """The result of a run, from its files; see :func:`maggy_like.load_run`."""
+    """Implement :func:`maggy_like.load_run`."""
     if not isinstance(run, str | PathLike):
-        raise ConfigError(f"load_run takes the folder of a run, a path or a URL, got {run!r}")
+        raise ConfigError(f"run must be the folder of a run, got {run!r}; use a path, a URL or result.directory")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
     return open_run(where, find_run(where), actions)[0]
 
 
 def open_run(where: str, backend: JournalBackend, actions: RunActions) -> tuple[Result, Contents]:
-    """The result of a run, and what its journal holds.
+    """Read the result of a run and the contents of its journal.
 
     Raises:
-        JournalError: It cannot be read.
+        JournalError: The journal cannot be read.
     """
-    is_held = backend.is_held()  # first: what it writes until it ends is read
+    is_held = backend.is_held()  # first: so everything that it writes until its end is read
     contents = read_journal(backend)
     machine = replay(contents, RandomSearch())
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
-        _log.warning("%s: the journal is damaged, and what is whole was read: %s", where, "; ".join(contents.damage))
+        damage = "; ".join(contents.damage)
+        _log.warning("%s: the journal is damaged, so only its intact part was read: %s", where, damage)
     header, status = contents.header, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
     result = make_result(
         machine,
@@ -86,14 +86,14 @@ def open_run(where: str, backend: JournalBackend, actions: RunActions) -> tuple[
 
 
 def find_run(where: str) -> JournalBackend:
-    """The journal of a run.
+    """Find the journal of a run.
 
     Args:
-        where: Its folder, a path or a URL.
+        where: Path or URL of the run's folder.
 
     Raises:
-        ConfigError: There is none; the message says which runs are near.
-        JournalError: It cannot be read.
+        ConfigError: There is no run; the message suggests similar names.
+        JournalError: The folder cannot be read.
     """
     backend = backend_of(check_folder("", where))
     with reading(backend):
@@ -104,13 +104,14 @@ def find_run(where: str) -> JournalBackend:
 
 
 def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
-    """The state machine as it was when the journal ends; damage is repaired in memory.
+    """Replay a journal into a state machine. Damage is repaired in memory.
 
     Args:
-        optimizer: Its scheduler sees the trials; it is not asked.
+        contents: Contents of the journal.
+        optimizer: Optimizer whose scheduler receives the trials. It is not asked for proposals.
 
     Raises:
-        JournalError: It is damaged beyond repair.
+        JournalError: The journal is damaged beyond repair.
     """
     header = contents.header
     study = Study(
@@ -139,11 +140,9 @@ def make_result(
     is_ablation: bool = False,
     actions: RunActions | None = None,
 ) -> Result:
-    """The result of a search or training, from its state machine.
+    """Make the result of a search or training from its state machine.
 
-    Args:
-        objective: Name of the metric that is optimised; by default that of the trials.
-        actions: What the result does with its run.
+    The name of the objective is by default that of the trials.
     """
     study = machine.study
     trainings = [trial for trial in study.trials if trial.training]
@@ -168,7 +167,7 @@ def make_result(
 
 
 def training_of(machine: StateMachine, paths: RunPaths, objective: str) -> Training:
-    """The result of the last training."""
+    """Return the result of the last training."""
     trial = [trial for trial in machine.study.trials if trial.training][-1]
     best = trial.best_checkpoint
     return Training(
@@ -181,7 +180,7 @@ def training_of(machine: StateMachine, paths: RunPaths, objective: str) -> Train
 
 
 def _status(contents: Contents, otherwise: Ending) -> RunStatus:
-    """The status of the run; ``otherwise`` where no driver has recorded its end."""
+    """Return the status of the run: ``otherwise`` if no driver has recorded its end."""
     begun = contents.begun or RunStatus(Ending.RUNNING, contents.header.created)
     if contents.ended is not None:
         ended = contents.ended
@@ -196,7 +195,7 @@ def _paths(where: str, status: RunStatus) -> RunPaths:
 
 
 def _no_run(where: str) -> str:
-    """The message where there is no run: names the runs near by."""
+    """Return the message for a missing run, with the runs that may be meant."""
     if runs := _near(where):
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
@@ -205,22 +204,22 @@ def _no_run(where: str) -> str:
     around = folder or "maggy_runs"
     near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _near(around))]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""
-    return f"there is no run in {where!r}; use the folder of one, as result.directory{meant}"
+    return f"there is no run in {where!r}; use the folder of one, as in result.directory{meant}"
 
 
 def _near(folder: str) -> list[str]:
-    """The names of the first runs in a folder; none where it cannot be read, which another message is about."""
+    """Return the names of the first runs in a folder. Empty if it cannot be read, which another message reports."""
     with contextlib.suppress(JournalError):
         return runs_in(folder, _MOST_LISTED)
     return []
 
 
 def runs_in(folder: str, most: int | None = None) -> list[str]:
-    """The names of the runs in a folder, in order; none where there is no such folder.
+    """Return the names of the runs in a folder, in order. Empty if there is no such folder.
 
     Args:
-        folder: A path or a URL.
-        most: Entries that are looked at.
+        folder: Path or URL of the folder.
+        most: Number of entries to check. Default all.
 
     Raises:
         JournalError: The folder cannot be read.
@@ -231,7 +230,7 @@ def runs_in(folder: str, most: int | None = None) -> list[str]:
         entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:most]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except Exception as error:  # of whatever file system it is
+    except Exception as error:  # of any file system
         said = str(error) or type(error).__name__
         raise JournalError(f"the folder {folder!r} cannot be read: {said}; fix the access") from error
     may_be = read_each(folder, _may_be_run, [scheme + entry for entry in entries])
@@ -239,13 +238,7 @@ def runs_in(folder: str, most: int | None = None) -> list[str]:
 
 
 def read_each(folder: str, read: Callable[[str], T], names: Sequence[str]) -> list[T]:
-    """What ``read`` gives for each name: of a store, whose answers take their time, several at a time.
-
-    Args:
-        folder: Where they are: a path or a URL.
-        read: Reads something there.
-        names: Of what.
-    """
+    """Call ``read`` with each name: in parallel if the folder is in a store, whose answers take long."""
     if try_local_path(folder) is not None:
         return [read(name) for name in names]
     with ThreadPoolExecutor(READERS, "maggy-list") as pool:
@@ -253,8 +246,8 @@ def read_each(folder: str, read: Callable[[str], T], names: Sequence[str]) -> li
 
 
 def _may_be_run(where: str) -> bool:
-    """Whether there is a run, or something of which that cannot be told: reading it says why."""
+    """Return whether there may be a run. If that is unknown, reading it will report the reason."""
     try:
         return backend_of(where).exists()
-    except Exception:  # of whatever file system it is; another user's run is in a folder that is theirs alone
+    except Exception:  # of any file system; a run of another user may be in a folder that only they can read
         return True

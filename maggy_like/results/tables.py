@@ -1,15 +1,19 @@
-"""A result as tables of pandas: a row a trial, a row a measurement."""
+"""A result as text and as tables: of pandas, aligned for a terminal, and in HTML."""
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.display.base import failures_by_kind
+from maggy_like.display.text import MAX_FAILURES, clean, config_text, duration, failure, number, place, tally, words
 from maggy_like.extras import require
-from maggy_like.protocol.values import attribute_names
-from maggy_like.results.data import ResultData
-from optimizers.core.trial import Trial
+from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.values import attribute_names, encodable
+from maggy_like.results.data import ResultData, training_line
+from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def trials_table(result: ResultData) -> pandas.DataFrame:
-    """A row a trial (see :meth:`Result.to_pandas`)."""
+    """Implement :meth:`Result.to_pandas`."""
     require("pandas", "to_pandas()")
     import pandas
 
@@ -47,7 +51,7 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
 
 
 def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows of the five best trials, or of the Pareto set; what is not finite ranks worst, whichever way it goes."""
+    """Return the rows of the five best trials, or of the Pareto set. Values that are not finite rank worst."""
     import pandas
 
     if result.others and len(table):
@@ -60,7 +64,7 @@ def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def curves_table(result: ResultData) -> pandas.DataFrame:
-    """A row a measurement (see :meth:`Result.curves`)."""
+    """Implement :meth:`Result.curves`."""
     require("pandas", "curves()")
     import pandas
 
@@ -74,7 +78,7 @@ def curves_table(result: ResultData) -> pandas.DataFrame:
 
 
 def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
-    """The objectives of a trial, by their columns."""
+    """Return the objectives of a trial, by column."""
     if not result.others:
         return {"value": trial.value, "value_step": trial.value_step}
     names = (result.objective, *(name for _, name in result.others))
@@ -83,8 +87,113 @@ def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
 
 
 def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
-    """The column of a parameter: its name, or ``param_NAME`` where that is taken."""
+    """Return the column of a parameter: its name, or ``param_NAME`` if that is taken."""
     column = name
     while column in fixed or (column != name and column in space.domains):
         column = f"param_{column}"
     return column
+
+
+Rows = Sequence[Sequence[str]]
+
+
+def aligned(head: Sequence[str], rows: Rows) -> str:
+    """Return a table as text, with two spaces between columns. Numbers are aligned to the right.
+
+    Example:
+        >>> print(aligned(["run", "best"], [["august", "0.97"], ["may", "0.9"]]))
+        run     best
+        august  0.97
+        may      0.9
+    """
+    cells = [list(map(clean, row)) for row in (head, *rows)]
+    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(_is_number(cell) for cell in column[1:]) for column in columns]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def as_html(head: Sequence[str], rows: Rows) -> str:
+    """Return a table as HTML. The cells are escaped."""
+    numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(head))]
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        marks = [' class="number"' if right else "" for right in numeric]
+        return "".join(
+            f"<{tag}{mark}>{html.escape(clean(cell))}</{tag}>" for cell, mark in zip(cells, marks, strict=True)
+        )
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _is_number(cell: str) -> bool:
+    return bool(cell) and cell[0] in "-+0123456789" and cell.strip("-+0123456789.:eE% ") == ""
+
+
+ROWS = 10
+"""Trials that the text shows. ``Result.pareto`` has all of them."""
+
+
+def pareto_lines(result: ResultData) -> list[str]:
+    """Return the Pareto set, one line per trial, sorted by the first objective."""
+    goals = ", ".join(f"{direction} {clean(name)}" for direction, name in _goals(result))
+    if not result.pareto:
+        return [f"no trial has all values ({goals})"]
+    ranked = sorted(result.pareto, key=lambda trial: trial.values[0], reverse=result.direction == "max")
+    rows = [["trial", *(clean(name) for _, name in _goals(result)), "config"]]
+    rows += [[str(t.id), *map(number, t.values), config_text(t.config)] for t in ranked[:ROWS]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+    more = [f"and {len(ranked) - ROWS} more in result.pareto"] if len(ranked) > ROWS else []
+    return [f"Pareto set of {len(ranked)} ({goals}):", *lines, *more]
+
+
+def _goals(result: ResultData) -> list[tuple[str, str]]:
+    return [(result.direction, result.objective), *result.others]
+
+
+def summary(result: ResultData) -> str:
+    """Return a few lines: how the search ended, the best trial, failures, and the folder of its files."""
+    counted = tally(result.counts)
+    trials = f": {len(result.trials)} trial{'s' * (len(result.trials) != 1)}" + (f" ({counted})" if counted else "")
+    is_only_training = result.training is not None and not result.trials
+    ended = words(result.ending, None if result.training is None else result.training.trial.state)
+    lines = [f"{ended} after {lasted(result)}{'' if is_only_training else trials}"]
+    if result.others:
+        lines += pareto_lines(result)
+    elif result.best_trial is not None:
+        trial = result.best_trial
+        where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
+        best = f"best {result.objective} {number(result.best_value)} {where}"
+        lines.append(f"{best}: {config_text(trial.config)}")
+    elif any(trial.value is not None and math.isfinite(trial.value) for trial in result.trials):
+        lines.append("no best trial: an ablation compares groups of trials, and ablate(...) returns the comparisons")
+    elif any(trial.value is not None for trial in result.trials):
+        lines.append("no trial has a finite value; trial.curve has the reports of each")
+    elif result.trials or result.training is None:
+        lines.append(_without_value(result))
+    lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
+    if result.training is not None:
+        lines.append(training_line(result.training))
+    lines.append(encodable(f"files: {result.directory}"))
+    return "\n".join(lines)
+
+
+def _without_value(result: ResultData) -> str:
+    if result.ending is not Ending.TIMEOUT:
+        return "no trial has a value"
+    if not result.trials:
+        return "no trial began, since the start took all of the timeout; pass a longer timeout"
+    return "no trial reported a value before the timeout; pass a longer timeout"
+
+
+def lasted(result: ResultData) -> str:
+    """Return how long the run took. It may be more if a driver was killed and recorded no end."""
+    return duration(result.seconds) + " or more" * result.is_longer

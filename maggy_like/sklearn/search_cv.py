@@ -199,7 +199,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 workers=self.workers,
                 seed=seed,
                 # A configuration that cannot be fitted is part of the search, as in scikit-learn's own.
-                failures=FailurePolicy(expected=(Exception,)),
+                failures=FailurePolicy(catch=(Exception,)),
                 directory=temporary if self.directory is None else self.directory,
                 progress=self.progress,
             )

@@ -1,1 +1,1 @@
-"""Where an optimizer is asked: beside the driver's loop, in its process or in one of the optimizer's own."""
+"""Asking an optimizer next to the driver's loop, in the driver's process or in a separate one."""

@@ -16,8 +16,8 @@ from optimizers.core.base import History, Optimizer
 
 
 def main(fd: int, parent: int) -> None:
-    """Answer the driver at the other end of ``fd`` until it is gone."""
-    # Not at a lower priority: where trials keep all cores busy it would starve, and then free workers wait for it.
+    """Answer the driver at the other end of ``fd`` until it exits."""
+    # Not at a lower priority: if trials keep all cores busy it would starve, and free workers would wait for it.
     die_with_parent(parent)
     connection: Connection[bytes, bytes] = Connection(fd)
     frames: SimpleQueue[bytes] = SimpleQueue()
@@ -31,7 +31,7 @@ def main(fd: int, parent: int) -> None:
 
 
 def _receive(connection: Connection[bytes, bytes], frames: SimpleQueue[bytes]) -> None:
-    """Receive questions; exit as soon as the driver is gone, also while the optimizer computes."""
+    """Receive questions. Exit as soon as the driver has exited, even while the optimizer computes."""
     while True:
         try:
             frames.put(connection.recv_bytes())
@@ -47,19 +47,19 @@ class _Answerer:
         self._loaded: tuple[Optimizer, History] | None = None
 
     def load(self) -> None:
-        """Load the optimizer before it is asked: a model imports scipy, and workers would wait for that."""
+        """Load the optimizer before its first question, since workers would wait for its imports, such as scipy."""
         with contextlib.suppress(BaseException):  # of a custom optimizer: the first answer raises it again
             optimizer, _ = self._load()
             optimizer.load_libraries()
 
     def answer(self, question: Question) -> bytes:
-        """The answer, packed."""
+        """Return the pickled answer."""
         try:
             optimizer, history = self._load()
             for update in question.updates:
                 history.apply(update)
             return pack(optimizer.ask(question.index, history))
-        except BaseException as error:  # sys.exit() of an optimizer is an error like any other
+        except BaseException as error:  # sys.exit() in an optimizer is an error, too
             return pack(raised(error))
 
     def _load(self) -> tuple[Optimizer, History]:
@@ -69,13 +69,13 @@ class _Answerer:
 
 
 def raised(error: BaseException) -> Raised:
-    """An exception as a message to the driver."""
+    """Return an exception as a message to the driver."""
     summary = "".join(traceback.format_exception_only(error)).strip()
     try:
         pickled = pack(error) if isinstance(error, Exception) else b""
     except Exception:
         pickled = b""
-    # The first frame is this module's own.
+    # The first frame is that of this module.
     frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
     return Raised(pickled, summary, "".join(traceback.format_exception(type(error), error, frames)))
 

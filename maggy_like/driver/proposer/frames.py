@@ -12,12 +12,12 @@ from optimizers.core.base import Update
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Driver to process, first of all.
+    """The driver's first message to the process.
 
     Attributes:
-        path: Where to look for modules: ``PYTHONPATH`` cannot hold all of it.
+        path: Module search path, since ``PYTHONPATH`` cannot hold all of it.
         optimizer: The optimizer, pickled.
-        history: All that it may know so far, pickled.
+        history: The history of the study, pickled.
     """
 
     path: tuple[str, ...]
@@ -27,7 +27,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Driver to process: asks for the ``index``-th answer, after ``updates``."""
+    """The driver's question to the process: the ``index``-th answer after ``updates``."""
 
     index: int
     updates: tuple[Update, ...]
@@ -35,12 +35,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Process to driver, in place of an answer.
+    """The process's message to the driver if the optimizer raised an exception.
 
     Attributes:
-        error: The exception, pickled; empty if it cannot be.
+        error: The exception, pickled. Empty if it cannot be pickled.
         summary: Its type and message.
-        traceback: Where it was raised.
+        traceback: Its traceback.
     """
 
     error: bytes
@@ -49,10 +49,10 @@ class Raised:
 
 
 def pack(value: object) -> bytes:
-    """As bytes, classes and functions of notebooks and scripts by value."""
+    """Pickle a value, with classes and functions of notebooks and scripts by value."""
     return dumps(value)
 
 
 def unpack(data: bytes) -> Any:
-    """What :func:`pack` was given. Nothing comes from the network: both ends are one program on one machine."""
+    """Unpickle what :func:`pack` returned. It never comes from the network, since both ends are on one machine."""
     return pickle.loads(data)  # noqa: S301

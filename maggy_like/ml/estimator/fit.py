@@ -13,9 +13,9 @@ import numpy as np
 from pyspark.sql import DataFrame
 from torch import nn
 
-from maggy_like.api.engine_choice import choose_engine
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
+from maggy_like.api.run_settings import choose_engine
 from maggy_like.errors import ConfigError, TrainingError
 from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.columns.column import Column

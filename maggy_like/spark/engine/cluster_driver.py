@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from maggy_like.cluster_driver.keys import Keys
+from maggy_like.cluster_driver.tasks import Keys
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.spark.connection import address_towards

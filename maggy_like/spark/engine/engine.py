@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from maggy_like.cluster_driver.keys import Keys
-from maggy_like.cluster_driver.slots import DriverHost
+from maggy_like.cluster_driver.tasks import DriverHost, Keys
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.task import KeyPair, WorkerTask

@@ -88,12 +88,12 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         r"must not set \['dropout'\], which are searched"),
     "tune that is none": (
         {"tune": True}, r"tune must be a Tuning, got True; use tune=Tuning\(searchspace, n_trials=8\)"),
-    "several objectives": ({"metric": ["a", "b"]}, r"metric=\['a', 'b'\]: an ablation compares one metric"),
+    "several objectives": ({"metric": ["a", "b"]}, r"metric must be the name of one metric, got \['a', 'b'\]"),
     "repeats=3.0": ({"repeats": 3.0}, "repeats must be a whole number of at least 1, or 'auto', got 3.0; use 3$"),
     "repeats=0": ({"repeats": 0}, "repeats must be a whole number of at least 1, or 'auto', got 0"),
     "repeats in a word": ({"repeats": "often"}, "got 'often'"),
     "resampled that is no ratio": (
-        {"resampled": True}, r"resampled must be the rows of a test set by .*, such as 0\.3 / 0\.7, got True"),
+        {"resampled": True}, r"resampled must be the rows of the test set .*, such as 0\.3 / 0\.7, got True"),
     "negligible that is none": ({"negligible": 0}, r"negligible must be a difference above 0 .* such as 0\.005, got 0"),
     "an unknown design": ({"design": "pair"}, r"unknown design 'pair' \(did you mean 'pairs'\?\)"),
     "a function that cannot be sent": (

@@ -48,7 +48,7 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "Ray's attempts": (given(max_failures=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
     "fewer workers": (given(min_workers=9), r"use failures=FailurePolicy\(min_workers=9\)"),
-    "a journal": (given(journal="s3://b"), r"use directory='s3://b', where the journal lies with the rest"),
+    "a journal": (given(journal="s3://b"), r"use directory='s3://b', the folder of the journal and of the rest"),
     "checkpoints": (given(keep_checkpoints=1), r"use store=Store\(keep_checkpoints=1\)"),
     "an isolation": (given(isolation="worker"), r"use engine=LocalEngine\(isolation='worker'\) or SparkEngine\("),
     "a handle": (given(experiment=None), r"use block=False, which returns a handle with stop\(\)"),
@@ -113,7 +113,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
     "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),
-    "a point that is none": ({"points_to_evaluate": [1]}, "takes configurations as dicts, got 1 among them"),
+    "a point that is none": ({"points_to_evaluate": [1]}, "points_to_evaluate must contain dicts, got 1"),
     "no points": ({"points_to_evaluate": None}, "configurations, got None; leave it out"),
     "more points than trials": (
         {"points_to_evaluate": [{"lr": 1}] * 3, "n_trials": 2}, "at least 3 to try all .*got 2; use n_trials=3, or"),
@@ -125,7 +125,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "an empty point": ({"points_to_evaluate": [{}]}, r"points_to_evaluate: 'lr' is missing in \{\}"),
     "one run": ({"warm_start": "last"}, r"takes a list of runs, got 'last'; use warm_start=\['last'\]"),
     "no run": ({"warm_start": None}, "takes a list of runs, got None; leave it out"),
-    "a run that is none": ({"warm_start": [3]}, "takes results of lagom and folders of runs, got 3"),
+    "a run that is none": ({"warm_start": [3]}, "warm_start must contain results or folders of runs, got 3"),
     "a run that is nowhere": ({"warm_start": ["nothing"]}, "there is no run in 'nothing'"),
     "a sampler": ({"optimizer": TPESampler()}, r"use OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)"),
     "a sampler's name": ({"optimizer": "TPESampler"}, "did you mean 'tpe'"),
@@ -142,8 +142,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "one callback": (
         {"callbacks": print}, r"takes a list of functions of one event, got print; use callbacks=\[print\]$"),
     "no callback": ({"callbacks": None}, "got None; leave it out, or use callbacks="),
-    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"takes one event, and <lambda>\(\) takes others"),
-    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"<lambda>\(a, b\) takes others; use def f\("),
+    "a callback of nothing": ({"callbacks": [lambda: 1]}, r"must take one event, got <lambda>\(\); use def f\("),
+    "a callback of two": ({"callbacks": [lambda a, b: 1]}, r"got <lambda>\(a, b\); use def f\("),
 }  # fmt: skip
 
 

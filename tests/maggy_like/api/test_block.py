@@ -82,7 +82,7 @@ def test_a_handle_says_how_far_the_search_is_and_what_it_prints(tmp_path: Path) 
     handle = lagom(train, SPACE, optimizer="random", n_trials=3, name="august", block=False, **options(tmp_path))
     assert isinstance(handle, RunHandle)
     assert (handle.name, handle.directory) == ("august", tmp_path / "august")
-    with pytest.raises(TimeoutError, match=r"august has not ended after timeout=0\.01 s and goes on; .* or stop\(\)"):
+    with pytest.raises(TimeoutError, match=r"august has not ended after timeout=0\.01 s and continues; .* or stop\(\)"):
         handle.result(timeout=0.01)
     assert "august: s" in str(handle.status())  # starting or searching
     gate.open()
@@ -174,7 +174,7 @@ def test_a_function_that_was_stopped_returned_nothing(tmp_path: Path) -> None:
 
     handle = run(train, block=False, **options(tmp_path))
     handle.stop()
-    with pytest.raises(TrainingError, match="it was stopped before it returned"):
+    with pytest.raises(TrainingError, match="the function was stopped before it returned"):
         handle.result()
 
 

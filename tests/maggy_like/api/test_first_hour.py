@@ -57,8 +57,9 @@ def test_a_model_in_a_config_is_named_in_short() -> None:
     with pytest.raises(ConfigError) as raised:
         run(print, {"model": model})
     message = str(raised.value)
-    assert message.startswith("config['model'] is Sequential(")
-    assert "of type Sequential; pass numbers" in message
+    assert message.startswith("config['model'] must be a number, text, boolean or None")
+    assert "got Sequential(" in message
+    assert "of type Sequential; use functools.partial" in message
     assert len(message) < 500
     assert "\n" not in message
 

@@ -230,7 +230,7 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys
     assert [t.config for t in again.trials] == [t.config for t in straight.trials]
     fewer = search(fns.climb_on, optimizer="random", n_trials=2, name="run", resume=True, progress="plain")
     assert len(fewer.trials) == 6
-    assert "there are 6 trials already, and n_trials=2: no other is tried; " in capsys.readouterr().out
+    assert "there are 6 trials already, and n_trials=2: no more are tried; " in capsys.readouterr().out
 
 
 def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:

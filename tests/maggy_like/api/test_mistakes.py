@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom, load_run
-from maggy_like.api.optimizer_choice import reach_hint
+from maggy_like.api.search_settings import reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
 from optimizers.samplers.non_adaptive import Sobol
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"train_fn": closure(), "space": {"lr": [1]}}, "the variable 'handle' of type Event"),
     "an empty space": ({"space": {}}, "empty|at least one"),
     "n_trials=0": ({"n_trials": 0}, "n_trials must be a whole number of at least 1, got 0"),
-    "a million workers": ({"workers": 10**6, "engine": "local"}, "1000 are the most .*; pass workers=.* of its cores"),
+    "a million workers": ({"workers": 10**6, "engine": "local"}, "workers must be at most 1000 .* for one per core"),
     "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "n_trials=1e3": ({"n_trials": 1e3}, "n_trials must be a whole number of at least 1, got 1000.0; use 1000$"),
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is no folder": ({"name": "../up"}, r"name must be the name of a folder, got '../up'; use"),
     "resume without a name": ({"resume": True}, "needs the name of the run"),
     "resume of what is not there": ({"resume": True, "name": "nothing"}, "no run named 'nothing'"),
-    "a display that is none": ({"progress": "termnal"}, r"no display is called 'termnal'; did you mean 'terminal'"),
+    "a display that is none": ({"progress": "termnal"}, r"progress must be .*, got 'termnal'; did you mean 'terminal'"),
     "a directory with a null character": (
         {"directory": "with\0"}, r"directory must be the path or URL of a folder, got 'with\\x00'; leave out the null"),
     "a store with a null character": ({"store": "with\0"}, r"store must be .*, got 'with\\x00'; leave out the null"),
@@ -226,9 +226,9 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
     with pytest.raises(UserError) as caught:
         lagom(lambda lr, steps: lr, other, n_trials=1, resume=True, **options)
     assert str(caught.value) == (
-        "the run 'run' was started with another search space: 'units' is gone, 'lr' was Float(0.0001, 0.1, log=True) "
-        "and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[FOLDER OF 'run'] to "
-        "use its results"
+        "the run 'run' was started with another search space: 'units' is missing, 'lr' was Float(0.0001, 0.1, "
+        "log=True) and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[FOLDER OF "
+        "'run'] to use its results"
     )
 
 
@@ -262,7 +262,7 @@ def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: p
     assert "n_trials=3 is few for ASHA and max_budget=27: hardly" in shown
     lagom(train, SPACE, n_trials=3, optimizer="mobster", engine="inline", directory=tmp_path)
     assert "n_trials=3 is few for mobster and max_budget=27: hardly" in capsys.readouterr().out
-    assert "hardly any trial but the best so far will be trained for all" in shown
+    assert "hardly any trial except the best so far will be trained for all" in shown
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
     space = SearchSpace(SPACE)
     for n_trials in (1, max(1, needed - 1), max(1, needed), 100):
         hint = reach_hint("asha", optimizer, Problem(space, max_budget=27, n_trials=n_trials))
-        assert (f"give n_trials={needed} or more" in hint) is (n_trials < needed)
+        assert (f"use n_trials={needed} or more" in hint) is (n_trials < needed)
     assert not reach_hint("asha", optimizer, Problem(space, max_budget=27))

@@ -78,9 +78,9 @@ def test_run_takes_the_best_configuration_of_a_search(tmp_path: Path) -> None:
     best = lagom(by_keywords, SPACE, optimizer="random", n_trials=2, **options).best_config
     assert best is not None
     assert run(lambda config: repr(config), best, **options) == repr(best)
-    with pytest.raises(ConfigError, match=r"config\['layers'\] is \(1, nan\), which the journal cannot hold"):
+    with pytest.raises(ConfigError, match=r"config\['layers'\] must be finite for the journal, got \(1, nan\)"):
         run(by_name, {"layers": (1, math.nan)}, **options)
-    with pytest.raises(ConfigError, match=r"config\['layers'\] is .* of type list; pass numbers, .* tuples or lists"):
+    with pytest.raises(ConfigError, match=r"config\['layers'\] must be a number, .* list of them, got .* of type list"):
         run(by_name, {"layers": [1, object()]}, **options)
 
 

@@ -151,9 +151,7 @@ def test_objects_come_back_through_the_store(go: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_back_is_told(go: Any) -> None:
-    with pytest.raises(
-        TrainingError, match=r"what the function returned cannot be read from .* \(ValueError: no more\)"
-    ):
+    with pytest.raises(TrainingError, match=r"the returned value cannot be read from .* \(ValueError: no more\)"):
         go(lambda: Unreadable(), workers=1)
 
 

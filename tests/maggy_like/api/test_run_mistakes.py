@@ -18,9 +18,9 @@ from maggy_like.errors import EngineError, UserError
     ("arguments", "message"),
     [
         ({"config": [1]}, r"config must be a dict of arguments by name, got \[1\]"),
-        ({"config": {"x": [{1}]}}, r"config\['x'\] is \[\{1\}\] of type list; .* by functools.partial"),
-        ({"config": {"x": math.nan}}, r"config\['x'\] is nan, which the journal cannot hold; pass a finite number"),
-        ({"config": {"x": np.arange(2)}}, r"config\['x'\] is .* of type ndarray"),
+        ({"config": {"x": [{1}]}}, r"config\['x'\] must be .*, got \[\{1\}\] of type list; use functools.partial"),
+        ({"config": {"x": math.nan}}, r"config\['x'\] must be finite for the journal, got nan; use a finite number"),
+        ({"config": {"x": np.arange(2)}}, r"config\['x'\] must be a number, .* got .* of type ndarray"),
         ({"config": {"x": 1, "y": 1}}, r"no parameter 'y', which config sets"),
         ({"config": {}}, r"nothing fills the parameter 'x'.*add it to config \(which has nothing\)"),
         (

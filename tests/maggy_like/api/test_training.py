@@ -94,7 +94,7 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
     assert again.trial == training.trial  # it was over
     with pytest.raises(UserError, match=r"run 'search-train-.*' was started with 5 steps of .*, not 6 of"):
         result.train(workers=2, budget=6, name=training.directory.name, resume=True, progress=False)
-    with pytest.raises(UserError, match=r"pass name=training\.name"):
+    with pytest.raises(UserError, match=r"use name=training\.name"):
         result.train(resume=True, progress=False)
     with pytest.raises(UserError, match="there is a run named 'search' in"):
         result.train(name="search", progress=False)
@@ -127,7 +127,7 @@ def test_a_result_that_travelled_has_all_but_its_function(search: Any) -> None:
     again = pickle.loads(pickle.dumps(result))
     assert again == result
     assert again.training.load() == {"step": 4}
-    with pytest.raises(UserError, match="its function is not known; use"):
+    with pytest.raises(UserError, match="do not have the training function; use"):
         again.train()
 
 
@@ -142,7 +142,7 @@ def test_a_training_that_fails_raises_its_error_which_has_the_search_s_result(se
         search(fail_when_wide)
     assert [note.partition(" in /")[0] for note in caught.value.__notes__] == [
         "logs of all ranks are",
-        "error.result has what the search found; resume=True trains the best configuration again",
+        "error.result is the result of the search; use resume=True to continue the training",
     ]
     result = caught.value.result
     assert result is not None

@@ -157,7 +157,7 @@ def test_constraints_of_the_new_space_count(run: Run) -> None:
     space = SearchSpace(SPACE).where(lambda config: config["x"] > 0.5)
     (observations,), line, _ = gather([old], space, (), ("max",))
     assert {seen.trial for seen in observations} == {1}
-    assert line.startswith(f"warm start: 1 of 2 trials of {old.directory.name!r} are of use (the first that is not: {{")
+    assert line.startswith(f"warm start: 1 of 2 trials of {old.directory.name!r} can be used (the first that is not: ")
 
 
 # -- what is done with it ---------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_how_much_is_of_use_is_told(run: Run, capsys: pytest.CaptureFixture[str]
     old = run(points_to_evaluate=points, n_trials=2, name="old")
     space = {"x": Float(0, 0.5), "n": Integer(1, 9)}
     run(space=space, warm_start=[old], n_trials=1, engine="local", workers=1, progress="plain")
-    told = "warm start: 1 of 2 trials of 'old' are of use (the first that is not: parameter 'x': 0.8 is not in"
+    told = "warm start: 1 of 2 trials of 'old' can be used (the first that is not: parameter 'x': 0.8 is not in"
     assert told in capsys.readouterr().out
 
 
@@ -243,7 +243,7 @@ def test_a_resume_learns_from_the_runs_that_it_began_with_or_says_so(run: Run) -
         message = r"warm_start must have the runs that 'new' was started with, got \['/.*; leave it out$"
         with pytest.raises(ConfigError, match=message):
             run(n_trials=2, warm_start=given, resume=True, **options)
-    with pytest.raises(ConfigError, match="warm_start takes results of lagom and folders of runs, got 3"):
+    with pytest.raises(ConfigError, match="warm_start must contain results or folders of runs, got 3"):
         run(n_trials=2, warm_start=[3], resume=True, **options)
     run(n_trials=4, name=first.name, seed=1, resume=True)  # it has gone on since
     assert len(run(n_trials=2, warm_start=[second, first.directory], resume=True, **options).trials) == 2
@@ -295,10 +295,10 @@ def test_a_constraint_is_given_again_on_resume(run: Run) -> None:
 def test_another_direction_or_metric(run: Run) -> None:
     old = run(n_trials=1, name="old")
     with pytest.raises(
-        ConfigError, match=r"the run 'old' was of direction='max', this one is of 'min'; leave warm_start out$"
+        ConfigError, match=r"the run 'old' has direction='max', and this one has 'min'; leave warm_start out$"
     ):
         run(warm_start=[old], direction="min")
-    with pytest.raises(ConfigError, match=r"the run 'old' was of metric='score', this one is of 'accuracy'"):
+    with pytest.raises(ConfigError, match=r"the run 'old' has metric='score', and this one has 'accuracy'"):
         run(warm_start=[old], metric="accuracy")
     assert len(run(warm_start=[old], metric="score").trials) == 6
 
@@ -307,12 +307,12 @@ def test_a_run_with_nothing_of_use(run: Run) -> None:
     old = run(n_trials=3, name="old")
     with pytest.raises(
         ConfigError,
-        match=r"none of the 3 trials of 'old' is of use here: 'm' is missing in \{[^;]*\}; leave warm_start out$",
+        match=r"none of the 3 trials of 'old' can be used: 'm' is missing in \{[^;]*\}; leave warm_start out$",
     ):
         run(take_anything, {"x": Float(0, 1), "m": Integer(1, 2)}, warm_start=[old])
     with pytest.raises(
         ConfigError,
-        match=r"none of the 3 trials of 'old' is of use here: parameter 'x': [^;]*; let the spaces overlap$",
+        match=r"none of the 3 trials of 'old' can be used: parameter 'x': [^;]*; let the spaces overlap$",
     ):
         run(take_anything, {"x": Float(2, 3)}, warm_start=[old])
 
@@ -338,7 +338,7 @@ def test_a_run_without_results(run: Run) -> None:
     ("warm_start", "message"),
     [
         ("old", r"takes a list of runs, got 'old'; use warm_start="),
-        ([3], "takes results of lagom and folders of runs, got 3"),
+        ([3], "warm_start must contain results or folders of runs, got 3"),
         (["nowhere"], "there is no run in 'nowhere'; use the folder of one"),
     ],
 )
@@ -358,5 +358,5 @@ def test_a_damaged_journal(run: Run) -> None:
 def test_a_constraint_that_cannot_be_sent(run: Run) -> None:
     lock = threading.Lock()
     space = SearchSpace(SPACE).where(lambda config: not lock.locked())
-    with pytest.raises(ConfigError, match=r"a constraint of the search space cannot be sent .*plain values alone"):
+    with pytest.raises(ConfigError, match=r"a constraint of the search space cannot be sent .*only the configuration"):
         run(space=space)

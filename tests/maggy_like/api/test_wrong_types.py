@@ -22,11 +22,11 @@ def train(x: float) -> float:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resume": "yes", "name": "august"}, "resume must be True or False, got 'yes'; resume=True goes on with"),
+        ({"resume": "yes", "name": "august"}, "resume must be True or False, got 'yes'; use resume=True to continue"),
         ({"resume": None}, "resume must be True or False, got None"),
         ({"resume": 1, "name": "august"}, "resume must be True or False, got 1"),
-        ({"progress": []}, r"progress: no display is called \[\]; use True, False or one of notebook"),
-        ({"progress": None}, "progress: no display is called None"),
+        ({"progress": []}, r"progress must be True, False or one of 'notebook', .*, got \[\]; use True"),
+        ({"progress": None}, "progress must be True, False or one of .*, got None"),
         ({"n_trials": 10**400}, r"n_trials must be a whole number below 2\*\*63, got 1000"),
         ({"max_budget": 2**64}, r"max_budget must be a whole number below 2\*\*63, got 18446"),
         ({"workers": 10**5000}, r"workers must be a whole number below 2\*\*63, got a value of type int"),
@@ -57,7 +57,7 @@ def test_run_is_resumed_or_not(tmp_path: Path) -> None:
     [
         (2, r"gpus must be a list of addresses, got 2; use gpus=\['0', '1'\]"),
         ("01", "gpus must be a list of addresses, got '01'"),
-        ([0, 1], "gpus has 0 among its addresses; use texts"),
+        ([0, 1], "gpus must contain addresses as text, got 0"),
     ],
 )
 def test_addresses_of_gpus_are_texts(gpus: Any, message: str) -> None:

@@ -10,7 +10,7 @@ from continued import check_promoted_trials_equal_whole_trainings
 
 from maggy_like import Float, Reporter
 from maggy_like.callbacks import sklearn_steps
-from maggy_like.driver.callbacks import read_callbacks
+from maggy_like.driver.followers import read_callbacks
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.values import ReportError
 
@@ -65,7 +65,7 @@ def test_a_callback_of_a_library_is_none_of_the_run() -> None:
     from maggy_like.callbacks import XGBoostReport
 
     for callback in (XGBoostReport(Reporter(budget=1)), XGBoostReport):
-        with pytest.raises(ConfigError, match=r"is a callback of the library .* in train_fn: XGBoostReport\(reporter"):
+        with pytest.raises(ConfigError, match=r"is a callback of the training library; use XGBoostReport\(reporter"):
             read_callbacks([callback], "runs/x")  # type: ignore[list-item]
 
 

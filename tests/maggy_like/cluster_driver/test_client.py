@@ -112,7 +112,7 @@ def test_others_watch_and_stop_it(tmp_path: Path) -> None:
     assert watched.ending == results[0].ending == "stopped"
     assert [trial.id for trial in watched.trials] == [trial.id for trial in results[0].trials]
     assert isinstance(seen[0], TrialCreated)
-    with pytest.raises(UserError, match="does not go on any more"):
+    with pytest.raises(UserError, match="has ended; there is nothing to stop"):
         watched.stop()
     assert watched.watch(progress=False).ending == "stopped"
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from module_time import patch_time
 
-from maggy_like.cluster_driver.error_records import from_record, to_record
-from maggy_like.cluster_driver.follow import Follower
-from maggy_like.cluster_driver.keys import ROUNDS, Keys
-from maggy_like.cluster_driver.log_lines import MOST, LogLineReader, LogLineWriter
+from maggy_like.cluster_driver.follow import MOST, Follower, LogLineReader, LogLineWriter
+from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError

@@ -16,8 +16,8 @@ import pytest
 
 from maggy_like import Constant, Float, lagom, load_run
 from maggy_like.command_line import main
-from maggy_like.command_line.follow import follow_log
-from maggy_like.command_line.parser import parser
+from maggy_like.command_line.commands import follow_log
+from maggy_like.command_line.main import parser
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.log_file import log_name
 
@@ -55,8 +55,8 @@ def test_list_and_show(lines: Any, runs: Path) -> None:
     shown = lines("show", str(runs / "august"), "--trials", "2")
     assert shown[0].startswith("completed after")
     assert [line.split()[:4] for line in shown[-2:]] == [["1", "completed", "1.5", "2"], ["2", "completed", "1", "2"]]
-    story = lines("show", str(runs / "august"), "--story")
-    assert story[-1] == load_run(runs / "august").story()[-1]
+    log = lines("show", str(runs / "august"), "--decision-log")
+    assert log[-1] == load_run(runs / "august").decision_log()[-1]
 
 
 def test_tail_has_the_newest_lines_without_their_colours(lines: Any, runs: Path) -> None:
@@ -173,8 +173,8 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["run", "{runs}/none.py"], "none.py' cannot be read"),
         (["run", "--resume", "{runs}/none.py"], "add --name NAME"),
         (["run", "--overwrite", "{runs}/none.py"], "--overwrite deletes a run by its name; add --name NAME"),
-        (["tail", "{runs}/august", "7"], "there is no trial 7 among the 3"),
-        (["tail", "{runs}/august", "2", "--rank", "3"], "trial 2 has no rank 3; its last one is 0"),
+        (["tail", "{runs}/august", "7"], "TRIAL must be one of the 3 trials of"),
+        (["tail", "{runs}/august", "2", "--rank", "3"], "--rank must be at most 0 for trial 2, got 3"),
         (
             ["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"],
             "already; pass --force to replace it",
@@ -189,6 +189,12 @@ def test_mistakes(arguments: list[str], message: str, runs: Path, capsys: pytest
     assert printed.err.startswith("maggy-like: ")
     assert message in printed.err
     assert "Traceback" not in printed.err
+
+
+def test_an_old_option_is_an_error_that_names_the_new_one(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["show", str(runs / "august"), "--story"])
+    assert "there is no option --story; use --decision-log" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["shwo"], ["tail", "run", "-3"], ["tail", "run", "-n", "0"]])

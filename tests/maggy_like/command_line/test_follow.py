@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.command_line.follow import LogTail
+from maggy_like.command_line.commands import LogTail
 from maggy_like.storage.log_file import LogFile, log_name
 from maggy_like.storage.run_paths import RunPaths
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from maggy_like.display import Snapshot, WorkerLine
 from maggy_like.display.base import LogLine
-from maggy_like.display.live import LiveLines
+from maggy_like.display.lines import LiveLines
 from maggy_like.display.notebook import NotebookDisplay
 from maggy_like.display.plain import LIVE_SECONDS, PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay

@@ -45,8 +45,8 @@ def test_a_terminal_gets_a_live_region(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_terminal_gets_lines_where_trials_run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A debugger asks there."""
     place(monkeypatch, tty=True)
-    display = make_display(True, beside_trials=True)
-    asked_for = make_display("terminal", beside_trials=True)
+    display = make_display(True, with_trials=True)
+    asked_for = make_display("terminal", with_trials=True)
     monkeypatch.undo()
     assert (type(display), type(asked_for)) == (PlainDisplay, TerminalDisplay)
 
@@ -84,7 +84,7 @@ def test_by_name(name: str, kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("terminl", "did you mean 'terminal'"), ("?", "use True, False or one of notebook, ")]
+    ("name", "hint"), [("terminl", "did you mean 'terminal'"), ("?", "True, False or one of 'notebook', ")]
 )
 def test_an_unknown_name(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from maggy_like.display import LogLine, Snapshot, WorkerLine, html, notebook
+from maggy_like.display import LogLine, Snapshot, WorkerLine, notebook
+from maggy_like.display import notebook as html
 from maggy_like.display.base import FailureLine
 from maggy_like.display.notebook import LOG_LINES, NotebookDisplay
 from maggy_like.protocol.endings import Ending

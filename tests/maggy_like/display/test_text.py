@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, html, text
+from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, text
+from maggy_like.display import notebook as html
 from maggy_like.display.base import TrainingLine
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.core.trial import TrialState
@@ -151,7 +152,7 @@ def test_summary(snap: Snap) -> None:
     assert text.summary(nothing) == [
         "digits: interrupted after 0:30, 0 trials",
         "files in runs/digits-1",
-        "pass name='digits', resume=True to go on with it",
+        "pass name='digits', resume=True to continue it",
     ]
 
 
@@ -159,7 +160,7 @@ def test_summary(snap: Snap) -> None:
 @pytest.mark.parametrize("trained", [None, TrialState.PENDING, TrialState.COMPLETED])
 def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: Phase | Ending, trained: TrialState | None) -> None:
     line = None if trained is None else TrainingLine(trained, 2, 5, 9, 0.5, 1.0)
-    told = text.way_on(snap(phase=phase, training=line))
+    told = text.how_to_resume(snap(phase=phase, training=line))
     is_due = phase in ("interrupted", "cancelled", "stopped", "timeout") and trained is not TrialState.COMPLETED
     assert bool(told) == is_due
     now = snap(phase=phase, training=line)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from maggy_like.display import Snapshot, html, text
-from maggy_like.display.base import LogLine, TrainingLine
-from maggy_like.display.drawing import _draw_training
+from maggy_like.display import Snapshot, text
+from maggy_like.display import notebook as html
+from maggy_like.display.base import LogLine, TrainingLine, _draw_training
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.protocol.endings import Ending

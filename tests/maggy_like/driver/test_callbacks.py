@@ -14,7 +14,7 @@ import pytest
 import train_functions as fns
 
 from maggy_like import Choice, Float, lagom, load_run
-from maggy_like.driver.callbacks import Callbacks
+from maggy_like.driver.followers import Callbacks
 from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.trackers.base import Session, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated

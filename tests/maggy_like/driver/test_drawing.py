@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver.drawing import LINES, Drawing
+from maggy_like.driver.loop import LINES, Drawing
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import WorkerJoined
 from maggy_like.protocol.task import WorkerId

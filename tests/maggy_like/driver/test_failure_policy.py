@@ -291,11 +291,11 @@ def test_the_types_are_those_of_the_class_and_its_bases() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alike": -1}, "alike must be a whole number.*got -1"),
-        ({"alike": 5.0}, "alike must be a whole number.*got 5.0; use 5"),
-        ({"alike": True}, "alike must be a whole number.*got True"),
-        ({"expected": ValueError}, r"expected must be a tuple of exceptions.*use \(ValueError,\)"),
-        ({"expected": ("ValueError",)}, "expected must hold classes of exceptions, got 'ValueError'"),
+        ({"max_identical_failures": -1}, "max_identical_failures must be a whole number.*got -1"),
+        ({"max_identical_failures": 5.0}, "max_identical_failures must be a whole number.*got 5.0; use 5"),
+        ({"max_identical_failures": True}, "max_identical_failures must be a whole number.*got True"),
+        ({"catch": ValueError}, r"catch must be a tuple of exception types.*use \(ValueError,\)"),
+        ({"catch": ("ValueError",)}, "catch must contain exception types, got 'ValueError'"),
     ],
 )
 def test_a_policy_checks_itself(options: dict[str, Any], message: str) -> None:
@@ -303,9 +303,17 @@ def test_a_policy_checks_itself(options: dict[str, Any], message: str) -> None:
         FailurePolicy(**options)
 
 
+@pytest.mark.parametrize(("old", "new"), [("alike", "max_identical_failures"), ("expected", "catch")])
+def test_an_old_argument_of_a_policy_is_an_error_that_names_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(TypeError, match=rf"has no argument '{old}', got {old}=0 \(did you mean '{new}'\?\)"):
+        FailurePolicy(**{old: 0})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=rf"use failures=FailurePolicy\({new}=0\)"):
+        lagom(mended, SPACE, engine="local", **{old: 0})  # type: ignore[call-overload]
+
+
 def test_enough_is_the_width_of_the_gang_and_at_least_three() -> None:
     assert [FailurePolicy().enough(width) for width in (1, 3, 8)] == [3, 3, 8]
-    assert [FailurePolicy(alike=n).enough(8) for n in (0, 5)] == [0, 5]
+    assert [FailurePolicy(max_identical_failures=n).enough(8) for n in (0, 5)] == [0, 5]
 
 
 def typo(lr: float) -> float:
@@ -333,7 +341,7 @@ def test_a_typo_ends_the_search_with_its_traceback_and_a_mended_function_goes_on
 
 def test_expected_failures_fail_their_trials_alone(tmp_path: Path) -> None:
     options: dict[str, Any] = {"optimizer": "random", "n_trials": 4, "engine": "inline", "progress": False}
-    policy = FailurePolicy(expected=(NameError,))
+    policy = FailurePolicy(catch=(NameError,))
     result = lagom(typo, SPACE, failures=policy, directory=tmp_path, **options)
     assert [trial.state for trial in result.trials] == ["failed"] * 4
     with pytest.raises(ConfigError, match="failures must be a FailurePolicy, got 3; use FailurePolicy"):

@@ -207,7 +207,7 @@ def search(train: Callable[..., Any], folder: Path, **options: Any) -> Any:
 
 @pytest.mark.e2e
 def test_lost_workers_are_replaced_while_a_callback_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maggy_like.driver.callbacks.FUNCTION_PATIENCE", 0.0)
+    monkeypatch.setattr("maggy_like.driver.followers.FUNCTION_PATIENCE", 0.0)
     hangs = threading.Event()
 
     def kill_the_agent_once(x: float) -> float:

@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.failure_policy import FailurePolicy
-from maggy_like.driver.gang_size import MOST_UNASKED, gang_size, least_workers, size_hints
-from maggy_like.driver.settings import FileSettings, GangSettings, SearchSettings, Settings, TrainingSettings
+from maggy_like.driver.settings import (
+    MOST_UNASKED,
+    FileSettings,
+    SearchSettings,
+    Settings,
+    SizeSettings,
+    TrainingSettings,
+    count_workers,
+    least_workers,
+    size_hints,
+)
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
 from maggy_like.storage.run_paths import RunPaths
@@ -41,7 +50,7 @@ def settings(n_trials: int | None = 50, train_steps: int = 0, min_workers: int |
     return Settings(
         search=SearchSettings(SearchSpace(x=[1, 2]), Grid(), "grid", n_trials=n_trials),
         files=FileSettings("run", RunPaths("s3://runs/run", "s3://runs/run/checkpoints")),
-        gang=GangSettings(**gang),
+        size=SizeSettings(**gang),
         failures=FailurePolicy(min_workers=min_workers),
         training=TrainingSettings(train_steps) if train_steps else None,
     )
@@ -67,15 +76,15 @@ def settings(n_trials: int | None = 50, train_steps: int = 0, min_workers: int |
 def test_a_gang_has_the_size_that_is_of_use_and_that_there_can_be(
     slots: int | None, elastic: bool, given: dict[str, Any], size: int
 ) -> None:
-    assert gang_size(settings(**given), Slots(slots, elastic=elastic)) == size
+    assert count_workers(settings(**given), Slots(slots, elastic=elastic)) == size
 
 
 def test_a_bound_that_nobody_asked_for_is_told() -> None:
     def hints(slots: int | None, **given: Any) -> list[str]:
         engine = Slots(slots, elastic=True)
-        return size_hints(settings(**given), engine, gang_size(settings(**given), engine))
+        return size_hints(settings(**given), engine, count_workers(settings(**given), engine))
 
-    told = [f"the gang grows to {MOST_UNASKED} workers at most; pass max_workers=N for more"]
+    told = [f"the run grows to {MOST_UNASKED} workers at most; use max_workers=N for more"]
     assert hints(None, n_trials=1000) == hints(None, n_trials=None) == hints(400, n_trials=1000) == told
     assert hints(None) == hints(20, n_trials=1000) == hints(None, n_trials=1000, max_workers=64) == []
 
@@ -89,5 +98,5 @@ def test_only_as_many_as_a_trial_needs_are_waited_for_where_a_gang_grows() -> No
 
 
 def test_a_training_that_does_not_say_for_how_many_to_wait_is_refused() -> None:
-    with pytest.raises(EngineError, match="must know how many workers to wait for; pass workers=N"):
-        gang_size(settings(n_trials=0, train_steps=9), Slots(None, elastic=True))
+    with pytest.raises(EngineError, match="needs a number of workers to wait for; use workers=N"):
+        count_workers(settings(n_trials=0, train_steps=9), Slots(None, elastic=True))

@@ -156,7 +156,7 @@ def test_a_cluster_that_grants_nothing_is_waited_for_within_a_bound(monkeypatch:
     assert scene.posted == []
     scene.attend(2)
     [stop] = scene.posted
-    assert "had 0 of the 1 worker that a trial needs for 600 s, though it was asked for 50" in str(stop.error)
+    assert "had 0 of the 1 worker that a trial needs for 600 s, though 50 were requested" in str(stop.error)
 
 
 def test_places_that_wait_are_taken_back_while_workers_have_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import pytest
 from family import is_zygote
 from terminal import terminal
 
-from maggy_like.driver.interrupts import interrupts_to, waits_end
+from maggy_like.driver.monitor import interrupts_to, waits_end
 
 pytestmark = pytest.mark.e2e
 
@@ -237,7 +237,7 @@ def test_sigterm_is_one_ctrl_c(tmp_path: Path, progress: str) -> None:
         shown.until(NOTHING_LEFT.format("interrupted"))
         assert "Traceback" not in shown.text
         _, _, end = shown.text.partition(": interrupted after")
-        assert "pass name='august', resume=True to go on with it" in end
+        assert "pass name='august', resume=True to continue it" in end
         assert "about" not in end
         hidden, visible = (shown.text.rfind(code) for code in ("\x1b[?25l", "\x1b[?25h"))
         assert (hidden >= 0) is (progress == "terminal")

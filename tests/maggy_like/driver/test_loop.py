@@ -15,7 +15,7 @@ from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
 from maggy_like.driver.loop import TICK, Driver
-from maggy_like.driver.proposer.base import DirectProposer
+from maggy_like.driver.proposer.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.errors import StoreError, WorkerError
@@ -274,5 +274,5 @@ def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(dri
     driver.start()
     wait_for(lambda: stranger.receive() is not None and bool(driver.lines), PATIENCE)
     [line] = driver.lines
-    assert line.text.endswith("; the search goes on without it")
+    assert line.text.endswith("; the search continues without it")
     assert driver._machine.ending is None

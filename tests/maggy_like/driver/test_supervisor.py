@@ -139,7 +139,7 @@ def test_all_start_again_where_nothing_can_run_without_the_silent_worker(monkeyp
     assert not scene.engine.launched[0].is_cancelled
     scene.attend(0.1)
     assert scene.engine.launched[0].is_cancelled
-    assert scene.driver.lines[0].text == "nothing can run without worker 2: all start again"
+    assert scene.driver.lines[0].text == "nothing can run without worker 2: all workers restart"
     scene.attend(0.1)
     assert scene.launched == [((2,), 1), ((0, 1, 3), 1)]
 
@@ -179,5 +179,5 @@ def test_a_worker_that_ends_before_it_has_come_is_told_of(monkeypatch: pytest.Mo
     scene.engine.launched[-1].ended = "the process that forks workers did nothing for too long, and was killed"
     scene.attend()
     assert [line.text for line in scene.driver.lines] == [
-        "worker 2 starts again: the process that forks workers did nothing for too long, and was killed"
+        "worker 2 restarts: the process that forks workers did nothing for too long, and was killed"
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from maggy_like.engines import cores
+from maggy_like.engines import local as cores
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.engines.local import LocalEngine
 

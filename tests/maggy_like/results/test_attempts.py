@@ -5,7 +5,7 @@ from __future__ import annotations
 from hand import Hand
 
 from maggy_like.driver.state_machine.inputs import WorkerLost
-from maggy_like.results.attempts import Attempt, Clock, read_attempts
+from maggy_like.results.record import Attempt, Clock, read_attempts
 from optimizers.core.trial import TrialState
 
 

@@ -285,7 +285,7 @@ def test_a_state_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     assert result.best_checkpoint is None
     with pytest.raises(UserError, match=rf"trial {best.id} has no saved state; call reporter.checkpoint\(state\)"):
         result.load_best()
-    with pytest.raises(UserError, match="there is no trial 99 among the 4 of this result"):
+    with pytest.raises(UserError, match="trial must be one of the 4 trials of this result, got 99"):
         result.load(99)
     best.checkpoint = Checkpoint(1, "00000/1-1.dcp")
     with pytest.raises(UserError, match="is sharded; read it with torch"):
@@ -340,7 +340,7 @@ def test_a_search_that_learns_from_an_earlier_one_goes_the_same_way(tmp_path: Pa
     assert result.direction == "min"
     assert result.trials[0].config == old.best_config
     assert search(loses, tmp_path, name="new", warm_start=[old], resume=True).direction == "min"
-    with pytest.raises(ConfigError, match="was of direction='min', this one is of 'max'"):
+    with pytest.raises(ConfigError, match="has direction='min', and this one has 'max'"):
         search(loses, tmp_path, warm_start=[old], direction="max")
 
 

@@ -112,9 +112,9 @@ def test_trials_lost_with_their_worker_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: result(loss, 19), "needs 20 ended trials, got 19; run more with resume=True"),
+        (lambda: result(loss, 19), "needs 20 ended trials, got 19; use resume=True"),
         (lambda: result(lambda config: 1.0), "all 60 trials have the same value"),
-        (lambda: result(lambda config: None), "only 0 of 60 trials have a finite value; look at result.failures"),
+        (lambda: result(lambda config: None), "only 0 of 60 trials have a finite value; see result.failures"),
         (lambda: result(lambda config: math.nan, 30), "only 0 of 30 trials have a finite value"),
         (lambda: result(lambda config: 1.0, space=SearchSpace(a=1)), "all 60 trials have the same"),
     ],

@@ -59,7 +59,7 @@ def test_it_is_the_result_that_lagom_returned(search: Any, tmp_path: Path, optio
         assert again.training is not None
         assert again.training.load() == result.training.load()
     if result.best_config is not None:
-        with pytest.raises(UserError, match=r"its function is not known; use maggy_like.run\(train_fn"):
+        with pytest.raises(UserError, match=r"do not have the training function; use maggy_like.run\(train_fn"):
             again.train()
 
 
@@ -72,7 +72,7 @@ def test_all_that_a_result_offers(search: Any, tmp_path: Path) -> None:
     (result.directory / "logs" / "trial-00001.log").write_text("hello\n")
     assert again.log(1) == result.log(1)
     for read in (again.log, again.load):
-        with pytest.raises(UserError, match="there is no trial 99 among the 24 of this result"):
+        with pytest.raises(UserError, match="trial must be one of the 24 trials of this result, got 99"):
             read(99)
 
 
@@ -178,7 +178,7 @@ def test_of_a_damaged_journal_the_whole_lines_are_read(
     before = contents(tmp_path)
     with caplog.at_level(logging.WARNING):
         again = load_run(tmp_path / "runs" / "first")
-    assert f"the journal is damaged, and what is whole was read: {file}, line {at + 1} is damaged" in caplog.text
+    assert f"the journal is damaged, so only its intact part was read: {file}, line {at + 1} is damaged" in caplog.text
     assert [trial.config for trial in again.trials] == [trial.config for trial in result.trials]
     assert contents(tmp_path) == before
     file.write_bytes(lines[0][:-9])
@@ -198,11 +198,11 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for given in ("maggy_runs/agust", "agust", "august"):
         with pytest.raises(ConfigError, match=r"there is no run in .*\(did you mean 'maggy_runs/august'\?\)"):
             load_run(given)
-    with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as result"):
+    with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as in result"):
         load_run("nowhere/at/all")
     with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a protocol that fsspec supports"):
         load_run("nowhere://x")
-    with pytest.raises(ConfigError, match="load_run takes the folder of a run, a path or a URL, got 3"):
+    with pytest.raises(ConfigError, match="run must be the folder of a run, got 3; use a path, a URL"):
         load_run(3)  # type: ignore[arg-type]
 
 

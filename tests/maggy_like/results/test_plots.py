@@ -11,7 +11,7 @@ import pytest
 from benchmarks.report import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
-from maggy_like.results.pareto_set import ParetoSet
+from maggy_like.results.data import ParetoSet
 from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -109,7 +109,7 @@ def test_an_inactive_parameter_and_a_wild_value_are_drawn(tmp_path: Path) -> Non
     assert "-" in trace.dimensions[1].ticktext
     assert "Extreme values" in wild.plot.slices().layout.title.subtitle.text
     assert wild.plot.slices().layout.yaxis.title.text == "&lt;b&gt;loss"
-    with pytest.raises(UserError, match="journal is gone"):
+    with pytest.raises(UserError, match="journal is missing"):
         wild.plot.history()
     with pytest.raises(UserError, match="no trial has reported anything"):
         Plots(Result([], None, "x", "min", "completed", 1.0, tmp_path, space)).curves()

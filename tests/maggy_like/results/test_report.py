@@ -44,7 +44,7 @@ def test_a_run_without_its_journal_has_a_report_that_says_so(result: Result, tmp
     shutil.rmtree(result.directory)
     result.report(str(tmp_path / "report.html"))
     text = (tmp_path / "report.html").read_text()
-    assert "Not drawn: the run&#x27;s journal is gone" in text
+    assert "Not drawn: the run&#x27;s journal is missing" in text
     assert "Slices" in text
 
 
@@ -56,7 +56,7 @@ def test_a_report_goes_to_any_file_system(result: Result) -> None:
 
 
 def test_where_it_cannot_be_written_is_said(result: Result, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be written to .*IsADirectoryError.*pass the path of a file"):
+    with pytest.raises(UserError, match=r"cannot be written to .*IsADirectoryError.*use the path of a file"):
         result.report(tmp_path)
 
 

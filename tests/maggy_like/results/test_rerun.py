@@ -120,7 +120,7 @@ def test_it_begins_from_the_state_of_the_last_attempt_if_asked(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("trial", "function", "message"),
     [
-        (9, "{}:train", "no trial 9 among the 2"),
+        (9, "{}:train", "one of the 2 trials of this result, got 9"),
         (0, "{}:nothing", "has no function 'nothing'"),
         (0, "train", "must be FILE:NAME"),
         (0, "gone.py:train", "there is no file 'gone.py'"),

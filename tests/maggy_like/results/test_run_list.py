@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, mo
 
 def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:
     options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False}
-    failures = FailurePolicy(max_attempts=1, expected=(ValueError,))
+    failures = FailurePolicy(max_attempts=1, catch=(ValueError,))
     search: dict[str, Any] = {"optimizer": "grid", "metric": "score", "direction": "max", **options}
     lagom(fails_below_one, {"x": [0, 1, 2]}, name="search", train_best=True, failures=failures, **search)
     with pytest.raises(TrialsFailedError):
@@ -163,7 +163,7 @@ def test_a_run_that_goes_on_has_its_time_until_now(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:
     assert repr(list_runs(tmp_path)) == f"no runs in {str(tmp_path)!r}"
-    with pytest.raises(ConfigError, match="list_runs takes the folder of all runs"):
+    with pytest.raises(ConfigError, match="directory must be the folder of all runs"):
         list_runs(3)
 
 
@@ -181,7 +181,7 @@ def test_runs_are_compared_by_their_best_over_the_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="got no runs"):
+    with pytest.raises(ConfigError, match="runs must have at least one run, got none"):
         compare_runs([])
-    with pytest.raises(ConfigError, match=r"takes a list of runs, got 'one'"):
+    with pytest.raises(ConfigError, match=r"runs must be a list of runs, got 'one'"):
         compare_runs("one")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from maggy_like.results.saved import read_log
+from maggy_like.results.data import read_log
 from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
 

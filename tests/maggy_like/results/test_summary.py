@@ -38,7 +38,7 @@ def test_a_timeout_that_the_start_has_used_up_is_the_reason_that_is_printed(
     )  # fmt: skip
     why = "no trial began, since the start took all of the timeout; pass a longer timeout"
     assert why in repr(result).splitlines()
-    assert f"{why}, with name='run', resume=True to go on with it\n" in capsys.readouterr().out
+    assert f"{why}, with name='run', resume=True to continue it\n" in capsys.readouterr().out
 
 
 def test_a_timeout_before_the_first_value_is_the_reason_that_is_printed(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from hypothesis_profiles import examples
 from rich.console import Console
 
 from benchmarks.ill_meant import Liar
-from maggy_like.display import html, text
+from maggy_like.display import notebook as html
+from maggy_like.display import text
 from maggy_like.display.base import Snapshot
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.driver.loop import Driver

@@ -73,7 +73,7 @@ def test_a_missing_objective_fails_the_trial_and_is_named(tmp_path: Path) -> Non
     def forgetful(x: float) -> dict[str, float]:
         return {"accuracy": x} if x > 0.5 else {"latency": x}
 
-    result = search(forgetful, tmp_path, failures=FailurePolicy(alike=0))
+    result = search(forgetful, tmp_path, failures=FailurePolicy(max_identical_failures=0))
     assert result.counts == {TrialState.FAILED: 8}
     said = {trial.failure.message for trial in result.failures if trial.failure is not None}
     assert any("the metric 'latency' is missing; given: accuracy" in message for message in said)

@@ -169,7 +169,7 @@ def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_go
     index = standalone_cluster.pids.index(search.lineage[ROLES.index("worker")].pid) - 1
     standalone_cluster.kill_worker(index)
     try:
-        search.until(lambda: search.has_told("the search goes on with 1 workers"))
+        search.until(lambda: search.has_told("the search continues with 1 workers"))
         assert [end.trial for end in search.lost()] == [search.victim]
         search.end()
         search.check()
@@ -245,7 +245,7 @@ def test_workers_come_back_as_soon_as_there_are_slots(
                    callbacks=[on_start(take_away, 2), open_once_it_is_back])  # fmt: skip
     assert result.counts == {TrialState.COMPLETED: 4}
     shown = capfd.readouterr().out
-    assert "worker 0: waiting for 1 slot of engine='local', which has 0 free; the search goes on with 1 work" in shown
+    assert "worker 0: waiting for 1 slot of engine='local', which has 0 free; the search continues with 1 work" in shown
     assert "worker 0: launched again" in shown
 
 

@@ -156,7 +156,7 @@ def test_two_colons_in_the_name_of_a_folder_chain_no_file_systems(
 
 def test_memory_that_no_worker_sees_is_refused(search: Any) -> None:
     with pytest.raises(
-        ConfigError, match=r"directory='memory://runs' is in this process's memory, which no worker sees"
+        ConfigError, match=r"directory='memory://runs' is in this process's memory, which workers cannot see"
     ):
         search("memory://runs", engine="local", workers=1)
 

@@ -92,7 +92,7 @@ def test_a_search_grows_with_its_cluster_and_outlives_its_machines(run_script: A
     assert done.returncode == 0, said + done.stderr
     assert "refused: Spark starts no barrier stage while spark.dynamicAllocation.enabled=true" in said
     assert "refused: workers_per_trial=2 needs workers that start together" in said
-    assert said.count("refused: a training on the whole gang needs workers that start together") == 2
+    assert said.count("refused: a training on all workers needs workers that start together") == 2
     assert "refused: workers=4 but the Spark session grows to 3 slots at most" in said
     assert "nothing started: True" in said
     assert said.count("Spark has no executor yet; it is asked for 3 tasks") == 1

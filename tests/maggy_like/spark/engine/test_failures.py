@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from maggy_like.api.engine_choice import choose_engine
+from maggy_like.api.run_settings import choose_engine
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.engine.engine import SparkEngine
 from maggy_like.spark.engine.job import SparkRun, cause_of, check_python

@@ -141,7 +141,7 @@ def test_people_read_lines_of_ours_and_no_page_of_java(process: ScriptProcess, t
     fell = [line for line in done.stdout.splitlines() if "were lost together" in line]
     log = tmp_path / "runs" / "june" / "workers" / "spark.log"
     assert len(fell) == 1, done.stdout
-    assert fell[0].startswith("workers 0, 1 were lost together, and start again: ")
+    assert fell[0].startswith("workers 0, 1 were lost together, and restart: ")
     assert fell[0].endswith("workers/spark.log)")
     assert "\tat org.apache.spark" in log.read_text()
     seen = done.stdout + done.stderr

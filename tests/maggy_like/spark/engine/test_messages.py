@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.api import engine_choice as choice
+from maggy_like.api import run_settings as choice
 from maggy_like.driver.state_machine.inputs import WorkerLost
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
@@ -104,7 +104,7 @@ def test_a_connect_client_s_progress_is_hidden_from_the_thread_of_our_job_alone(
 def test_auto_inside_a_task_is_refused_and_local_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "is_in_task", lambda: True)
     monkeypatch.setattr(session, "active_session", lambda: None)
-    with pytest.raises(EngineError, match=r"inside a Spark task.*call it on the Spark driver, or pass engine='local'"):
+    with pytest.raises(EngineError, match=r"inside a Spark task.*call it on the Spark driver, or use engine='local'"):
         choice.choose_engine("auto")
     assert isinstance(choice.choose_engine("local"), LocalEngine)
     monkeypatch.setattr(kinds, "is_in_task", lambda: False)

@@ -77,7 +77,7 @@ def test_a_disk_that_stays_full_ends_the_search_and_loses_nothing(
     script = SCRIPT.format(room=room, patience=0.5, serves_at=0)
     failed = run_script(script, tmp_path)
     assert failed.returncode == 1
-    assert "resume=True goes on with it" in failed.stderr
+    assert "use resume=True to continue" in failed.stderr
     told = (
         rf"StoreError: the journal in {tmp_path}/run cannot be written: .*File too large, for \d+ s now; make room .*"
     )

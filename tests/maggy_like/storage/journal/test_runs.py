@@ -217,7 +217,7 @@ def test_a_damaged_run_serves_as_warm_start(search: Any, tmp_path: Path, capsys:
     warm = search(name="new", warm_start=[first], n_trials=1, **options)
     assert warm.best_config == first.best_config
     out = " ".join(capsys.readouterr().out.split())
-    assert "4 of 4 trials of 'run' are of use, though" in out
+    assert "4 of 4 trials of 'run' can be used, though" in out
     assert "journal.jsonl, line 2 is damaged" in out
 
 

@@ -1,18 +1,21 @@
-"""Runs for other tools: as a study of Optuna, for its plots, its dashboard and its analyses."""
+"""A run as a study of Optuna: exported, or for the importance of its parameters."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.protocol.values import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
-from optimizers.samplers.optuna_space import quiet
+from optimizers.samplers.optuna_space import distributions, quiet, to_params
 from optimizers.space.domains import Constant, Domain, Float, Integer
 
 if TYPE_CHECKING:
@@ -21,13 +24,12 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-
 OWN_ATTRIBUTES = ("attempts", "step", "value_step", "state", "failure")
-"""What an exported trial has as user attributes besides those of the function."""
+"""User attributes of an exported trial, in addition to those of the function."""
 
 
 def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name: str | None) -> optuna.Study:
-    """The run as a study; see :meth:`~maggy_like.results.result.Result.to_optuna`."""
+    """Implement :meth:`~maggy_like.results.result.Result.to_optuna`."""
     require("optuna", "to_optuna()")
     import optuna
 
@@ -44,7 +46,7 @@ def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name:
             )
         except optuna.exceptions.DuplicatedStudyError:
             raise UserError(f"the storage has a study named {name!r} already; pass another study_name") from None
-        except Exception as error:  # of whatever database it is
+        except Exception as error:  # of any database
             raise UserError(f"Optuna cannot open storage={storage!r}: {str(error) or type(error).__name__}") from error
         study.set_metric_names([result.objective, *(name for _, name in result.others)])
         taken = {*OWN_ATTRIBUTES, *(name for trial in result.trials for name in trial.metrics)}
@@ -57,7 +59,7 @@ def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name:
 def _frozen(
     trial: Trial, dims: dict[str, BaseDistribution], now: datetime, names: Mapping[str, str], *, is_best: bool
 ) -> FrozenTrial:
-    """A trial as Optuna has it. The best one is complete there, else Optuna would call another one the best."""
+    """Return a trial of Optuna. The best trial is complete there, else Optuna would consider another one the best."""
     import optuna
 
     states = {
@@ -95,7 +97,7 @@ def _frozen(
 
 
 def _distribution(domain: Domain) -> BaseDistribution:
-    """The distribution whose values are those of the configurations, for people to read."""
+    """Return a distribution with the values of the configurations, for people to read."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(domain, Float):
@@ -110,5 +112,82 @@ def _distribution(domain: Domain) -> BaseDistribution:
 
 
 def _plain(value: Any) -> Any:
-    """A value that Optuna's storages keep: text for tuples and lists."""
+    """Return a value that Optuna's storages accept: text for tuples and lists."""
     return repr(value) if isinstance(value, tuple | list) else value
+
+
+NEEDED = 20
+"""With fewer trials, shares are mostly chance (tried on functions of known shares)."""
+
+_BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna's tenth
+
+
+def importance(result: ResultData) -> dict[str, float]:
+    """Implement :meth:`~maggy_like.results.result.Result.importance`."""
+    require("optuna", "importance()")
+    import optuna
+
+    trials, ranks = _ranked(result)
+    dims = distributions(result.space)
+    with quiet():
+        study = optuna.create_study()
+        for trial, rank in zip(trials, ranks, strict=True):
+            params = to_params(result.space, trial.config)
+            study.add_trial(
+                optuna.trial.create_trial(params=params, distributions={n: dims[n] for n in params}, value=rank)
+            )
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
+        found = evaluator.evaluate(study)
+    total = sum(found.values())
+    if not total > 0.0:
+        raise UserError("no parameter differs between the best trials and the others; widen the search space")
+    shares = {name: found.get(name, 0.0) / total for name in result.space.names}
+    return dict(sorted(shares.items(), key=lambda share: -share[1]))
+
+
+def _ranked(result: ResultData) -> tuple[list[Trial], list[float]]:
+    """Return the trials that can be compared, and their ranks from 0.
+
+    Raises:
+        UserError: There are too few of them, or all have the same value.
+    """
+    trials = [trial for trial in result.trials if _counts(trial)]
+    if len(trials) < NEEDED:
+        raise UserError(
+            f"importance() needs {NEEDED} ended trials, got {len(trials)}; "
+            "use resume=True with a larger n_trials to run more"
+        )
+    n_best = math.ceil(_BEST * len(trials))
+    steps = sorted((trial.step for trial in trials if _is_usable(trial)), reverse=True)
+    if len(steps) < n_best:
+        raise UserError(
+            f"importance() compares the best quarter with the other trials, and only {len(steps)} of {len(trials)} "
+            "trials have a finite value; see result.failures"
+        )
+    step = steps[n_best - 1]  # the highest that this many reached
+    sign = 1.0 if result.direction == "min" else -1.0
+    losses = [sign * value if math.isfinite(value := _value_at(trial, step)) else math.inf for trial in trials]
+    levels, ranks = np.unique(losses, return_inverse=True)
+    if len(levels) == 1:
+        raise UserError(f"all {len(trials)} trials have the same {result.objective}; widen the search space")
+    return trials, ranks.astype(float).tolist()
+
+
+def _counts(trial: Trial) -> bool:
+    if trial.state is TrialState.FAILED:
+        return trial.failure is None or trial.failure.kind.is_fault
+    return trial.is_over or trial.state is TrialState.PAUSED
+
+
+def _is_usable(trial: Trial) -> bool:
+    return trial.state is not TrialState.FAILED and trial.last_value is not None and math.isfinite(trial.last_value)
+
+
+def _value_at(trial: Trial, step: int) -> float:
+    """Return the objective at the first report from ``step`` on. NaN if there is none."""
+    if trial.last_value is None or not _is_usable(trial) or trial.step < step:
+        return math.nan
+    place = bisect.bisect_left(trial.curve.steps, step)
+    # at the same step, the returned value replaces the last report
+    is_end = place >= len(trial.curve) - (trial.curve.last_step == trial.step)
+    return trial.last_value if is_end else trial.curve.values[place]

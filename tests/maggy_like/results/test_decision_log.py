@@ -1,14 +1,18 @@
-"""The story of a run: one line a decision."""
+"""The decision log of a run: one line per decision."""
 
 from __future__ import annotations
 
+import pytest
 from hand import Hand
 
 from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.story import story
+from maggy_like.results.record import decision_log
+from maggy_like.results.result import Result
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Threshold
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
 
 
 def test_why_trials_are_created_lost_tried_again_and_cut_off() -> None:
@@ -22,16 +26,16 @@ def test_why_trials_are_created_lost_tried_again_and_cut_off() -> None:
     hand.finish(second, 0.7)
     hand.tell(StopRequested(Ending.CANCELLED, by="job 3 was cancelled"))
     hand.finish(second, outcome="stopped")
-    assert story(hand.events) == [
-        "      0.00 s  trial 0 is created: a point that was given",
+    assert decision_log(hand.events) == [
+        "      0.00 s  trial 0 is created: given in points_to_evaluate",
         "      0.00 s  trial 0 attempt 1 starts on worker 0, up to step 9",
-        "      2.00 s  trial 0 attempt 1 ends, to run again: worker_lost: worker 0 on host was lost: killed (step 1, "
+        "      2.00 s  trial 0 attempt 1 ends, to be retried: worker_lost: worker 0 on host was lost: killed (step 1, "
         "value 0.5)",
-        "      2.00 s  trial 0 attempt 2 starts on worker 0, up to step 9: again, after worker_lost",
+        "      2.00 s  trial 0 attempt 2 starts on worker 0, up to step 9: retried after worker_lost",
         "      3.00 s  trial 0 attempt 2 ends, completed (step 9, value 0.7)",
         "      3.00 s  trial 1 is created: proposal 0 of the optimizer",
         "      3.00 s  trial 1 attempt 1 starts on worker 0, up to step 9",
-        "      3.00 s  trial 1 attempt 1 ends, to run again: the run ended: cancelled (job 3 was cancelled); "
+        "      3.00 s  trial 1 attempt 1 ends, to be retried: the run ended: cancelled (job 3 was cancelled); "
         "driver_lost: the search was stopped",
     ]
 
@@ -41,7 +45,7 @@ def test_why_a_trial_is_stopped() -> None:
     worker = hand.join(0)
     hand.report(worker, 1, 0.1, awaiting=True)
     hand.finish(worker, outcome="stopped")
-    assert story(hand.events)[-1] == (
+    assert decision_log(hand.events)[-1] == (
         "      0.00 s  trial 0 attempt 1 ends, stopped: stopped by a rule at step 1 (step 1, value 0.1)"
     )
 
@@ -51,10 +55,19 @@ def test_why_a_trial_is_promoted() -> None:
     worker = hand.join(0)
     hand.report(worker, 3, 0.5, awaiting=True)
     hand.finish(worker)
-    lines = story(hand.events)
+    lines = decision_log(hand.events)
     assert lines[-2].endswith("attempt 1 ends, paused (step 3, value 0.5)")
     assert lines[-1].endswith("attempt 2 starts on worker 0, up to step 9: promoted, since nothing else is left to run")
 
 
 def test_of_nothing() -> None:
-    assert story([]) == []
+    assert decision_log([]) == []
+
+
+def test_the_old_name_is_an_error_that_names_the_new_one() -> None:
+    space = SearchSpace({"x": Float(0, 1)})
+    result = Result([], None, "value", "max", Ending.COMPLETED, 0.0, "run", space)
+    with pytest.raises(AttributeError, match=r"has no attribute 'story'; use decision_log\(\)"):
+        result.story()
+    with pytest.raises(AttributeError, match=r"'Result' object has no attribute 'nothing'$"):
+        _ = result.nothing
