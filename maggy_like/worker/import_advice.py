@@ -1,4 +1,4 @@
-"""Advice on an import that fails on a worker: where its Python looks for modules, and how to install what is missing."""
+"""Advice on an import that fails on a worker: where its Python looks for modules, and what to install."""
 
 from __future__ import annotations
 

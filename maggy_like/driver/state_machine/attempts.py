@@ -1,4 +1,4 @@
-"""Records what becomes of attempts: their measurements, their ends, and what the user is shown of their failures."""
+"""Records the measurements and ends of attempts, and the messages to the user about their failures."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from optimizers.core.study import Study
 from optimizers.core.trial import Failure, Trial, TrialState
 
 MAX_NODES = 20
-"""A trial fails as the likely cause of lost machines after this many of them at the earliest."""
+"""Minimum number of lost machines after which a trial fails as their likely cause."""
 
-SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
-"""The message about a trial whose reports wait, shown once a run."""
+SLOWED = "reports faster than the driver can record (metrics: {}), so its report() waits; report fewer, or less often"
+"""The message about a trial whose reports wait, shown once per run."""
 
 _NOTHING: Columns = ([], [])
 
 
 class Attempts:
-    """Records what becomes of attempts. Whatever changes the study goes through :meth:`record`.
+    """Records attempts. Every change of the study passes through :meth:`record`.
 
     Args:
-        study: The ledger.
-        max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
-        workers: Size of the gang. When the whole gang is lost, nobody knows which trial caused it: so a trial fails
-            only after ``max_attempts`` times as many such losses as there are workers.
-        keep: How many saved states of an attempt to keep (see :class:`SavedStates`).
+        study: State of the study.
+        max_attempts: Number of attempts of a trial that may fail or be lost before it fails for good.
+        workers: Number of workers. If all are lost at once, the trial that caused it is unknown, so a trial fails only
+            after ``max_attempts`` times as many such losses as there are workers.
+        keep: Number of saved states of an attempt to keep (see :class:`SavedStates`).
         alike: Counts the trials of the search that fail in the same way.
-        guessed: Whether nobody has given the directions of the objectives.
+        guessed: Whether the directions of the objectives were not given.
 
     Attributes:
-        known_until: The newest time that the journal tells.
-        retries: Trials whose attempt failed or was lost, in the order in which they shall run again.
-        states: What of their saved states is still of use.
-        unclear: What the search must end with if nobody, nor the objective's name, says its direction.
+        known_until: Newest time in the journal.
+        retries: Trials whose attempt failed or was lost, in the order of their retries.
+        states: Saved states that are still needed.
+        unclear: Error that ends the search if neither the user nor the objective's name determines its direction.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Attempts:
         self._traced: set[tuple[str, str, str]] = set()  # causes of failure whose traceback was shown
 
     def record(self, event: Event) -> Commands:
-        """Change the study and have the journal say so."""
+        """Change the study and write the event to the journal."""
         commands: Commands = []
         if isinstance(event, Measured) and not self._is_named:
             event, hint = self._with_direction(event)
@@ -93,7 +93,7 @@ class Attempts:
         return [*commands, Append(event)]
 
     def replay(self, event: Event) -> None:
-        """Change the study as the journal says."""
+        """Change the study by an event of the journal."""
         self._study.apply(event)
         if type(event) is Measured:
             self._is_named = True
@@ -111,7 +111,7 @@ class Attempts:
                 self._began[event.trial] = _reached(self._study.trials[event.trial])
 
     def _with_direction(self, event: Measured) -> tuple[Measured, list[Show]]:
-        """The first measurement with the direction that its metric's name settles, and a hint about that."""
+        """Return the first measurement with the direction from its metric's name, and a hint about it."""
         objectives = self._study.objectives
         hints: list[Show] = []
         settled = self._study.settled(event.objective) or objectives.directions[0]
@@ -121,7 +121,7 @@ class Attempts:
         return replace(event, direction=settled), hints
 
     def _check_sign(self, event: AttemptEnded) -> list[Show]:
-        """A hint where the first result of the search looks like a loss with its sign changed."""
+        """Return a hint if the first result of the search looks like a negated loss."""
         trial, objectives = self._study.trials[event.trial], self._study.objectives
         if event.value is None or trial.training:
             return []
@@ -134,15 +134,15 @@ class Attempts:
         return [Show(hint) for hint in filter(None, hints)]
 
     def _is_unclear(self, trial: Trial, objective: str) -> bool:
-        """Whether a first measurement leaves open which way the search goes, so that it must end."""
+        """Whether a first measurement leaves the direction of the search open, so that it must end."""
         if self._study.objectives.is_open and not trial.training and (message := contradiction(objective)):
-            self.unclear = ConfigError(f"{message}. Then go on with resume=True, or start another run")
+            self.unclear = ConfigError(f"{message}. Then use resume=True, or start another run")
         return self.unclear is not None
 
     def measure(self, trial: Trial, message: Reported) -> Commands:
         """Record measurements, after which a rule may stop the trial (see :attr:`Trial.stop_due`).
 
-        An attempt that goes on from a checkpoint, or starts over, repeats steps: their measurements are left out.
+        An attempt that continues from a checkpoint, or starts again, repeats steps, whose measurements are left out.
         """
         commands: Commands = []
         if self._is_unclear(trial, message.objective):
@@ -182,7 +182,7 @@ class Attempts:
         return self.stop(trial, now)
 
     def sort_retries(self, *, training: bool) -> None:
-        """Keep those retries that may run now: the training's while it is on, else the search's."""
+        """Keep the retries of the training while it runs, or else those of the search."""
         for number in list(self.retries):
             if (self._study.trials[number].training > 0) is not training:
                 self.retries.remove(number)
@@ -206,7 +206,7 @@ class Attempts:
         return commands
 
     def stop(self, trial: Trial, now: float) -> Commands:
-        """End an attempt that was told to stop."""
+        """End an attempt that was stopped."""
         cause = f"stopped by a rule at step {trial.step}" if trial.stop_due else ""
         return self.record(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause))
 
@@ -216,13 +216,13 @@ class Attempts:
         return [*self.record(ended), *self._show_failure(trial, failure)]
 
     def lose(self, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
-        """End an attempt that failed or was cut off: its trial stops if a rule had said so, and else runs again.
+        """End an attempt that failed or was interrupted: its trial stops if a rule had decided so, or else is retried.
 
-        It fails for good where another attempt would be wasted: after the last of ``max_attempts``, or when this
-        one got no further than the one before and failed in the same way.
+        The trial fails for good if a retry would be wasted: after the last of ``max_attempts``, or if this attempt got
+        no further than the one before and failed in the same way.
 
         Args:
-            cause: What brought the failure about, where it does not say so itself.
+            cause: Cause of the failure, if it is not part of it.
         """
         if trial.stop_due:
             return self.stop(trial, now)
@@ -243,18 +243,18 @@ class Attempts:
         return [*commands, *_show_loss(trial, failure)]
 
     def lose_with_driver(self, trial: Trial, now: float) -> Commands:
-        """End an attempt that ran as an earlier driver ended: what time has gone by since then, it did not run."""
+        """End an attempt that ran when an earlier driver ended; the time since then does not count."""
         ended = min(now, max(self.known_until, trial.started or 0.0))
         return self.lose(trial, Failure(FailureKind.DRIVER_LOST, "the driver ended while the trial ran"), ended)
 
     def _most_gang_losses(self, failure: Failure) -> int | None:
-        """How many losses of this kind fail a trial; None where the failure is no loss of workers or machines."""
+        """Return how many losses of this kind fail a trial; None if it is not a loss of workers or machines."""
         if not failure.kind.is_gang_loss:
             return None
         return max(MAX_NODES, self._max_gang_losses) if failure.kind is FailureKind.NODE_LOST else self._max_gang_losses
 
     def _is_repeated(self, trial: Trial, failure: Failure) -> bool:
-        """Whether the attempt before had the same fault, and this one got no further: the next would have it too."""
+        """Whether the attempt before had the same fault, and this one got no further: a retry would fail too."""
         before = trial.failure  # of the attempt before, until this one has ended
         if before is None or not failure.kind.is_fault:
             return False
@@ -263,9 +263,9 @@ class Attempts:
     def _bounded(
         self, trial: Trial, columns: dict[str, Columns], objective: str
     ) -> tuple[dict[str, Columns], Commands]:
-        """The columns without new metrics past the limit, and a warning if there were any.
+        """Return the columns without new metrics above the limit, and a warning if there were any.
 
-        A worker checks the limit for one attempt; each further attempt may bring other metrics.
+        A worker checks the limit for one attempt, and each further attempt may have other metrics.
         """
         warnings: Commands = []
         known = {name: column for name, column in columns.items() if name in trial.curves or name == objective}
@@ -278,7 +278,7 @@ class Attempts:
 
     def _show_failure(self, trial: Trial, failure: Failure) -> Commands:
         details = failure.traceback.rstrip()
-        # A mistake in the function fails every trial alike; and the error that ends a training has its traceback.
+        # A mistake in the function fails every trial identically; and the error that ends a training has its traceback.
         if trial.training or failure.cause in self._traced:
             details = ""
         self._traced.add(failure.cause)
@@ -304,8 +304,8 @@ class Attempts:
         whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
         steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
         text = (
-            f"reported step {step} with a budget of {steps}{whole}: that ended the function, and nothing after that "
-            f"report was run; loop up to reporter.budget, or pass a larger {option}"
+            f"reported step {step} with a budget of {steps}{whole}, which ended the function at that report; loop up "
+            f"to reporter.budget, or use a larger {option}"
         )
         return self._warn("cut", text, trial)
 
@@ -314,29 +314,29 @@ class Attempts:
             return []
         if value in trial.curve.values or not math.isfinite(value):
             return []
-        text = f"returned {value:g} without having reported it; its value is its best report, so report it as well"
+        text = f"returned {value:g} without reporting it; the trial's value is its best report, so report it as well"
         return self._warn("uncounted", text, trial)
 
 
 def _reached(trial: Trial) -> tuple[int, int]:
-    """How far a trial is: the newest step that was measured, and that of its checkpoint."""
+    """Return how far a trial is: the newest measured step, and that of its checkpoint."""
     return trial.step, -1 if trial.checkpoint is None else trial.checkpoint.step
 
 
 def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
-    """The line about an attempt that another follows; none where one line speaks for all trials."""
+    """Return the line about an attempt that is retried; none if one line covers all trials."""
     if failure.kind is FailureKind.NODE_LEFT:
         kept = trial.checkpoint
         way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
-        return [Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id)]
+        return [Show(f"attempt {trial.attempt} ended: {failure.message}; the trial continues {way}", trial.id)]
     if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
         return []
     why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all
-    return [Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id)]
+    return [Show(f"attempt {trial.attempt} lost{why}; the trial will be retried", trial.id)]
 
 
 def _fresh(curve: Curve | None, column: Columns) -> Columns | None:
-    """The part of a column that lies past the end of its curve; None if there is none."""
+    """Return the part of a column after the end of its curve; None if there is none."""
     steps, values = column
     if curve is None or not len(curve) or not steps or steps[0] > curve.last_step:
         return column if steps else None

@@ -1,4 +1,4 @@
-"""Whether all trials fail in the same way."""
+"""Detects that all trials fail in the same way."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optimizers.core.trial import Failure, Trial, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2
-"""Fewest failed trials from which a search that ends may conclude that the function is wrong."""
+"""Minimum number of failed trials from which a search that ends may conclude that the function is wrong."""
 
 
 @dataclass
 class _Outcomes:
-    """How attempts ended: the trials that failed by cause, and whether any succeeded."""
+    """Outcomes of attempts: the trials that failed by cause, and whether any succeeded."""
 
     failed: dict[tuple[FailureKind, str, str], set[int]] = field(default_factory=dict)
     newest: Failure | None = None
@@ -25,20 +25,20 @@ class _Outcomes:
 
 
 class CommonFailures:
-    """Counts the trials that failed alike while none has succeeded.
+    """Counts the trials that failed identically while none has succeeded.
 
-    Trials that go on after a pause are counted by themselves: that all of them began well says nothing of how they go
-    on, as where a function saves a state that it cannot restore.
+    Trials that continue after a pause are counted separately: that all of them started well does not show that they
+    can continue, for example if a function saves a state that it cannot restore.
 
-    A resumed search counts from zero, and tries the trials again for which it had ended, since the function may have
-    been fixed; a success before the resume still counts.
+    A resumed search counts from zero, and retries the trials that had ended it, because the function may have been
+    fixed. A success before the resume still counts.
 
     Args:
-        enough: How many end the search; 0 for never.
+        enough: Number of failed trials that ends the search; 0 for never.
         expected: Names of exceptions that do not count.
 
     Attributes:
-        enough: How many end the search; it follows a gang that grows.
+        enough: Number of failed trials that ends the search; it follows the number of workers.
     """
 
     def __init__(self, enough: int, expected: Collection[str]) -> None:
@@ -48,7 +48,7 @@ class CommonFailures:
         self._begun, self._continued = _Outcomes(), _Outcomes()
 
     def replay(self, event: AttemptEnded) -> None:
-        """Note whether an attempt succeeded, in this run or before a resume."""
+        """Record whether an attempt succeeded, in this run or before a resume."""
         self._outcomes(event.trial).has_success |= event.state in _SUCCEEDED
         if event.state is TrialState.PAUSED:
             self._paused.add(event.trial)
@@ -63,11 +63,11 @@ class CommonFailures:
         outcomes.newest = failure
 
     def to_retry(self, trials: Sequence[Trial], enough: int) -> list[Trial]:
-        """The failed trials for which a search had ended, as its journal tells; a resumed one tries them again.
+        """Return the failed trials that had ended a search according to its journal; a resumed search retries them.
 
         Args:
-            trials: All of the study.
-            enough: How many ended it, at the least; 0 for never.
+            trials: All trials of the study.
+            enough: Minimum number of failed trials that ended it; 0 for never.
         """
         found: list[Trial] = []
         for outcomes in (self._begun, self._continued) if enough else ():
@@ -85,10 +85,10 @@ class CommonFailures:
         return found
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
-        """What the search must end with, if anything.
+        """Return the error that must end the search, if any.
 
         Args:
-            n_trials: How many trials there were, where none will follow: it is enough that all of them failed alike.
+            n_trials: Number of trials if none will follow: it is enough that all of them failed identically.
         """
         if not self.enough:
             return None
@@ -106,13 +106,13 @@ class CommonFailures:
         count = len(outcomes.failed[failure.cause])
         if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
-        where = " when they went on from a pause" if outcomes is self._continued else ""
+        where = " when they continued after a pause" if outcomes is self._continued else ""
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
         expected = f", or expected=({kind},) for failures of this type" if kind else ""
         return TrialsFailedError(
-            f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\nFix the function and go on with resume=True and the run's name, which tries "
-            "them again (if metric or another argument is wrong, start another run instead). To try all configurations "
-            f"all the same, pass failures=FailurePolicy(alike=0){expected}."
+            f"{count} trials failed identically{where} and none has succeeded, so the search has ended: "
+            f"{failure.message}{trace}\nFix the function and use resume=True with the run's name to retry them (if "
+            "metric or another argument is wrong, start another run). To try all configurations anyway, use "
+            f"failures=FailurePolicy(alike=0){expected}."
         )

@@ -19,20 +19,20 @@ from optimizers.core.trial import Failure
 
 
 class Course:
-    """Ends attempts and the search, and has others begin.
+    """Ends attempts and the search, and starts others.
 
     Args:
-        study: The ledger.
+        study: State of the study.
         dispatcher: Gives work to idle workers.
-        target: Value of the objective with which the search is over.
+        target: Value of the objective at which the search is over.
 
     Attributes:
-        now: When the present input came, in seconds.
+        now: Time of the present input, in seconds.
         objective: Name of the optimised metric, once known.
         ending: Why the run ended; None before.
-        error: What ``lagom`` must raise, if anything.
-        stopped_by: Who stopped it from outside; empty where nobody did.
-        stale: Messages of lost incarnations or past attempts that were ignored.
+        error: Exception that ``lagom`` must raise, if any.
+        stopped_by: Who stopped it from outside; empty if nobody did.
+        stale: Number of ignored messages of lost incarnations or past attempts.
     """
 
     def __init__(self, study: Study, dispatcher: Dispatcher, target: float | None, objective: str | None) -> None:
@@ -58,7 +58,7 @@ class Course:
         return self._training_phase.search_ended is not None and self.ending is None
 
     def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> Commands:
-        """A rank is through; the attempt is over when all are."""
+        """Record the end of a rank; the attempt is over when all have ended."""
         commands = self._groups.ended(group, worker, end)
         if not group.has_ended:
             return commands
@@ -78,7 +78,7 @@ class Course:
         return commands
 
     def dispatch(self) -> Commands:
-        """Give work to idle workers while there is some; close when there will be none."""
+        """Give work to idle workers while there is some; end the run when there will be none."""
         commands = self.end_at_target()
         if self.ending is None:
             commands += self._dispatcher.dispatch(self.objective, self.now)
@@ -87,7 +87,7 @@ class Course:
         return commands
 
     def ask_ahead(self) -> Commands:
-        """Have the optimizer propose ahead of need."""
+        """Let the optimizer propose in advance."""
         searching = self.ending is None and not self.is_training
         question = self._proposals.ask(self.now) if searching else None
         return [] if question is None else [question]
@@ -115,7 +115,7 @@ class Course:
         return self.end_search(Ending.COMPLETED if error is None else Ending.ERROR, error)
 
     def end_search(self, reason: Ending, error: Exception | None) -> Commands:
-        """No further trials; what runs is stopped. A training follows, if one is planned."""
+        """Create no further trials and stop the running ones. A training follows, if one is planned."""
         if self.ending is not None or (self._training_phase.search_ended is not None and reason is Ending.TIMEOUT):
             return []
         if self._training_phase.search_ended is not None or not self._training_phase.follows(reason):
@@ -128,7 +128,7 @@ class Course:
         return commands
 
     def _stop_all(self, reason: Ending, error: Exception | None) -> Commands:
-        """End the run: every worker is to leave, and ends what it runs."""
+        """End the run: every worker must leave, and ends its attempt."""
         self.ending, self.error = reason, error
         who = f" ({self.stopped_by})" if self.stopped_by else ""
         for group in self._groups:
@@ -136,7 +136,7 @@ class Course:
         return [command for worker in self._pool for command in self.shut_down(worker)]
 
     def shut_down(self, worker: Worker) -> Commands:
-        """Have a worker leave, once what it runs has ended."""
+        """Let a worker leave once its attempt has ended."""
         busy = worker.state is WorkerState.BUSY
         self._pool.retire(worker, WorkerState.BUSY if busy else WorkerState.DRAINING)
         return [Send(worker.id, Shutdown())]

@@ -1,4 +1,4 @@
-"""Workers whose machines are about to be taken away: their attempts end in time, and go on elsewhere."""
+"""Workers whose machines are about to be removed: their attempts end in time, and continue elsewhere."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from optimizers.core.failure_kinds import FailureKind
 from optimizers.core.trial import Failure
 
 LEAVE_PATIENCE = 20.0
-"""Seconds in which an attempt may save its state once more before the driver ends it; clouds give 30 and more."""
+"""Seconds within which an attempt may save its state before the driver ends it; clouds grant 30 or more."""
 
 
 class Decommissioning:
     """Ends the attempts of leaving workers after their next saved state, or after :data:`LEAVE_PATIENCE`.
 
-    An attempt that ends so costs its trial nothing.
+    Such an end costs its trial nothing.
 
     Args:
-        groups: The attempts that run.
+        groups: Running attempts.
     """
 
     def __init__(self, groups: WorkerGroups) -> None:
@@ -27,14 +27,14 @@ class Decommissioning:
         self._was_announced = False  # ever: most runs need not look at every attempt at each tick
 
     def announce(self, worker: Worker, reason: str, now: float) -> None:
-        """Note that a worker is to leave, and by when its attempt must end."""
+        """Record that a worker is to leave, and the deadline of its attempt."""
         self._was_announced = True
         worker.leaving = reason
         if worker.group is not None and worker.group.leave_by is None:
             worker.group.leave_by = now + LEAVE_PATIENCE
 
     def saved(self, group: WorkerGroup) -> Commands:
-        """An attempt has saved its state: it ends at its next report if one of its workers is to leave."""
+        """Let an attempt that has saved its state end at its next report if one of its workers is to leave."""
         return self._end(group) if group.leave_by is not None else []
 
     def tick(self, now: float) -> Commands:

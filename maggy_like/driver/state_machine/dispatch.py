@@ -1,4 +1,4 @@
-"""Which trial runs next, and on which of the idle workers."""
+"""The choice of the next trial, and of the idle workers that run it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from optimizers.core.trial import Trial
 
 @dataclass
 class Dispatcher:
-    """Gives work to idle workers: attempts that must be repeated first, then promotions, then new configurations.
+    """Gives work to idle workers: retries first, then promotions, then new configurations.
 
     Attributes:
-        study: The ledger.
-        pool: The workers.
-        groups: The attempts that run.
+        study: State of the study.
+        pool: Workers.
+        groups: Running attempts.
         attempts: Records what begins.
-        proposals: The configurations to come.
-        outage: Which trials wait for the store.
+        proposals: Configurations to come.
+        outage: Trials that wait for the store.
         training_phase: What follows the search.
-        width: How many workers run a trial of the search together.
+        width: Number of workers per trial of the search.
     """
 
     study: Study
@@ -42,7 +42,7 @@ class Dispatcher:
     width: int
 
     def dispatch(self, objective: str | None, now: float) -> Commands:
-        """Assign trials while there are both work and workers for it.
+        """Assign trials while there are both work and workers.
 
         Args:
             objective: Name of the optimised metric, if known.
@@ -62,7 +62,7 @@ class Dispatcher:
         return commands
 
     def closing_promotion(self) -> Trial | None:
-        """The trial that is promoted only because the search would end without it.
+        """Return the trial that is promoted only because the search would end without it.
 
         A running trial may yet turn out better than the paused ones, so the choice waits until none runs.
         """
@@ -75,13 +75,13 @@ class Dispatcher:
         return self.training_phase.search_ended is not None
 
     def _free_members(self, now: float) -> list[Worker]:
-        """The idle workers that would run the next attempt together; none while they are too few."""
+        """Return the idle workers that would run the next attempt together; none while there are too few."""
         if not self._trains:
             return self.pool.members(self.width)
         return [] if self.groups else self.pool.members(self.training_phase.members(self.pool.workers.values(), now))
 
     def _next_trial(self, now: float) -> tuple[Trial | None, str, Commands]:
-        """The trial to run next; why it runs now, where the ledger does not know; and its creation, if it is new."""
+        """Return the next trial; its reason, if the study does not have it; and its creation, if it is new."""
         for number in self.attempts.retries:
             if self.outage.is_due(number, now):
                 self.attempts.retries.remove(number)

@@ -1,4 +1,4 @@
-"""A gang that grows and shrinks while the search runs: what is adapted to its number of workers."""
+"""Adapts settings to the number of workers, which may change during the search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from maggy_like.driver.state_machine.common_failures import CommonFailures
 from maggy_like.driver.state_machine.proposals import Proposals
 
 SETTLING = 3.0
-"""Seconds for which workers that join are collected, to be shown in one line."""
+"""Seconds for which joining workers are collected for one line."""
 
 
 class Growth:
@@ -17,9 +17,9 @@ class Growth:
 
     Args:
         proposals: Kept ready for as many trials as can run at a time.
-        alike: Ends a search once as many trials have failed alike as can run at a time.
-        enough: How many those are, by the number that can run at a time.
-        width: How many workers run a trial together.
+        alike: Ends a search once as many trials have failed identically as can run at a time.
+        enough: That number, by the number of trials that can run at a time.
+        width: Number of workers per trial.
     """
 
     def __init__(self, proposals: Proposals, alike: CommonFailures, enough: Callable[[int], int], width: int) -> None:
@@ -38,12 +38,12 @@ class Growth:
         self._alike.enough = self._enough(at_a_time)
 
     def joined(self, who: str, now: float) -> None:
-        """Note a worker that has joined a gang that was running already."""
+        """Record a worker that has joined during the run."""
         self._since = self._since if self._joined else now
         self._joined.append(who)
 
     def tick(self, live: int, now: float) -> list[Show]:
-        """The line that shows which workers have joined lately, if any have."""
+        """Return the line about workers that have joined recently, if any."""
         if not self._joined or now - self._since < SETTLING:
             return []
         count = len(self._joined)

@@ -1,8 +1,8 @@
 """The state machine behind one ``lagom`` call.
 
-``handle(event, now)`` returns commands; it does no I/O and reads no clock, so the server's thread,
-a test and the virtual-time simulator all drive the same object. Whatever changes the study goes
-through :class:`~maggy_like.driver.state_machine.attempts.Attempts`, which also puts the event into the journal.
+``handle(event, now)`` returns commands. It does no I/O and reads no clock, so the server's thread, a test and the
+virtual-time simulator all drive the same object. Every change of the study passes through
+:class:`~maggy_like.driver.state_machine.attempts.Attempts`, which also writes the event to the journal.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ class StateMachine:
     """Hands trials to workers until the search is over.
 
     Args:
-        study: The ledger, new or replayed.
-        objective: Name of the optimised metric, or None to take the one that is reported.
-        guessed: Whether nobody has given the directions of the objectives.
-        n_configs: How many configurations there are, where the search ends once each was tried.
-        workers: Size of the gang, or how far it may grow.
-        width: How many workers run a trial of the search together.
-        training: What the gang shall train together once the search is over.
-        keep: How many saved states of an attempt to keep, beside that of its best value.
-        max_attempts: How many attempts of a trial may fail or be lost before it fails for good.
-        alike: How many trials that fail alike end the search if none has succeeded; 0 for never. For a gang that grows,
-            a function of how many can run at a time.
+        study: State of the study, new or replayed.
+        objective: Name of the optimised metric, or None for the one that is reported.
+        guessed: Whether the directions of the objectives were not given.
+        n_configs: Number of configurations, if the search ends once each was tried.
+        workers: Number of workers, or the limit of its growth.
+        width: Number of workers per trial of the search.
+        training: Training of all workers together once the search is over.
+        keep: Number of saved states of an attempt to keep, in addition to that of its best value.
+        max_attempts: Number of attempts of a trial that may fail or be lost before it fails for good.
+        alike: Number of trials with identical failures that ends the search if none has succeeded; 0 for never. If the
+            number of workers changes, a function of the number of trials that can run at a time.
         expected: Names of exceptions that do not count for that.
         trial_timeout: Seconds that one attempt may take.
-        target: Value of the objective with which the search is over.
+        target: Value of the objective at which the search is over.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
         store_patience: Seconds that a trial may wait for the store.
 
     Attributes:
-        study: The ledger.
+        study: State of the study.
     """
 
     def __init__(
@@ -118,22 +118,22 @@ class StateMachine:
 
     @property
     def ending(self) -> Ending | None:
-        """Why the run ended: ``completed`` or the reason it was stopped for; None before."""
+        """Why the run ended: ``completed`` or the reason of its stop; None before."""
         return self._course.ending
 
     @property
     def error(self) -> Exception | None:
-        """What ``lagom`` must raise, if anything."""
+        """Exception that ``lagom`` must raise, if any."""
         return self._course.error
 
     @property
     def stopped_by(self) -> str:
-        """Who stopped it from outside; empty where nobody did."""
+        """Who stopped it from outside; empty if nobody did."""
         return self._course.stopped_by
 
     @property
     def stale(self) -> int:
-        """Messages of lost incarnations or past attempts that were ignored."""
+        """Number of ignored messages of lost incarnations or past attempts."""
         return self._course.stale
 
     @property
@@ -164,13 +164,13 @@ class StateMachine:
         return rank == (worker.group.rank(known) if len(worker.group.members) > 1 else None)
 
     def replay(self, events: Iterable[Event], written: float = 0.0) -> None:
-        """Take in a journal's events, and when it was written to last; call before :meth:`start`."""
+        """Replay a journal's events, with the time of its last write; call before :meth:`start`."""
         self._attempts.known_until = max(self._attempts.known_until, written)
         for event in events:
             self._attempts.replay(event)
 
     def start(self, now: float) -> list[Command]:
-        """Begin, or go on where the replayed journal ends."""
+        """Begin, or continue at the end of the replayed journal."""
         self._course.now = now
         commands: Commands = []
         again = [
@@ -180,7 +180,7 @@ class StateMachine:
         ]
         if again:
             which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
-            commands.append(Show(f"trials that had failed alike are tried again: {which}"))
+            commands.append(Show(f"trials that had failed identically are retried: {which}"))
         for trial in self.study.trials:
             if trial.objective is not None and self._course.objective is None:
                 self._course.objective = trial.objective
@@ -197,7 +197,7 @@ class StateMachine:
         return commands
 
     def handle(self, event: Input, now: float) -> list[Command]:
-        """Take in one event.
+        """Process one event and return the commands that follow from it.
 
         Args:
             event: What happened.
@@ -269,7 +269,7 @@ class StateMachine:
         return []
 
     def _group_of(self, worker: Worker, trial: int, attempt: int) -> WorkerGroup | None:
-        """The group with which ``worker`` runs a trial, if ``(trial, attempt)`` names that."""
+        """Return the group with which ``worker`` runs a trial, if it is ``(trial, attempt)``."""
         group = worker.group
         if group is not None and group.trial == trial and group.attempt == attempt:
             return group
@@ -277,7 +277,7 @@ class StateMachine:
         return None
 
     def _leave(self, worker: Worker, reason: str) -> Commands:
-        """Give a worker no more work, and end its attempt before its machine is taken away."""
+        """Give a worker no more work, and end its attempt before its machine is removed."""
         self._decommissioning.announce(worker, reason, self._course.now)
         if worker.group is not None or self._course.ending is not None:
             return []
@@ -285,12 +285,12 @@ class StateMachine:
         return [Show(line), *self._course.shut_down(worker)]
 
     def _follow_workers(self) -> None:
-        """Tell the rules that depend on the number of workers."""
+        """Adapt the rules that depend on the number of workers."""
         if self._growth is not None:
             self._growth.follow(sum(1 for _ in self._pool))
 
     def _gone(self, worker: Worker) -> Commands:
-        """A worker said goodbye."""
+        """Process the goodbye of a worker."""
         if self._course.ending is not None:
             return self._drop(worker, WorkerState.GONE, Failure(FailureKind.DRIVER_LOST, "the search was stopped"))
         if worker.leaving:
@@ -298,7 +298,7 @@ class StateMachine:
         return self._lost(worker, "it left before the search was over")
 
     def _reported_lost(self, event: WorkerLost) -> Commands:
-        """The engine says that a worker is gone."""
+        """Process the engine's report that a worker is gone."""
         worker = self._pool.find(event.worker)
         if worker is None:
             return []
@@ -342,7 +342,7 @@ class StateMachine:
         for worker in self._pool.silent(self._course.now, self._heartbeat_timeout):
             # Where machines come and go, nobody can tell a silent worker from one whose machine is gone.
             kind = FailureKind.WORKER_LOST if self._growth is None else FailureKind.NODE_LOST
-            reason = f"not heard of for {self._heartbeat_timeout:g} s"
+            reason = f"no message for {self._heartbeat_timeout:g} s"
             commands += self._lost(worker, reason, FailureKind.NODE_LEFT if worker.leaving else kind)
         commands += self._decommissioning.tick(self._course.now)
         if self._growth is not None:

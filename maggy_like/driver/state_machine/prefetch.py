@@ -1,4 +1,4 @@
-"""How many proposals of an adaptive optimizer are kept ready, so that no worker waits for one."""
+"""The number of proposals of an adaptive optimizer that are kept ready, so that no worker waits for one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from collections import deque
 
 _ASKS = 8
-"""The slowest of so many asks is taken as the time of an ask: one in a few fits a model anew."""
+"""Number of asks of which the slowest counts as the time of an ask, because only some of them fit a model."""
 
 
 class Prefetch:
-    """Finds the least number that serves: a proposal that was made earlier knows fewer results.
+    """Finds the smallest sufficient number, because a proposal that was made earlier knows fewer results.
 
-    Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue
-    with one server, whose orders in store follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The
-    longest that this queue has been of late is the number of proposals that had to be ready.
+    Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue with one
+    server, whose open orders follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The longest recent queue is
+    the number of proposals that had to be ready.
 
     Args:
-        workers: Size of the gang, and the most that is ever of use.
+        workers: Number of workers, which is the maximum that is ever useful.
 
     Example:
         >>> prefetch = Prefetch(workers=4)
@@ -37,19 +37,19 @@ class Prefetch:
         self._last = -math.inf
 
     def resize(self, workers: int) -> None:
-        """Take in that the gang has another size."""
+        """Set the number of workers."""
         self._workers = workers
 
     def asked(self, seconds: float) -> None:
-        """Take in how long an ask took."""
+        """Record the duration of an ask."""
         self._asks.append(seconds)
 
     def taken(self, wanted: float) -> None:
-        """Take in that a trial took a proposal.
+        """Record that a trial took a proposal.
 
         Args:
-            wanted: When its worker became free, in seconds. Not when the trial began: where workers wait
-                for the optimizer, trials begin no faster than it answers, and the wait would not be seen.
+            wanted: Time at which its worker became free, in seconds. The start of the trial would hide the wait: when
+                workers wait for the optimizer, trials start no faster than it answers.
         """
         ask = max(self._asks, default=0.0)
         served = max(0.0, wanted - self._last) / ask if ask else math.inf
@@ -60,7 +60,7 @@ class Prefetch:
 
     @property
     def depth(self) -> int:
-        """How many proposals should be ready; 1 where asks take no time."""
+        """Number of proposals that should be ready; 1 if asks take no time."""
         if not any(self._asks):
             return 1
         # All workers will want their first trial at about the same time, and no result comes before that.

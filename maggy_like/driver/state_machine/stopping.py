@@ -1,4 +1,4 @@
-"""Why an attempt is to end before it has used up its budget."""
+"""Reasons to end an attempt before it has used up its budget."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import enum
 
 
 class Stopping(enum.IntEnum):
-    """What the driver has decided of a running attempt; a decision may only be followed by a later one of this list.
+    """The driver's decision about a running attempt; only a later one of this list may replace it.
 
     Every reason to end an attempt early passes through :meth:`WorkerGroup.stop
-    <maggy_like.driver.state_machine.workers.WorkerGroup.stop>`, and how the attempt is recorded follows from it alone.
+    <maggy_like.driver.state_machine.workers.WorkerGroup.stop>`, and determines how the attempt is recorded.
     """
 
     NO = 0
-    """It runs on."""
+    """It continues."""
     CUT = 1
-    """The search is over: the attempt ends, and its trial goes on if the run is resumed."""
+    """The search is over: the attempt ends, and its trial continues if the run is resumed."""
     FAULT = 2
     """It has run for too long, or its machine leaves: it ends with that failure."""
     RULE = 3

@@ -1,34 +1,34 @@
-"""Messages about a worker that does not see the run's store."""
+"""Messages about a worker without access to the run's store."""
 
 from __future__ import annotations
 
 from maggy_like.driver.state_machine.workers import Worker
 
-REMEDY = "pass directory=URL or store=URL of a place that all hosts share"
-REMEDY_REFUSAL = "see to the package, the credentials and the way to it on that host, or pass another directory=URL"
+REMEDY = "use directory=URL or store=URL of a location that all hosts share"
+REMEDY_REFUSAL = "check the package, the credentials and the network on that host, or use another directory=URL"
 
 
 def store_needed(worker: Worker, unseen: str) -> str:
-    """The error where a trial that is promoted must be able to go on there.
+    """Return the error if a promoted trial must be able to continue on the worker.
 
     Args:
-        worker: It does not see the store.
-        unseen: Why, where something refuses.
+        worker: Worker without access to the store.
+        unseen: Reason, if something refuses.
     """
     return (
-        f"{_unseen(worker, unseen)} a promoted trial could not go on there from its checkpoint; {_mend(unseen)}, or "
+        f"{_unseen(worker, unseen)} a promoted trial could not continue there from its checkpoint; {_mend(unseen)}, or "
         "use optimizer=ASHA(mode='stopping')"
     )
 
 
 def store_wanted(worker: Worker, unseen: str) -> str:
-    """The line where a trial can do without, unless it is cut off."""
-    return f"{_unseen(worker, unseen)} what is cut off could not go on there; {_mend(unseen)}"
+    """Return the line if a trial does not need the store, unless it is interrupted."""
+    return f"{_unseen(worker, unseen)} an interrupted trial could not continue there; {_mend(unseen)}"
 
 
 def _unseen(worker: Worker, unseen: str) -> str:
     why = f" ({unseen})" if unseen else ""
-    return f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run{why}, so"
+    return f"worker {worker.id.index} on host {worker.host!r} cannot access the store of this run{why}, so"
 
 
 def _mend(unseen: str) -> str:

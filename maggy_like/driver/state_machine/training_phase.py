@@ -1,4 +1,4 @@
-"""What follows the search: the whole gang trains one configuration, together, if that is planned."""
+"""The training after the search: all workers train one configuration together, if that is planned."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from optimizers.core.trial import TrialState
 from optimizers.space.config import Config
 
 PATIENCE = 30.0
-"""Seconds that a training waits for the lost part of its gang before it goes on with the rest."""
+"""Seconds that a training waits for lost workers before it continues with the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What to train in the end.
+    """The training at the end.
 
     Attributes:
-        steps: How long.
-        config: With which configuration; None for the best of the search.
-        workers: How many workers shall train together.
-        least: How many will do, if the others are lost and do not come back.
+        steps: Number of steps.
+        config: Configuration; None for the best of the search.
+        workers: Number of workers that should train together.
+        least: Sufficient number, if the others are lost and do not return.
     """
 
     steps: int
@@ -37,11 +37,11 @@ class TrainingPhase:
     """Decides when the training begins, and who takes part.
 
     Args:
-        study: The ledger.
-        plan: What to train; None ends the run with the search.
+        study: State of the study.
+        plan: Training; None ends the run with the search.
 
     Attributes:
-        search_ended: Why the search is over while the training is to come, or runs; None before.
+        search_ended: Why the search is over, before and during the training; None before.
     """
 
     def __init__(self, study: Study, plan: TrainingPlan | None) -> None:
@@ -57,12 +57,12 @@ class TrainingPhase:
         return self._plan is not None
 
     def take_up(self) -> None:
-        """Go on with the training that a replayed journal had begun."""
+        """Continue the training that a replayed journal had started."""
         if self._plan is not None and any(trial.training and not trial.is_over for trial in self._study.trials):
             self.search_ended, self._has_begun = Ending.COMPLETED, True
 
     def follows(self, reason: Ending) -> bool:
-        """Whether a training is to come after a search that ends for ``reason``; then the search is over."""
+        """Whether a training follows a search that ends for ``reason``; if so, the search is over."""
         last = self._study.trials[-1] if self._study.trials else None
         if self._plan is None or not reason.is_planned or self._config is None:
             return False
@@ -72,9 +72,9 @@ class TrainingPhase:
         return True
 
     def begin(self) -> TrialCreated | None:
-        """The event that makes the training a trial, once; ``None`` then, and where no trial has a value after all.
+        """Return once the event that makes the training a trial; ``None`` after that, and if no trial has a value.
 
-        To be called when no trial of the search runs any more: the last to end may turn out to be the best.
+        Call it when no trial of the search runs any more, because the last to end may be the best.
         """
         plan, config = self._plan, self._config
         if self._has_begun or plan is None or config is None:
@@ -83,13 +83,13 @@ class TrainingPhase:
         return TrialCreated(len(self._study.trials), dict(config), parent=self._failed(config), training=plan.steps)
 
     def _failed(self, config: Config) -> int | None:
-        """The training of an earlier driver that failed just before, from whose state this one goes on."""
+        """Return the training of an earlier driver that failed just before, from whose state this one continues."""
         last = self._study.trials[-1] if self._study.trials else None
         is_same = last is not None and last.training and last.config == config
         return last.id if last is not None and is_same and last.state is TrialState.FAILED else None
 
     def members(self, workers: Collection[Worker], now: float) -> int:
-        """How many of the workers shall train together now; 0 while others are waited for."""
+        """Return how many of the workers should train together now; 0 while others are waited for."""
         assert self._plan is not None
         idle = sum(worker.state is WorkerState.IDLE for worker in workers)
         if idle >= self._plan.workers:
@@ -102,7 +102,7 @@ class TrainingPhase:
         return 0 if patient or idle < self._plan.least else idle
 
     def started(self) -> None:
-        """The training runs: for a worker that is lost from now on, the wait begins anew."""
+        """Record that the training runs; the wait for a worker that is lost from now on starts again."""
         self._short_since = None
 
     @property

@@ -1,4 +1,4 @@
-"""What the driver does with a worker's message about the attempt that it runs."""
+"""Processes the messages of workers about their attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optimizers.core.events import CheckpointSaved
 
 
 class TrialMessages:
-    """Takes in measurements, saved states and ends of the attempts that run."""
+    """Processes measurements, saved states and ends of running attempts."""
 
     def __init__(self, course: Course, dispatcher: Dispatcher, decommissioning: Decommissioning) -> None:
         self._course = course

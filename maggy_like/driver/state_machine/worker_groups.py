@@ -1,4 +1,4 @@
-"""The workers that run one attempt together: one as a rule, several where the trial is data-parallel."""
+"""The workers that run one attempt: usually one, several in a multi-worker trial."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from optimizers.core.trial import Failure
 
 
 def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
-    """The ``width`` of the idle workers that lie on as few hosts as can be, those of a host side by side.
+    """Choose ``width`` idle workers on as few hosts as possible, those of one host next to each other.
 
     Args:
-        idle: In order of preference; ``width`` of them at least.
+        idle: Idle workers in order of preference, at least ``width``.
     """
     hosts: dict[str, list[Worker]] = {}
     for worker in idle:
@@ -41,7 +41,7 @@ def choose(idle: Iterable[Worker], width: int) -> list[Worker]:
 
 
 def rank_infos(members: Sequence[Worker]) -> list[RankInfo]:
-    """What each member is told of its rank, by rank."""
+    """Return the information of each member about its rank, by rank."""
     hosts: dict[str, list[Worker]] = {}
     for member in members:
         hosts.setdefault(member.host, []).append(member)
@@ -61,17 +61,17 @@ def rank_infos(members: Sequence[Worker]) -> list[RankInfo]:
 
 
 def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
-    """The GPUs of a host's ranks: the first of each, in their order, then the others."""
+    """Return the GPUs of a host's ranks: the first of each, in their order, then the others."""
     first = [rank.accelerators[0] for rank in ranks if rank.accelerators]
     others = [address for rank in ranks for address in rank.accelerators[1:]]
     return tuple(dict.fromkeys([*first, *others]))
 
 
 class WorkerGroups:
-    """The attempts that run, and the messages by which the ranks of each act together.
+    """The running attempts, and the messages that coordinate the ranks of each.
 
-    All ranks of an attempt stop in the same report: the driver halts them, each says how many reports it has made, and
-    they go on to the first report that none of them has passed. A rank that fails ends the attempt for all.
+    All ranks of an attempt stop in the same report: the driver halts them, each sends how many reports it has made,
+    and they continue to the first report that none of them has passed. A rank that fails ends the attempt for all.
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ class WorkerGroups:
         return iter(self._running.values())
 
     def start(self, order: Assign, members: Sequence[Worker], now: float, *, always_ranked: bool) -> Commands:
-        """Have the workers run an attempt together.
+        """Start an attempt on workers together.
 
         Args:
-            order: For rank 0; the others get it too, each with its rank.
-            always_ranked: Whether to tell a worker its rank even where it is alone.
+            order: Assignment of rank 0; the others receive it too, each with its rank.
+            always_ranked: Whether a worker receives its rank even if it is the only one.
         """
         group = self._running[order.trial] = WorkerGroup(order.trial, order.attempt, tuple(members), now)
         commands: Commands = []
@@ -99,15 +99,15 @@ class WorkerGroups:
         return commands
 
     def release(self, group: WorkerGroup) -> None:
-        """Let go of an attempt that is over."""
+        """Remove an attempt that is over."""
         del self._running[group.trial]
 
     def overdue(self, timeout: float, now: float) -> list[WorkerGroup]:
-        """The attempts that have run for longer than ``timeout`` seconds; waiting for the store is left out."""
+        """Return the attempts that have run for longer than ``timeout`` seconds, without waits for the store."""
         return [group for group in self if not group.waits and now - group.since - group.excused > timeout]
 
     def excuse(self, seconds: float) -> None:
-        """Do not count a time in which the driver decided nothing; what waits for the store is excused by that."""
+        """Exclude a time in which the driver decided nothing from limits, except during waits for the store."""
         for group in self if seconds else ():
             if not group.waits:
                 group.excused += seconds
@@ -119,7 +119,7 @@ class WorkerGroups:
         return _send(group.running, Decided(group.trial, group.attempt, group.stopping.asks_to_end))
 
     def stop(self, group: WorkerGroup, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> Commands:
-        """Have all ranks of an attempt end at the same next report, unless they were told so already.
+        """Let all ranks of an attempt end at the same next report, unless that was requested already.
 
         Args:
             failure: How its end is recorded, if it is a fault.
@@ -135,19 +135,19 @@ class WorkerGroups:
         return _send(group.running, Halt(group.trial, group.attempt))
 
     def opened(self, group: WorkerGroup, worker: Worker, message: Opened) -> Commands:
-        """Tell the other ranks where to meet."""
+        """Send the meeting point to the other ranks."""
         others = [member.id for member in group.members if member is not worker]
         return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
 
     def held(self, group: WorkerGroup, worker: Worker, message: Held) -> Commands:
-        """Note how many reports a halted rank has made."""
+        """Record how many reports a halted rank has made."""
         if group.held is None:
             return []
         group.held[group.rank(worker.id)] = message.reports
         return self._go_on(group)
 
     def ended(self, group: WorkerGroup, worker: Worker, end: Finished | Failure) -> Commands:
-        """Note a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
+        """Record a rank's end; the attempt is over with the last (see :attr:`WorkerGroup.has_ended`)."""
         group.ends[group.rank(worker.id)] = end
         if group.has_ended:
             return []
@@ -156,7 +156,7 @@ class WorkerGroups:
         return self._go_on(group)
 
     def _go_on(self, group: WorkerGroup) -> Commands:
-        """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
+        """Send at which report to stop, once every rank has sent how many it has made; until then they wait."""
         if (at := group.stop_at) is None:
             return []
         return _send(group.running, Stop(group.trial, group.attempt, at))

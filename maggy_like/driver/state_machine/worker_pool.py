@@ -1,4 +1,4 @@
-"""The workers of a gang, and which of them are idle."""
+"""The workers of a run, and which of them are idle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WorkerPool:
     """The newest incarnation of each worker, by its index.
 
     Attributes:
-        workers: By index.
+        workers: Workers by index.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class WorkerPool:
         return before is not None and before.id.incarnation >= newcomer.incarnation
 
     def join(self, event: WorkerJoined, now: float) -> Worker:
-        """Take in a new incarnation."""
+        """Record a new incarnation."""
         worker = self.workers[event.worker.index] = Worker(event.worker, event.host, event.accelerators, seen=now)
         return worker
 
     def set_idle(self, worker: Worker, now: float) -> None:
-        """Take in that a worker has nothing to do."""
+        """Record that a worker has nothing to do."""
         worker.release(WorkerState.IDLE)
         self._idle[worker.id.index] = now
 
@@ -52,7 +52,7 @@ class WorkerPool:
         worker.state = state
 
     def release(self, group: WorkerGroup, now: float, *, is_over: bool) -> None:
-        """Take an ended attempt off its workers.
+        """Remove an ended attempt from its workers.
 
         Args:
             is_over: Whether there is no more work.
@@ -72,11 +72,11 @@ class WorkerPool:
 
     @property
     def idle_since(self) -> float:
-        """Since when the next worker to get work has been idle."""
+        """Time since which the next worker to get work has been idle."""
         return next(iter(self._idle.values()))
 
     def members(self, width: int) -> list[Worker]:
-        """The idle workers that would run the next attempt together; none while they are too few."""
+        """Return the idle workers that would run the next attempt together; none while there are too few."""
         if not width or len(self._idle) < width:
             return []
         if width == 1:
@@ -84,19 +84,19 @@ class WorkerPool:
         return choose((self.workers[index] for index in self._idle), width)
 
     def engage(self, members: list[Worker]) -> None:
-        """Take in that some workers get work."""
+        """Record that some workers get work."""
         for worker in members:
             del self._idle[worker.id.index]
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Do not count a time in which the driver stood still as silence of the workers."""
+        """Exclude a time in which the driver stood still from the silence of the workers."""
         for worker in self if seconds else ():
             worker.seen = min(now, worker.seen + seconds)
 
     def silent(self, now: float, patience: float) -> list[Worker]:
-        """The workers that sent nothing for longer than ``patience`` seconds.
+        """Return the workers that sent nothing for longer than ``patience`` seconds.
 
-        Idle ones first: what one silent worker loses must not go to another that is silent too.
+        Idle ones come first, so that the attempt of one silent worker does not go to another.
         """
         if now - self._heard_until <= patience:  # thousands need not be looked at in each tick
             return []

@@ -1,4 +1,4 @@
-"""What the state machine knows of each worker, and of those that run an attempt together."""
+"""The state of each worker, and of the workers that run an attempt together."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Worker:
     """One incarnation of a worker.
 
     Attributes:
-        seen: When it last said anything.
-        group: With whom it runs an attempt while ``BUSY``, itself included.
-        leaving: Why it is to leave once its attempt is over, since its machine is about to be taken away; else empty.
+        seen: Time of its last message.
+        group: Group with which it runs an attempt while ``BUSY``, itself included.
+        leaving: Why it must leave after its attempt, because its machine is about to be removed; else empty.
     """
 
     id: WorkerId
@@ -71,16 +71,16 @@ class WorkerGroup:
     """One attempt's workers, in order of rank.
 
     Attributes:
-        since: When the attempt was assigned.
+        since: Time of the assignment.
         stopping: Why the attempt is to end early, if it is.
-        failure: What its end is to be called then, if that is a fault.
-        cause: Why the search is over, if that cuts it off.
-        saved: Names of the states that the attempt told of.
-        ends: How ranks ended, in the order in which that was heard.
-        waits: The members that wait for the store, and since when.
-        excused: Seconds for which any of them did, and that count against no limit.
-        held: How many reports ranks had made when they were halted; None while nobody wants them to stop.
-        leave_by: When the attempt is ended at the latest, since a member's machine is about to be taken away.
+        failure: Failure to record in that case, if it is a fault.
+        cause: Why the search is over, if that interrupts it.
+        saved: Names of the states that the attempt announced.
+        ends: Ends of ranks, in order of arrival.
+        waits: Members that wait for the store, with the start of the wait.
+        excused: Seconds for which any of them did, which count against no limit.
+        held: Number of reports of halted ranks; None while no stop is requested.
+        leave_by: Deadline of the attempt, because a member's machine is about to be removed.
     """
 
     trial: int
@@ -98,7 +98,7 @@ class WorkerGroup:
     leave_by: float | None = None
 
     def stop(self, why: Stopping, *, failure: Failure | None = None, cause: str = "") -> bool:
-        """Take in why the attempt is to end early; whether its workers must still be asked to stop."""
+        """Record why the attempt is to end early; whether its workers must still be asked to stop."""
         before = self.stopping
         if why <= before:
             return False
@@ -120,23 +120,23 @@ class WorkerGroup:
         return len(self.ends) == len(self.members)
 
     def serve(self, worker: WorkerId, now: float) -> None:
-        """A member waits for the store no longer."""
+        """Record that a member no longer waits for the store."""
         since = min(self.waits.values(), default=now)
         if self.waits.pop(worker, None) is not None and not self.waits:
             self.excused += now - since
 
     @property
     def stop_at(self) -> int | None:
-        """The report in which all must stop: the first that none of them has passed; None until all have said."""
+        """Return the report in which all must stop, the first that none has passed; None until all have answered."""
         if self.held is None or not all(rank in self.held or rank in self.ends for rank in range(len(self.members))):
             return None
         return max(self.held.values(), default=0) + 1
 
     def end(self) -> Finished | Failure:
-        """How the attempt ended: as rank 0 did, or with the earliest failure.
+        """Return how the attempt ended: as rank 0 did, or with the earliest failure.
 
-        A failed collective operation is no cause of its own while there is another: it is how the others hear
-        that a rank is gone. Nor is the loss of a worker, if a rank had failed before.
+        A failed collective operation is not a cause while there is another: the others notice by it that a rank is
+        gone. Nor is the loss of a worker, if a rank had failed before.
         """
         faults = {rank: end for rank, end in self.ends.items() if is_fault(end)}
         if not faults:
@@ -145,14 +145,14 @@ class WorkerGroup:
         return faults[rank] if len(self.members) == 1 else _of_rank(rank, faults[rank], self._elsewhere(rank, faults))
 
     def _elsewhere(self, rank: int, faults: dict[int, Finished | Failure]) -> str:
-        """Where the others were, if a rank failed since they were not where it was."""
+        """Return where the others were, if a rank failed because they were not where it was."""
         others = ((other, end) for other, end in faults.items() if other != rank and isinstance(end, Finished))
         places = [f"rank {other} was at {end.place}" for other, end in sorted(others) if end.place]
         return f" ({', '.join(places)})" if places and UNEVEN in faults[rank].message else ""
 
 
 def is_fault(end: Finished | Failure) -> bool:
-    """Whether a rank that ended so ends the attempt for all."""
+    """Whether such an end of a rank ends the attempt for all."""
     return isinstance(end, Failure) or end.outcome in ("raised", "died")
 
 

@@ -172,9 +172,7 @@ class Predictor:
         return pa.StructArray.from_arrays(structs, names=list(self.kind))
 
     def _computed(self, network: nn.Module, group: _Group, errors: dict[int, str]) -> Iterator[tuple[Rows, _Outputs]]:
-        """Yield rows and their results. If a network fails on the CPU, the rows that it fails on are found by
-        bisection.
-        """
+        """Yield rows and their results; rows on which a network fails on the CPU are found by halving."""
         rows, tensors = group
         try:
             output = network(*in_precision_of(network, tensors))

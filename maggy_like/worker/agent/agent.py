@@ -349,9 +349,7 @@ class Agent:
                 self._end_attempt(attempt, attempt.verdict(message))
 
     def _forward(self, attempt: Attempt, frame: bytes, *, urgent: bool) -> None:
-        """Pass on a message of an attempt; a worker that leaves does not wait, because interrupted attempts are
-        retried.
-        """
+        """Pass on a message of an attempt; a leaving worker does not wait, because the attempt is retried."""
         if not self.is_serving and (attempt.has_lost_messages or self._client.is_full):
             attempt.has_lost_messages = True
         else:

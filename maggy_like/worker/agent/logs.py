@@ -92,7 +92,7 @@ class LogShipper:
     def _complain(self, why: str) -> None:
         where = f"{self.folder} on {socket.gethostname()}"
         self.trouble = (
-            self.trouble or f"the trials' logs do not arrive: {why}; files that the store never accepts stay in {where}"
+            self.trouble or f"the trials' logs do not arrive: {why}; files that are not copied stay in {where}"
         )
 
     def _serve(self) -> None:

@@ -125,7 +125,7 @@ def test_the_factory_and_the_sample_use_parameters_too() -> None:
     [
         (
             lambda seed, features, width: 0,
-            r"nothing uses the parameter 'widht' \(did you mean 'width'\?\).*leave it out",
+            r"the parameter 'widht' must be used.* \(did you mean 'width'\?\).*remove it",
         ),
         (lambda seed, features, model: 0, r"'widht' \(did you mean 'width'\?\).*or of the model's factory, or leave"),
     ],
@@ -147,9 +147,7 @@ def test_a_factory_that_is_never_called_is_told() -> None:
 def test_a_value_that_no_trial_may_have_is_told_by_name(value: Any) -> None:
     kind = type(value).__name__
     for study in (columned(config={"given": value}), AblationStudy(config={"given": 0}).config(given=value)):
-        with pytest.raises(
-            ConfigError, match=rf"takes the parameter 'given', for which the study has a {kind}.*load data"
-        ):
+        with pytest.raises(ConfigError, match=rf"the parameter 'given' .* must be a bool, .* got a {kind}.*load data"):
             study.bound(lambda seed, variant, given: 0)
         study.bound(lambda seed, variant: 0)
 
@@ -160,9 +158,9 @@ def test_a_value_that_no_trial_may_have_is_told_by_name(value: Any) -> None:
 @pytest.mark.parametrize(
     ("study", "function", "message"),
     [
-        (columned(), lambda model, features, seed: 0, r"'model' of <lambda>; the study has no model; give its factory"),
-        (decayed(), lambda features, decay, seed: 0, "'features' of <lambda>; the study has no data; give it"),
-        (decayed(), lambda n_features, decay, seed: 0, "'n_features' of <lambda>; the study has no data; give it"),
+        (columned(), lambda model, features, seed: 0, r"'model' of <lambda>; the study must have a model, got none"),
+        (decayed(), lambda features, decay, seed: 0, "'features' of <lambda>; the study must have data, got none"),
+        (decayed(), lambda n_features, decay, seed: 0, "'n_features' of <lambda>; the study must have data, got none"),
         (decayed(), lambda rate, decay, seed: 0, r"'rate' of <lambda>.*AblationStudy\(config=\{'rate': ...\}\)"),
     ],
 )

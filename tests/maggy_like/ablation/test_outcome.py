@@ -81,7 +81,7 @@ def test_failed_trials_are_told(design: Design) -> None:
     assert "seeds left out, since a trial failed: A (1)" in repr(found)
 
 
-@pytest.mark.parametrize(("seeds", "note"), [(1, "one repeat says nothing"), (2, "two repeats find")])
+@pytest.mark.parametrize(("seeds", "note"), [(1, "one repeat does not measure the noise"), (2, "two repeats find")])
 def test_few_repeats_are_told(design: Design, seeds: int, note: str) -> None:
     found = Ablation(design, runs(design, seeds))
     assert note in repr(found)

@@ -60,18 +60,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"study": modelled().features("A").group("g", "B"), "design": "leave_one_group_out"},
         "no component 'B' of the group 'g'"),
     "no groups": ({"design": "leave_one_group_out"}, r"no groups.*study.group\("),
-    "no components": ({"study": AblationStudy()}, "no components; add some"),
-    "no seed": ({"train_fn": take_no_seed}, "take_no_seed takes none; add a parameter 'seed'"),
+    "no components": ({"study": AblationStudy()}, "must have components, got none"),
+    "no seed": ({"train_fn": take_no_seed}, "take_no_seed must have a parameter 'seed', got none"),
     "a parameter that nothing fills": ({"train_fn": take_unfilled}, "nothing fills the parameter 'rate' of take_unf"),
     "a positional-only parameter": ({"train_fn": take_positional}, "'variant' of take_positional is positional-only"),
     "a parameter that nothing uses": (
         {"study": AblationStudy(config={"droput": 0.5}).config(droput=0.0), "train_fn": take_dropout},
-        r"nothing uses the parameter 'droput' \(did you mean 'dropout'"),
+        r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),
     "a parameter that nothing knows": (
-        {"study": AblationStudy().config(droput=0.0)}, r"nothing says what 'droput' is.*did you mean 'dropout'"),
+        {"study": AblationStudy().config(droput=0.0)}, r"'droput' must have a value.*did you mean 'dropout'"),
     "a parameter that is mistyped": (
         {"study": AblationStudy(config={"droput": 0.5}).config(dropout=0.0), "train_fn": take_dropout},
-        r"nothing uses the parameter 'droput' \(did you mean 'dropout'"),
+        r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),
     "features by **": ({"train_fn": take_by_star}, "'A' changes; add one of the parameters variant, features, n_f"),
     "a model of no factory": (
         {"study": AblationStudy(config={"A": 1}).config(A=2), "train_fn": take_model},
@@ -82,7 +82,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a reserved parameter": (
         {"study": AblationStudy(config={"budget": 3}).config(dropout=0.0)}, "cannot set 'budget'"),
     "a reserved name that is searched": (
-        {"tune": Tuning({"seed": [1, 2]})}, "search space sets 'seed', which the runtime fills"),
+        {"tune": Tuning({"seed": [1, 2]})}, "search space must not have 'seed', which the runtime fills"),
     "both searched and studied": (
         {"tune": Tuning({"dropout": Float(0, 1)}), "study": AblationStudy().config(dropout=0.0)},
         r"sets \['dropout'\], which are searched"),

@@ -53,7 +53,7 @@ def test_trials_that_fail_alike_end_the_search_whatever_their_messages_say() -> 
     assert len(hand.study.trials) == 3
     error = hand.machine.error
     assert isinstance(error, TrialsFailedError)
-    assert "3 trials failed alike and none has succeeded" in str(error)
+    assert "3 trials failed identically and none has succeeded" in str(error)
     assert "KeyError: /tmp/a1b2/17" in str(error)
     assert "Traceback of /tmp/a1b2/17" in str(error)
     assert "FailurePolicy(alike=0), or expected=(KeyError,)" in str(error)
@@ -155,7 +155,7 @@ def test_a_resume_tries_those_again_for_which_the_search_had_ended(optimizer: st
         fail(hand, raised())
     assert hand.states() == ["failed"] * 3
     again = resumed(hand, RESUMED[optimizer](), points=points)
-    assert again.shown[0] == "trials that had failed alike are tried again: 0, 1, 2"
+    assert again.shown[0] == "trials that had failed identically are retried: 0, 1, 2"
     worker = WorkerId(0, 0)
     tried = []
     while again.machine.ending is None:
@@ -197,7 +197,7 @@ def test_other_failures_stay(ends: list[dict[str, Any]], options: dict[str, Any]
     fail(hand, *ends)
     again = resumed(hand, **options)
     assert again.states().count("failed") == sum("value" not in end for end in ends)
-    assert not any("tried again" in line for line in again.shown)
+    assert not any("retried" in line for line in again.shown)
 
 
 def go_on(hand: Hand, then: dict[str, Any]) -> None:
@@ -211,7 +211,9 @@ def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> Non
     hand = search(ASHA(sampler="random"), n_trials=40)
     go_on(hand, raised(message="no key 'model' in the state"))
     assert hand.machine.ending == "error"
-    assert "3 trials failed alike when they went on from a pause and none has succeeded" in str(hand.machine.error)
+    assert "3 trials failed identically when they continued after a pause and none has succeeded" in str(
+        hand.machine.error
+    )
     assert hand.states().count("failed") == 3
     again = Hand(ASHA(sampler="random"), n_trials=40, alike=3, max_attempts=1)
     again.machine.replay(hand.events)

@@ -34,7 +34,7 @@ def test_arguments_are_checked(network: nn.Module) -> None:
     assert "layer" in featurizer.explainParams()
     for match, options in {
         "no module '7'": {"layer": "7"},
-        "layer is missing": {},
+        "layer must be the name of a module": {},
         "outputType must be": {"layer": "1", "outputType": "list"},
         "batchSize": {"layer": "1", "batchSize": "many"},
     }.items():

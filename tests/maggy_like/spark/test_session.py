@@ -167,6 +167,9 @@ def test_a_master_that_is_not_there_is_an_error_in_a_sentence(run_script: RunScr
     done = run_script(UNREACHABLE)
     silent, wrong, bogus, session = done.stdout.splitlines()
     assert re.fullmatch(r"the Spark Connect server at 127.0.0.1:\d+ does not answer: connection refused; .*", silent)
-    assert wrong.startswith("Spark gives no session for master='sc://': [INVALID_CONNECT_URL]")
-    assert re.match(r"Spark gives no session for master='bogus': .* exited .*; Spark knows local\[2\], spark://", bogus)
+    assert wrong.startswith("Spark cannot create a session for master='sc://': [INVALID_CONNECT_URL]")
+    assert re.match(
+        r"Spark cannot create a session for master='bogus': .* exited .*; use a master such as local\[2\], spark://",
+        bogus,
+    )
     assert session == "None"

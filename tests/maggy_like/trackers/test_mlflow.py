@@ -246,12 +246,12 @@ def test_servers_that_are_absent_ill_or_slow_cost_a_search_no_trial_and_no_more_
 @pytest.mark.parametrize(
     ("tracker", "message"),
     [
-        (MLflow(tracking_uri="databricks"), "an experiment is a path in the workspace, not None"),
-        (MLflow("digits", "databricks://team"), "an experiment is a path in the workspace, not 'digits'"),
+        (MLflow(tracking_uri="databricks"), "experiment must be a path in the workspace, got None"),
+        (MLflow("digits", "databricks://team"), "experiment must be a path in the workspace, got 'digits'"),
         (MLflow(experiment=""), r"MLflow\(experiment=''\) is no text"),
         (MLflow(patience=-1.0), r"MLflow\(patience=-1.0\) is no number of seconds; pass one from 0 on"),
         (TensorBoard(patience="5"), r"TensorBoard\(patience='5'\) is no number of seconds"),  # type: ignore[arg-type]
-        (TensorBoard(logdir=3), r"TensorBoard\(logdir=3\) is no path; leave it out"),  # type: ignore[arg-type]
+        (TensorBoard(logdir=3), r"TensorBoard\(logdir=...\) must be a path, got 3; omit it"),  # type: ignore[arg-type]
         (MLflow, r"callbacks has the class MLflow; use MLflow\(\)"),
         ("mlfow", r"no tracker named 'mlfow'; use 'mlflow' or 'tensorboard' \(did you mean 'mlflow'\?\)"),
     ],

@@ -47,7 +47,7 @@ def test_a_module_that_lies_beside_the_driver_s_script(path: None) -> None:
 
 def test_on_this_machine_the_interpreter_is_named_and_no_more() -> None:
     said = advice_on(missing_module("nowhere"), None)
-    assert said == f"; {sys.executable} has no such module: install the package that brings it"
+    assert said == f"; {sys.executable} has no such module; install its package"
     assert advice_on(ImportError("cannot import name 'x'"), None) == ""
 
 

@@ -46,7 +46,7 @@ def test_an_exception_costs_two_attempts_and_the_search_goes_on() -> None:
     (again,) = hand.finish(worker, **RAISED)
     assert isinstance(again, Assign)
     assert (again.trial, again.attempt) == (0, 2)
-    assert hand.shown == ["attempt 1 lost: ValueError: x; it will run again"]
+    assert hand.shown == ["attempt 1 lost: ValueError: x; the trial will be retried"]
     (following,) = hand.finish(worker, **RAISED)
     assert isinstance(following, Assign)
     assert hand.states() == ["failed", "running"]

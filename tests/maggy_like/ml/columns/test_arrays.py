@@ -86,18 +86,18 @@ def test_a_list_is_given_the_shape_asked_for() -> None:
     array = pa.array([[1, 2, 3, 4], [5, 6, 7, 8]])
     assert to_tensor(array, Column("x", (2, 2), "int64")).tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
     assert to_tensor(array, Column("x", (-1, 2), "int64")).shape == (2, 2, 2)
-    with pytest.raises(DataError, match=r"column 'x' has rows of shape \(4,\), and \(3,\) was asked for"):
+    with pytest.raises(DataError, match=r"column 'x' must have rows of shape \(3,\), got \(4,\)"):
         to_tensor(array, Column("x", (3,), "int64"))
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0, None], "column 'x' has 1 nulls, the first in row 1 .*na.drop"),
-        ([[1.0], None], "column 'x' has 1 nulls, the first in row 1"),
-        ([[1.0, 2.0], [3.0, None]], "column 'x' has 1 nulls, the first in row 1"),
-        ([[1.0, 2.0], [3.0]], "column 'x' has rows of different lengths: 2 in row 0 and 1 in row 1"),
-        ([[[1.0], [2.0]], [[1.0, 2.0], [3.0]]], "column 'x' has rows of different lengths"),
+        ([1.0, None], "column 'x' must not have nulls, got 1 .* row 1; .*na.drop"),
+        ([[1.0], None], "column 'x' must not have nulls, got 1 .* row 1"),
+        ([[1.0, 2.0], [3.0, None]], "column 'x' must not have nulls, got 1 .* row 1"),
+        ([[1.0, 2.0], [3.0]], "column 'x' must have rows of one length, got 2 in row 0 and 1 in row 1"),
+        ([[[1.0], [2.0]], [[1.0, 2.0], [3.0]]], "column 'x' must have rows of one length"),
     ],
 )
 def test_what_is_no_tensor_is_told_with_column_and_row(values: list[Any], message: str) -> None:

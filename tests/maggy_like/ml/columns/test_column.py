@@ -44,7 +44,7 @@ def test_a_type_says_shape_and_dtype(kind: pa.DataType, shape: tuple[int, ...] |
     ],
 )
 def test_a_type_without_tensors_is_named_with_a_remedy(kind: pa.DataType, remedy: str) -> None:
-    with pytest.raises(DataError, match=rf"column 'x' has the type .* no tensors; .*{remedy}"):
+    with pytest.raises(DataError, match=rf"column 'x' must have a type that tensors can have, got .*; .*{remedy}"):
         columns_of_arrow(pa.schema({"x": kind}))
 
 

@@ -71,7 +71,7 @@ def test_several_outputs_are_computed_together() -> None:
     assert last == {"class": {"label": 0, "error": None}, "price": {"label": 0, "error": None}}
     assert {name: it["error"] for name, it in null.items()} == dict.fromkeys(kinds, "column 'x' is null")
     assert infinite["class"] == {"label": None, "error": "the network gave a number that is not finite"}
-    with pytest.raises(DataError, match="gave 2 outputs, and the kinds are of 3: class, price, size"):
+    with pytest.raises(DataError, match=r"must give 3 outputs, one for each kind \(class, price, size\), got 2"):
         results(Twice(), (X,), rows, kind=kinds | {"size": "values"})
 
 
@@ -168,7 +168,7 @@ def test_several_inputs_and_outputs() -> None:
     inputs = (X, Column("n", (), "int64"))
     rows = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), pa.array([10, None, 30])
     assert vectors(Both(), inputs, *rows) == [[11, 12, 10], None, [35, 36, 30]]
-    with pytest.raises(DataError, match="gave 2 outputs where one of kind 'values'"):
+    with pytest.raises(DataError, match="must give one output of kind 'values', got 2"):
         results(Both(), inputs, *rows, kind="values")
 
 
