@@ -145,7 +145,7 @@ class AblationStudy(Declaration):
         Args:
             name: Name of the component.
             change: Function from a variant to the variant without the component, made by :meth:`Variant.changed`. It
-                must depend only on its argument. What it passes to ``changed`` is sent to the workers.
+                must depend only on its argument. The arguments of ``changed`` are sent to the workers.
 
         Example:
             >>> study.custom("weight decay", lambda variant: variant.changed(config={"decay": 0.0}))

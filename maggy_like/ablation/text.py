@@ -213,7 +213,7 @@ def markdown(ablation: Comparisons) -> str:
     columns, hidden = _fitting(ablation)
     heads, rows = _transposed(columns)
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
-    escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # names alone may have marks in them
+    escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # only names may have marks in them
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *escaped)]
     return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*ablation.notes, *hidden))]) + "\n"
 
@@ -425,7 +425,7 @@ def plot(ablation: Comparisons, path: str | Path) -> None:
                 annotation_clip=False,
                 fontsize=9,
             )
-    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar is no formula
+    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar does not begin a formula
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-reach * 1.04, reach * 1.04)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)

@@ -65,7 +65,7 @@ class DataParallel(DistributedDataParallel):
         self._weight = 1.0
         self._called = False
         self._waits = False  # a forward in training for its backward
-        self._watched = False  # whether the backward that goes on now has been noticed
+        self._watched = False  # whether the present backward has been noticed
         self._syncs = False  # whether DDP averages what follows the last forward: each parameter's gradient once
         self._averaged: set[int] = set()  # the parameters whose gradients have come since
         self._buffers_due = False

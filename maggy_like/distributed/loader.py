@@ -131,7 +131,7 @@ class GlobalLoader(DataLoader[Any]):
         self._device = device
         self._rank = rank
         self._epoch = 0
-        # Workers of other ranks must not augment as rank 0's do, nor draw from the streams of their own ranks.
+        # Workers of other ranks must not augment as rank 0's do, nor draw from the random streams of their ranks.
         generator = loader.generator if rank == 0 else torch.Generator()
         self._shares = _Shares(loader.batch_sampler, rank, ranks)
         super().__init__(

@@ -267,12 +267,12 @@ def _watch(optimizer: Optimizer) -> None:
             for wrapper in wrappers:
                 wrapper.check_finished()
             return
-        strangers = [p for p in not_averaged(trained) if not is_sharded([p])]
-        if strangers:
-            shapes = ", ".join(str(tuple(p.shape)) for p in strangers[:3])
+        others = [p for p in not_averaged(trained) if not is_sharded([p])]
+        if others:
+            shapes = ", ".join(str(tuple(p.shape)) for p in others[:3])
             raise PrepareError(
-                f"{type(optimizer).__name__} must train parameters of prepared models, got {len(strangers)} others "
-                f"(shapes: {shapes}{', ...' * (len(strangers) > 3)}); prepare their model too, put single parameters "
+                f"{type(optimizer).__name__} must train parameters of prepared models, got {len(others)} others "
+                f"(shapes: {shapes}{', ...' * (len(others) > 3)}); prepare their model too, put single parameters "
                 "into a module, or leave the optimizer out of prepare()"
             )
         checked, wrappers = [id(p) for p in trained], wrappers_of(trained)

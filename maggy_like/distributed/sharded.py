@@ -100,7 +100,7 @@ def save(url: str, state: dict[str, Any]) -> Saving:
     """Begin to save a state. Every rank calls it with its shards, and may continue to train when it returns.
 
     Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. It first waits for an
-    earlier save. What the ranks have in common (plain tensors, step numbers) is written once, by one of them.
+    earlier save. Parts that all ranks have (plain tensors, step numbers) are written once, by one of them.
 
     Args:
         url: Folder on any fsspec file system, only for this state.
@@ -124,7 +124,7 @@ def save(url: str, state: dict[str, Any]) -> Saving:
     try:
         is_whole = fs.exists(_metadata(path))
         if is_local(fs):
-            os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
+            os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, only for the user
     except Exception as error:
         raise _failure(error)(f"the state could not be saved to {url}: {_reason(error)}") from error
     if is_whole:
@@ -176,7 +176,7 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
         raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
     flat = _flatten(into)
     _compare(url, set(metadata.state_dict_metadata), set(flat))
-    alone = not dist.is_initialized()
+    is_single = not dist.is_initialized()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
@@ -184,8 +184,8 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
                 flat,
                 storage_reader=reader,
                 planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-                process_group=None if alone else _group(),
-                no_dist=alone,
+                process_group=None if is_single else _group(),
+                no_dist=is_single,
             )
     except (Exception, CheckpointException) as error:  # the latter is no Exception
         raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error

@@ -1,4 +1,4 @@
-"""Where the driver listens, and at which address workers reach it, which differ behind NAT."""
+"""The addresses at which the driver listens and at which workers reach it, which differ behind NAT."""
 
 from __future__ import annotations
 

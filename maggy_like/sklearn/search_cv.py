@@ -45,7 +45,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
     estimator.
 
     Args:
-        estimator: Estimator to tune. The parameters of a ``Pipeline`` are named as ``clf__C``.
+        estimator: Estimator to tune. Parameters of a ``Pipeline`` have names such as ``clf__C``.
         search_space: Domains by parameter, as :func:`maggy_like.lagom` or ``RandomizedSearchCV`` takes them. A value
             may also be an array, ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``, or a list of objects:
             ``{"scaler": [StandardScaler(), "passthrough"]}``.
@@ -129,7 +129,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         Raises:
             UserError: An argument is wrong, all configurations failed, or none ran all folds.
             RuntimeError: A configuration failed, with ``error_score="raise"``.
-            KeyboardInterrupt: The user pressed Ctrl-C. What was found until then is kept.
+            KeyboardInterrupt: The user pressed Ctrl-C. The results until then are kept.
         """
         space, self._objects = self._check_arguments()
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)

@@ -49,7 +49,7 @@ def server_endpoint(session: SparkSession) -> tuple[str, int]:
     """
     builder = session.client._builder
     try:
-        # A builder of one's own need not have an endpoint. Hosts that are IPv6 addresses stand in brackets.
+        # A custom builder need not have an endpoint. Hosts that are IPv6 addresses stand in brackets.
         parts = urlsplit(f"//{getattr(builder, 'endpoint', None) or builder.host}")
         host, port = parts.hostname, parts.port
     except Exception:  # pyspark's own base class fails with an AttributeError where it means to say that
@@ -279,7 +279,7 @@ def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRang
     master = str(session.conf.get("spark.master", "")) if is_classic(session) else ""
     if host and is_local_master(master) and not resolves(host):
         raise EngineError(
-            f"host must resolve on this machine, where the workers of the master {master!r} run, got {host!r}; omit "
+            f"host must resolve on this machine, which runs the workers of the master {master!r}, got {host!r}; omit "
             "it, or use an address of this machine"
         )
     if not bind and host and listens_here(host):

@@ -99,7 +99,7 @@ def _shim_home() -> Path:
     shim = home / "bin" / "java"
     if not shim.exists():
         shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Renamed into place, so that a process beside this one never runs half a file.
+        # Renamed into place, so that a concurrent process never runs half a file.
         draft = shim.with_name(f"java.{os.getpid()}")
         draft.write_text(script)
         draft.chmod(0o700)

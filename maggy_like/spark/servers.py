@@ -221,7 +221,7 @@ class StandaloneCluster(Daemons):
     ) -> None:
         for name, value, least in (("workers", workers, 1), ("cores", cores, 1), ("gpus", gpus, 0)):
             if value < least:
-                raise UserError(f"got {name}={value}; use {least} or more")
+                raise UserError(f"{name} must be at least {least}, got {value}")
         self.conf = {
             "spark.executor.cores": str(cores),
             "spark.executor.memory": memory,

@@ -142,7 +142,7 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
         return builder.remote(remote).config(map=GANG_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
     if master := master or conf.get("spark.master") or os.environ.get("SPARK_MASTER"):
         conf["spark.master"] = master
-    # The JVM starts here, with the settings that it reads at its start alone (spark.driver.memory). The SparkConf
+    # The JVM starts here, with the settings that it reads only at its start (spark.driver.memory). The SparkConf
     # below then knows what spark-submit and spark-defaults.conf say, too: the master, and what is set.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
     configured = SparkConf()

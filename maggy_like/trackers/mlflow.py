@@ -218,7 +218,7 @@ class _Session(Session):
     def close(self, end: TrackedEnd, now: float) -> None:
         with _answering():
             for nested in self._trials.values():
-                if not nested.is_over:  # it waits for a promotion, or was cut off: nothing will run it any more
+                if not nested.is_over:  # it waits for a promotion, or was interrupted: nothing will run it again
                     self._log_value(nested, now)
                     self._client.set_terminated(nested.id, "KILLED", int(now * 1000))
                     nested.is_over = True
@@ -335,7 +335,7 @@ class _Session(Session):
             }
             columns = {name: ([step], [value]) for name, value in others.items()}
             self._log_columns(nested, columns, now)
-        if nested.is_final and event.state == nested.state:  # told again, to a run that goes on
+        if nested.is_final and event.state == nested.state:  # repeated, for a resumed run
             return
         nested.best = None if event.state is TrialState.FAILED else event.value
         for name, value in event.attributes.items():

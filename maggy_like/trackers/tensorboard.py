@@ -77,7 +77,7 @@ class _Session(Session):
 
     def record(self, event: Event, now: float) -> None:
         match event:
-            case TrialCreated(trial=trial, config=config):  # what an earlier driver wrote of it is told again
+            case TrialCreated(trial=trial, config=config):  # events that an earlier driver wrote are repeated
                 shutil.rmtree(_folder(self._root, trial), ignore_errors=True)
                 self._file(trial, now).begin(_folder(self._root, trial).name, config, now)
             case AttemptStarted() | CheckpointSaved():

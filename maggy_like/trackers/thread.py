@@ -55,7 +55,7 @@ class TrackerThread:
         self._left = 0  # events that were taken from the backlog, and not told
         self._lost = 0
         self._is_down = False
-        self._asked_at = math.inf  # since when the tracker has not taken what it is told; inf while it is told nothing
+        self._asked_at = math.inf  # start of the present call of the tracker; inf without one
         self._session: Session | None = None
         self._end: TrackedEnd | None = None
         self._is_through = threading.Event()

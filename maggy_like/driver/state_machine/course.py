@@ -31,7 +31,7 @@ class Course:
         objective: Name of the optimised metric, once known.
         ending: Why the run ended; None before.
         error: Exception that ``lagom`` must raise, if any.
-        stopped_by: Who stopped it from outside; empty if nobody did.
+        stopped_by: Source of a stop from outside; empty if there was none.
         stale: Number of ignored messages of lost incarnations or past attempts.
     """
 

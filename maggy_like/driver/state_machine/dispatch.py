@@ -28,7 +28,7 @@ class Dispatcher:
         attempts: Records what begins.
         proposals: Configurations to come.
         outage: Trials that wait for the store.
-        training_phase: What follows the search.
+        training_phase: Training after the search.
         width: Number of workers per trial of the search.
     """
 

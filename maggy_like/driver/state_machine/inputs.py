@@ -116,7 +116,7 @@ class StopRequested(msgspec.Struct, frozen=True):
 
     Attributes:
         error: Exception to raise in the caller, if given.
-        by: Who stopped it, for the reader, if it was not the caller.
+        by: Source of the stop, for the reader, if it was not the caller.
     """
 
     reason: Ending

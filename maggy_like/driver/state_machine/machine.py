@@ -128,7 +128,7 @@ class StateMachine:
 
     @property
     def stopped_by(self) -> str:
-        """Who stopped it from outside; empty if nobody did."""
+        """Source of a stop from outside; empty if there was none."""
         return self._course.stopped_by
 
     @property
@@ -200,7 +200,7 @@ class StateMachine:
         """Process one event and return the commands that follow from it.
 
         Args:
-            event: What happened.
+            event: Input to process.
             now: Seconds on any clock that never runs backwards.
         """
         self._course.now = now
@@ -309,7 +309,7 @@ class StateMachine:
         message = f"worker {worker.id.index} on {worker.host} was lost: {reason}"
         if self._course.stopped_by:
             message = f"stopped from outside: {self._course.stopped_by}"
-        # Else it is shown with its attempt, or, of a gang that fell, by who launches it again.
+        # Else it is shown with its attempt, or, if all workers were lost, by what launches them again.
         shows = not worker.leaving and kind is not FailureKind.GANG_LOST
         shows = shows and (kind is not FailureKind.NODE_LOST or worker.group is None)
         failure = Failure(kind if self._course.ending is None else FailureKind.DRIVER_LOST, message)

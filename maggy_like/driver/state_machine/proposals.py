@@ -20,9 +20,9 @@ of two threads."""
 class Proposals:
     """The study's points first, then the optimizer's proposals, up to the study's number of trials.
 
-    What waits here becomes a trial in order of arrival, so its number is known at once, and the optimizer receives it
-    as pending with the next request: the ``index``-th ask knows the points and all earlier proposals, as observed,
-    running or waiting, and proposes none of them again.
+    A waiting configuration becomes a trial in order of arrival, so its number is known at once, and the optimizer
+    receives it as pending with the next request: the ``index``-th ask knows the points and all earlier proposals, as
+    observed, running or waiting, and proposes none of them again.
 
     The results that an ask knows depend on its time; its answer depends only on what it knows. So if asks take no time
     (in virtual time), a search is reproducible. The journal has no waiting proposals: a resumed search asks again,

@@ -74,7 +74,7 @@ class TrainingPhase:
     def begin(self) -> TrialCreated | None:
         """Return once the event that makes the training a trial; ``None`` after that, and if no trial has a value.
 
-        Call it when no trial of the search runs any more, because the last to end may be the best.
+        Call it after the last trial of the search has ended, because that may be the best.
         """
         plan, config = self._plan, self._config
         if self._has_begun or plan is None or config is None:

@@ -140,7 +140,7 @@ class WorkerGroups:
         return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
 
     def held(self, group: WorkerGroup, worker: Worker, message: Held) -> Commands:
-        """Record how many reports a halted rank has made."""
+        """Record the number of reports of a halted rank."""
         if group.held is None:
             return []
         group.held[group.rank(worker.id)] = message.reports

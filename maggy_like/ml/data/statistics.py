@@ -87,7 +87,7 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
         if isinstance(inner, NumericType):
             measures["largest"] = F.max(F.array_max(F.transform(numbers, lambda it: F.abs(it.cast("double")))))
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
-    elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one values alone
+    elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one only values
         numbers = column["values"]
         wrong, nan = wrong | numbers.isNull(), F.exists(numbers, _is_no_number)
         length = F.coalesce(column["size"], F.size(numbers))

@@ -438,7 +438,7 @@ def check_data(
     for number, shape in enumerate(shapes or ()):
         is_one = len(shape) == 1 if kinds[number] == "classes" else math.prod(shape) == 1
         if not is_one:
-            kinds[number] = "other"  # several numbers, or classes at several positions, which are no one value
+            kinds[number] = "other"  # several numbers, or classes at several positions, which are not one value
     plan = _weighed(plan, train, found, classes, is_balanced)
     return CheckedData(plan, taken, dict(zip(plan.labels, kinds, strict=True)), remedy(found, plan, precision))
 
@@ -495,7 +495,7 @@ _OWN = {
 }
 """Arguments of ``lagom`` and ``run`` that the Estimator sets, and the remedy."""
 
-_POINTS = 5  # of a range, ends among them: what a Param refuses lies beyond an end, or is no whole number
+_POINTS = 5  # of a range, with its ends: a Param rejects what is beyond an end, or is not a whole number
 _LISTED = 1000
 
 

@@ -152,7 +152,7 @@ def train_checked(
         found = run(partial(train_network, plan), budget=epochs, **options)
         return _fitted(params, plan, checked, found, {}, None)
     named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
-    if options.get("metric") is None:  # another metric has a direction of its own
+    if options.get("metric") is None:  # another metric has its own direction
         named |= {"metric": loss_name(one.plan), "direction": "min"}
     result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
     try:

@@ -246,7 +246,9 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
         loader.set_epoch(epoch)
-        torch.manual_seed(_mixed(plan.seed, epoch, reporter.rank))  # what dropout draws goes on alike after a restart
+        torch.manual_seed(
+            _mixed(plan.seed, epoch, reporter.rank)
+        )  # so that dropout draws the same numbers after a restart
         count = _Counter(objective, schedule, epoch, len(loader))
         metrics = _train_epoch(model, objective, optimizer, map(decode, loader), frozen, reporter, count)
         if validation is not None:

@@ -178,7 +178,7 @@ class Predictor:
             output = network(*in_precision_of(network, tensors))
         except (IndexError, RuntimeError, ValueError) as error:
             if tensors[0].is_cuda:
-                raise  # what a failed kernel leaves cannot be gone on with
+                raise  # after a failed kernel, CUDA cannot be used
             if len(rows) == 1:
                 errors[int(rows[0])] = f"the network failed: {_first_line(error)}"
                 return

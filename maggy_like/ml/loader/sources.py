@@ -285,7 +285,7 @@ class FileSource:
                     if file is not None:
                         file.close()
                     opened, file = n, self._open(n)
-                # Who asks for a struct "x" gets a column "x.y" that stands beside it, too.
+                # A request for a struct "x" also yields a column "x.y" next to it.
                 batches = (batch.select(names) for batch in file.iter_batches(rows, [index], names))
                 yield from _part(batches, start, stop)
         finally:

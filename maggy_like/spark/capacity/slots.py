@@ -228,7 +228,7 @@ class ConnectSlots(Slots):
             self._session.addTag(tag)
             try:
                 answers.append(job())
-            except Exception as error:  # it was withdrawn, or the gang will fail of the same, and say why
+            except Exception as error:  # it was cancelled, or the workers will fail for the same reason, and report it
                 answers.append("OPERATION_CANCELED" not in str(error))
 
         thread = threading.Thread(target=run, name="slots", daemon=True)

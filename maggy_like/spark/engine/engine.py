@@ -282,7 +282,7 @@ class SparkEngine(Engine, DriverHost):
 
     def inheriting(self, execute: Callable[[], T]) -> Callable[[], T]:
         """Wrap what executes a run in this thread's local properties: job group, tags, description, scheduler pool."""
-        if is_stopped(self._session):  # it has no properties any more; the run finds out, and says so
+        if is_stopped(self._session):  # it no longer has properties; the run notices and reports it
             return execute
         from pyspark import inheritable_thread_target
 

@@ -50,7 +50,7 @@ class Sent:
 
     Args:
         function: Any callable.
-        unfit: What a machine that lacks something cannot do: ``cannot serve this search``.
+        unfit: Description of a machine that lacks something: ``cannot serve this search``.
     """
 
     def __init__(self, function: Callable[..., Any], unfit: str) -> None:

@@ -113,7 +113,7 @@ class Diagnosis:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._run_since: float | None = None  # since when tasks of the gang run
+        self._run_since: float | None = None  # since when the workers' tasks run
 
     def why(
         self, own: Collection[str], address: str, slots: int | None, workers: int, came: int, needs: str = ""

@@ -46,7 +46,7 @@ attempt be aborted for it, before ours is. Then this process is the cause, and i
 
 
 class Ending:
-    """What ends an attempt before its function returns. Each transition sets a time at which its process is killed.
+    """The end of an attempt before its function returns. Each transition sets a time at which its process is killed.
 
     ==================  =============================================  ======================================
     transition          made when                                      what the driver receives
@@ -142,7 +142,7 @@ class Attempt:
         self.output = TrialOutput(child.output, logs.folder, self.log) if child.output else None
         self.ending = Ending(task.grace)
         self.has_lost_messages = False
-        self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
+        self._limit = None if self.rank else task.report_timeout  # only rank 0 reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None: it waits for the driver's verdict, or for the store
         self._interval = task.interval
@@ -254,7 +254,7 @@ class Attempt:
         trial, attempt = self.assign.trial, self.assign.attempt
         if self.ending.is_stop_requested or (self.ending.is_aborted and self.child.killed):
             return Finished(trial, attempt, "stopped", traceback=tail)
-        # An exit may be noticed late: only a child that had to be killed had hung up and gone on.
+        # An exit may be noticed late: only a child that had to be killed had hung up and continued.
         hung_up = DISCONNECTED if self.ending.has_hung_up and self.child.killed else None
         kind, how = self.ending.fault or hung_up or self.child.how_it_ended
         uneven = "" if self.assign.rank_info is None else on_uneven_steps(tail)

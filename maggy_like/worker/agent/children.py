@@ -68,7 +68,7 @@ class Standby:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no child becomes ready any more."""
+        """Whether children have stopped becoming ready."""
         return self._never_ready >= MAX_NEVER_READY
 
 
@@ -141,7 +141,7 @@ class Owner(Protocol):
         """The fork server is gone, and its children with it; it is replaced."""
 
     def no_child_possible(self, message: str) -> None:
-        """No child becomes ready any more, for this reason."""
+        """Children have stopped becoming ready, for this reason."""
 
 
 class Children:

@@ -106,7 +106,7 @@ IMPORT_PATIENCE = 120.0
 """Seconds within which a template must import what trials have imported."""
 
 MAX_REFUSED = 8
-"""Number of modules that templates may refuse before no module of a trial is imported in advance any more."""
+"""Number of modules that templates may refuse before modules of trials are no longer imported in advance."""
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
@@ -175,7 +175,7 @@ def main(control_fd: int, parent: int) -> None:
     for _ in range(ROUNDS):
         rehearse(task)
     gc.collect()
-    gc.freeze()  # so that a child's collector leaves the shared pages alone
+    gc.freeze()  # so that a child's collector does not write to the shared pages
     ForkServer(socket.socket(fileno=control_fd), task).run()
 
 
@@ -195,7 +195,7 @@ class _OfTemplate:
 
     Attributes:
         pid: Its process.
-        load: What it loads.
+        load: Modules and function that it loads.
         due: When it counts as hung; None if children wait for it, because nothing works without it.
     """
 

@@ -280,7 +280,7 @@ class InlineLauncher:
         return self._child is not None and self._child.is_in_function
 
     def refuse(self) -> None:
-        """Call no function any more: an assigned trial ends once it is stopped."""
+        """Call no further function: an assigned trial ends once it is stopped."""
         self._refuses = True
 
     def abandon(self) -> None:

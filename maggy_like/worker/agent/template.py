@@ -99,7 +99,7 @@ FORKED = struct.Struct("!i")
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What a template loads in addition to the process that it was forked from.
+    """Modules and function that a template loads in addition to the process that it was forked from.
 
     Attributes:
         modules: Modules to import. Trials have imported them, so an error means that a fork must not inherit them.
@@ -151,7 +151,7 @@ def read_request(control: socket.socket) -> tuple[bytes, int, bytes, list[int]] 
     """Wait for a request: its kind, its number, its data, and descriptors; None when the other end is gone."""
     try:
         head, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 2, socket.MSG_WAITALL)
-    except ConnectionResetError:  # the other end is gone, and has left unread what it was told last
+    except ConnectionResetError:  # the other end is gone, and has not read the last message
         return None
     if len(head) < REQUEST.size:
         return None
@@ -240,7 +240,7 @@ class Template:
         except BaseException:  # each child that loads the function itself says what is wrong
             return TemplateUnfit("", "", time.monotonic() - began)
         flush_output()
-        gc.freeze()  # so that a child's collector leaves the shared pages alone
+        gc.freeze()  # so that a child's collector does not write to the shared pages
         return TemplateReady(time.monotonic() - began, max(0, resident() - before) >> 20)
 
     def _import(self, module: str) -> None:

@@ -126,7 +126,7 @@ def sendable(text: str) -> str:
 
 
 class Returned(NamedTuple):
-    """What the training function returned.
+    """The returned value of a training function.
 
     Attributes:
         value: The objective, or None if the last report is the value.
@@ -214,7 +214,9 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reporte
         metrics = {name: value for name, value in returned.items() if _is_flag(value)}
     attributes = as_attributes({name: value for name, value in returned.items() if name not in metrics})
     if len(metrics) > MAX_NAMES:
-        raise ReportError(f"train_fn returned {len(metrics)} metrics; return at most {MAX_NAMES}, and save the rest")
+        raise ReportError(
+            f"train_fn must return at most {MAX_NAMES} metrics, got {len(metrics)}; save the others to a file"
+        )
     numbers = {name: as_number(f"train_fn's {name!r}", value) for name, value in metrics.items()}
     for name in numbers:
         check_name(name)
@@ -223,7 +225,7 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reporte
         if not numbers:
             given = ", ".join(f"{name!r}: {shortened(value)}" for name, value in list(returned.items())[:5])
             raise ReportError(
-                f"train_fn returned no number: {{{given}}}; return the objective as a number, or report it"
+                f"train_fn must return a number, got none: {{{given}}}; return the objective as a number, or report it"
             )
         objective = pick_objective(doubtful, None)
     elif not numbers or (is_reported and objective not in numbers):
@@ -477,7 +479,7 @@ def run_attempt(
         at = time.time()
         if task.isolation == "none" and _is_callers_own(error):
             raise KeyboardInterrupt from error
-        if isinstance(error, MemoryError):  # what the function holds leaves no room to say so
+        if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
         return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
 
@@ -486,7 +488,7 @@ def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Repo
     """Call the training function; return None if a report ended it at the end of its budget.
 
     A function may catch what a report raises, or raise something else instead, as libraries do that catch every
-    exception of a callback. What it does after that does not count.
+    exception of a callback. Later actions of the function do not count.
 
     Raises:
         TrialStopped: A report has stopped it.

@@ -46,7 +46,7 @@ class StoreRetry:
         """Return the result of ``act`` once the store serves.
 
         Args:
-            verb: What it does to the store: ``written`` or ``read``.
+            verb: Action on the store: ``written`` or ``read``.
             act: May be called several times.
             *answers: Errors that are results of the store, not refusals.
 

@@ -152,7 +152,7 @@ class Sender:
             raise ReportError("a forked process cannot report or save; report and save in the trial's main process")
 
     def flush(self, *, awaiting: bool = False) -> None:
-        """Send the buffered reports. What cannot be sent stays in the buffer."""
+        """Send the buffered reports. Others stay in the buffer."""
         with self._lock:
             while self.buffer or awaiting:
                 if self._send_some(awaiting=awaiting):

@@ -95,7 +95,7 @@ class Service:
                     self._channel.send(encode(Imported.of(modules)))
                 behind = sender is not None and sender.is_behind
                 poller.poll(0 if behind else self._interval * 1000)
-            except OSError:  # the agent is gone, or the trial may open no file at all any more
+            except OSError:  # the agent is gone, or the trial can open no further file
                 break
         if self.sender is not None and self.sender.fault is None:
             self.sender.fault = Disconnected("the worker is gone")  # no report can be sent from now on

@@ -158,7 +158,7 @@ class StoreWait:
         self._began = self._called = time.monotonic()
         try:
             yield
-        except TrialStopped:  # the store does not serve, and nobody waits any more
+        except TrialStopped:  # the store does not serve, and nobody waits now
             self._called = None
             raise
         except BaseException:

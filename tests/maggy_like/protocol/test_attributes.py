@@ -48,7 +48,11 @@ def test_numbers_are_metrics_and_the_rest_attributes(returned: Any, objective: s
         ({"accuracy": "0.9", "note": 1}, "accuracy", "train_fn's 'accuracy' must be a number, got '0.9' of type str"),
         ({"accuracy": "0.9", "epoch": 3}, None, "the name of the optimised metric"),  # and not: the epoch, silently
         ({"accuracy": np.ones(3), "epoch": 3}, None, "the name of the optimised metric"),
-        ({"note": "hello"}, None, "train_fn returned no number: {'note': 'hello'}; return the objective as a number"),
+        (
+            {"note": "hello"},
+            None,
+            "train_fn must return a number, got none: {'note': 'hello'}; return the objective as a number",
+        ),
         ({"loss": 1.0, "note": "x"}, "accuracy", "the metric 'accuracy' is missing; given: loss"),
         (
             "hello",
