@@ -3,7 +3,8 @@
     from maggy_like.callbacks import LightGBMReport
 
     def train(lr, reporter):
-        report = LightGBMReport(reporter) lightgbm.train(
+        report = LightGBMReport(reporter)
+        lightgbm.train(
             {"learning_rate": lr, "metric": "auc", "objective": "binary"}, data, report.num_boost_round,
             valid_sets=[held_out], valid_names=["valid"], init_model=report.init_model, callbacks=[report],
         )
