@@ -54,7 +54,7 @@ def base_config(study: Declaration, train_fn: Callable[..., Any] | None) -> dict
     settings = [component for component in study.asked if isinstance(component, Setting)]
     for name in (*base, *(setting.name for setting in settings)):
         if name in RESERVED:
-            other = NO_DATA if name in FROM_DATA and not study.columns else "choose another name"
+            other = NO_DATA if name in FROM_DATA and not study.columns else "use another name"
             raise ConfigError(f"config must not have {name!r}, which the runtime fills; {other}")
     for setting in settings:
         if setting.name not in base:

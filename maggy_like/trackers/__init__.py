@@ -1,8 +1,8 @@
 """Trackers, which record a run elsewhere in addition to its own files.
 
-    from maggy_like.trackers import MLflow, TensorBoard
+from maggy_like.trackers import MLflow, TensorBoard
 
-    lagom(train_fn, space, callbacks=[MLflow(experiment="digits"), TensorBoard()])
+lagom(train_fn, space, callbacks=[MLflow(experiment="digits"), TensorBoard()])
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least:
     if held and held < ranks:
         raise ConfigError(f"{workers} cannot share {held} rows to validate on; use {fewer}, or set more rows apart")
     if batch_size < ranks * least:
-        remedy = f"pass batchSize={ranks * least} or more{f', or {fewer}' * (ranks > most)}"
+        remedy = f"use batchSize={ranks * least} or more{f', or {fewer}' * (ranks > most)}"
         raise ConfigError(f"{workers} cannot share batches of batchSize={batch_size}{why}; {remedy}")
 
 

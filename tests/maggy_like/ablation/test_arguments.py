@@ -45,7 +45,7 @@ def test_arguments_are_told(given: dict[str, Any], message: str) -> None:
         (lambda s: s.custom("", lambda variant: variant), "the name of a component must be a word, got ''"),
         (lambda s: s.group("g", ["a", "b"]), r"components of the group 'g' .* got \['a', 'b'\]; pass them one by one"),
         (lambda s: s.group(["g"], "a"), r"the name of a group must be a word, got \['g'\]"),
-        (lambda s: s.features("a").without(3), r"no component 3; there are \['a'\]"),
+        (lambda s: s.features("a").without(3), r"must be components of the study, got 3; use some of \['a'\]"),
         (lambda s: s.designed(), r"use study = study.features\(.*returns a new study"),
     ],
 )

@@ -208,7 +208,7 @@ def test_other_optimizers_tune_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("every_seed", "note"),
     [
-        (False, "note: seeds left out, since a trial failed: B (1)"),
+        (False, "note: seeds left out, because a trial failed: B (1)"),
         (True, "note: no seed has all results: B"),
     ],
 )

@@ -85,11 +85,11 @@ def test_a_loop_that_is_longer_than_the_budget_is_answered_with_both_numbers(
     options = {"optimizer": "random", "n_trials": 3, "engine": "inline", "directory": tmp_path}
     lagom(train, {"x": Float(0, 1)}, progress="plain", **options)
     said = capfd.readouterr()
-    lines = [line for line in (said.out + said.err).splitlines() if "that ended the function" in line]
+    lines = [line for line in (said.out + said.err).splitlines() if "which ended the function" in line]
     assert len(lines) == 1
     assert "reported step 28 with a budget of 27 steps (max_budget)" in lines[0]
     lagom(train, {"x": Float(0, 1)}, progress="plain", max_budget=40, **options)
-    assert "that ended the function" not in "".join(capfd.readouterr())
+    assert "which ended the function" not in "".join(capfd.readouterr())
 
 
 class Trainer:

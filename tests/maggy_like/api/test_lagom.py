@@ -164,7 +164,7 @@ def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest
     [
         (None, "returned no number and reported nothing"),
         ("high", "train_fn's value must be a number, got 'high' of type str; return a number, a dict"),
-        ({"acc": 1.0}, "the metric 'score' is missing; given: acc"),
+        ({"acc": 1.0}, "the metric 'score' must be given, got acc"),
     ],
 )
 def test_a_wrong_return_is_told_in_the_result(search: Any, returned: object, message: str) -> None:

@@ -269,7 +269,7 @@ def test_alone_everything_comes_back_as_it_is() -> None:
 def test_containers_are_refused_with_one_rank_too() -> None:
     model = Network()
     for container in ([model], (3, torch.optim.SGD(model.parameters()))):
-        with pytest.raises(PrepareError, match=rf"a {type(container).__name__} that holds .* prepare\(\*them\)"):
+        with pytest.raises(PrepareError, match=rf"a {type(container).__name__} with .* prepare\(\*them\)"):
             prepare(container, model)
     with pytest.raises(PrepareError, match=r"a dict with a DataLoader.* prepare\(\*them.values\(\)\)"):
         prepare({"train": DataLoader(DATA)})

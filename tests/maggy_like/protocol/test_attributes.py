@@ -53,7 +53,7 @@ def test_numbers_are_metrics_and_the_rest_attributes(returned: Any, objective: s
             None,
             "train_fn must return a number, got none: {'note': 'hello'}; return the objective as a number",
         ),
-        ({"loss": 1.0, "note": "x"}, "accuracy", "the metric 'accuracy' is missing; given: loss"),
+        ({"loss": 1.0, "note": "x"}, "accuracy", "the metric 'accuracy' must be given, got loss"),
         (
             "hello",
             None,

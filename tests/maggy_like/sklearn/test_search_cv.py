@@ -126,7 +126,7 @@ def test_spaces_of_randomized_search_cv() -> None:
     [
         ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'; it has C, "),
         ({"space": {"gama": Float(0, 1)}}, r"SVC has no parameter 'gama' \(did you mean 'gamma'\?\); it has"),
-        ({"space": [SPACE]}, r"search_space maps .* use one dict"),
+        ({"space": [SPACE]}, r"search_space must be a dict .* use one dict"),
         ({"space": {"C": np.ones((2, 2))}}, r"'C': got a ndarray"),
         (
             {"space": {"C": stats.expon(scale=100)}},

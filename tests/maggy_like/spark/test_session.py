@@ -29,7 +29,7 @@ def test_the_active_session_is_returned(spark_local: SparkSession) -> None:
 
 
 def test_another_master_is_refused_by_name(spark_local: SparkSession) -> None:
-    with pytest.raises(EngineError, match=r"got master='local\[3\]', .* 'local\[2\]'.* stop\(\)"):
+    with pytest.raises(EngineError, match=r"'local\[2\]'.* got 'local\[3\]'.* stop\(\)"):
         spark_session("local[3]")
 
 
@@ -138,7 +138,7 @@ def test_a_connect_server_that_pyspark_starts(run_script: RunScript) -> None:
     path = os.pathsep.join(map(str, (support, support.parents[1])))
     done = run_script(SEARCHED, env={"SPARK_REMOTE": "local[2]", "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "got master='sc://elsewhere:1'" in done.stdout
+    assert "got 'sc://elsewhere:1'" in done.stdout
     assert "sc://localhost:15002" in done.stdout
     assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
     assert "workers 2" in done.stdout

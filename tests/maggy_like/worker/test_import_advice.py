@@ -39,7 +39,7 @@ def test_a_package_that_is_missing_on_a_node(path: None) -> None:
 
 def test_a_module_that_lies_beside_the_driver_s_script(path: None) -> None:
     said = advice_on(missing_module("mine"), DRIVER)
-    assert "on the driver's machine it is /home/me/mine.py, which is not there" in said
+    assert "on the driver's machine it is /home/me/mine.py, which the worker lacks" in said
     assert "spark-submit --py-files, spark.sparkContext.addPyFile('/home/me/mine.py')" in said
     assert "pip install" not in said
     assert "addPyFile('a zip of /home/me/pack')" in advice_on(missing_module("pack.inner"), DRIVER)

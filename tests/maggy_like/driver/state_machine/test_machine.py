@@ -317,5 +317,5 @@ def test_a_function_that_its_budget_has_ended_is_told_of_once_with_both_numbers(
         hand.report(worker, 1, 0.5)
         hand.finish(worker, cut_at=2)
     (line,) = hand.shown
-    assert line.startswith("reported step 2 with a budget of 1 step, and max_budget=9: that ended the function")
+    assert line.startswith("reported step 2 with a budget of 1 step, and max_budget=9, which ended the function")
     assert line.endswith("loop up to reporter.budget, or use a larger max_budget")

@@ -78,7 +78,7 @@ def test_bytes_of_a_shape_are_numbers() -> None:
     images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
     array = pa.array([image.tobytes() for image in images], pa.binary())[1:]
     assert np.array_equal(to_tensor(array, Column("x", (2, 3), "uint8")).numpy(), images[1:])
-    with pytest.raises(DataError, match=r"column 'x' has bytes.*decode them"):
+    with pytest.raises(DataError, match=r"column 'x' must be decoded to numbers, got bytes.*decode them"):
         read(array)
 
 
@@ -107,5 +107,5 @@ def test_what_is_no_tensor_is_told_with_column_and_row(values: list[Any], messag
 
 @pytest.mark.parametrize(("value", "dtype"), [(0.5, "int64"), (300, "uint8"), (float("nan"), "int32")])
 def test_a_value_that_the_type_cannot_hold_is_named(value: float, dtype: str) -> None:
-    with pytest.raises(DataError, match=f"column 'x' has the value {value}, which {dtype} cannot hold"):
+    with pytest.raises(DataError, match=f"column 'x' must have values that {dtype} can hold, got {value}"):
         to_tensor(pa.array([1, value]), Column("x", (), dtype))

@@ -38,12 +38,22 @@ class Two(nn.Linear):
 
 
 WRONG: list[tuple[dict[str, Any], ColumnStatistics, type[UserError], str]] = [
-    ({"model": nn.Linear(3, 3)}, CLASSES, ConfigError, r"does not take 'x' of shape \[2, 4\]"),
-    ({"model": Two(4, 3)}, CLASSES, ConfigError, r"gives 2 outputs .*labelCol names 1 \(label\)"),
-    ({}, replace(CLASSES, greatest=3), DataError, "'label' has labels from 0 to 3, and the network's 3 outputs"),
-    ({}, replace(CLASSES, least=-1), DataError, "'label' has labels from -1 to 2"),
-    ({}, replace(CLASSES, fractions=7), DataError, "'label' has 7 labels that are no whole numbers"),
-    ({"loss": "bce_with_logits"}, CLASSES, DataError, "'label' has labels from 0 to 2, and BCEWithLogitsLoss takes"),
+    ({"model": nn.Linear(3, 3)}, CLASSES, ConfigError, r"the network failed with 'x' of shape \[2, 4\]"),
+    ({"model": Two(4, 3)}, CLASSES, ConfigError, r"one tensor for each column of labelCol, 1 \(label\), got 2"),
+    ({}, replace(CLASSES, greatest=3), DataError, "'label' must have classes 0 to 2, .* got labels from 0 to 3"),
+    ({}, replace(CLASSES, least=-1), DataError, "'label' must have classes 0 to 2, .* got labels from -1 to 2"),
+    (
+        {},
+        replace(CLASSES, fractions=7),
+        DataError,
+        "'label' must have classes 0, 1, .* got 7 labels that are not whole numbers",
+    ),
+    (
+        {"loss": "bce_with_logits"},
+        CLASSES,
+        DataError,
+        "'label' must have labels from 0 to 1 for BCEWithLogitsLoss, got labels from 0 to 2",
+    ),
     (
         {"loss": "mse"},
         CLASSES,
@@ -51,7 +61,7 @@ WRONG: list[tuple[dict[str, Any], ColumnStatistics, type[UserError], str]] = [
         r"MSELoss must have outputs and labels of one shape.*\[2, 3\].*'label'",
     ),
     ({"loss": lambda output, label: output @ label}, CLASSES, ConfigError, "cannot be computed from .*'label'"),
-    ({"class_weights": (1.0, 2.0)}, CLASSES, ConfigError, "classWeights has 2 weights.*3 classes"),
+    ({"class_weights": (1.0, 2.0)}, CLASSES, ConfigError, "classWeights must have 3 weights.* got 2"),
     ({"freeze": ("body",)}, CLASSES, ConfigError, "freeze must have patterns of modules, got 'body'"),
     ({"freeze": ("*",)}, CLASSES, ConfigError, "parameters to train, got none; freeze fewer"),
     ({"optimizer": "adem"}, CLASSES, ConfigError, "name of an optimizer of torch.optim, got 'adem'"),
@@ -73,8 +83,8 @@ def test_what_does_not_fit_is_told(
     ("rows", "column", "message"),
     [
         (0, ColumnStatistics(0, 0), "no rows to train on"),
-        (9, ColumnStatistics(2, 0), "column 'x' is or holds null in 2 of 9 rows"),
-        (9, ColumnStatistics(0, 3), "column 'x' is or holds NaN or infinity in 3 of 9 rows"),
+        (9, ColumnStatistics(2, 0), "column 'x' must not be or contain null, got 2 such rows of 9"),
+        (9, ColumnStatistics(0, 3), "column 'x' must not be or contain NaN or infinity, got 3 such rows of 9"),
         (9, ColumnStatistics(0, 0, 1, 3), "column 'x' must have arrays of equal length, got 1 to 3 elements"),
     ],
 )
@@ -148,7 +158,7 @@ def test_whole_numbers_are_fractions_where_the_network_wants_them() -> None:
     )
     assert plan.as_fractions == ("amounts",)
     wrong = replace(PLAN, model=nn.Linear(3, 3))
-    with pytest.raises(ConfigError, match=r"does not take 'x' of shape \[2, 4\] of int64 \("):
+    with pytest.raises(ConfigError, match=r"the network failed with 'x' of shape \[2, 4\] of int64 \("):
         check_sample(fit_to_rows(wrong, whole)[0], whole, Statistics(120, {"label": CLASSES}), [])
 
 
@@ -188,7 +198,7 @@ def test_numbers_that_are_infinite_to_the_network_are_told() -> None:
     [
         ({"model": None}, "model must be a torch module or a function that returns one, got None"),
         ({"model": nn.Linear(1, 1), "loss": None}, "loss must be given"),
-        ({"loss": "crossentrpy"}, "loss='crossentrpy' is none"),
+        ({"loss": "crossentrpy"}, "known loss of torch.nn, got 'crossentrpy'"),
     ],
 )
 def test_what_is_no_model_is_told(given: dict[str, Any], message: str) -> None:

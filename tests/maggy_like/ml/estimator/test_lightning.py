@@ -123,11 +123,11 @@ def test_its_schedule_steps(plan: TrainingPlan, line: Any, schedule: Any, rates:
     ("model", "message"),
     [
         ("ByHand", "ByHand must have automatic_optimization=True"),
-        ("Clips", "Clips overrides on_before_optimizer_step, which TorchEstimator does not call"),
+        ("Clips", "Clips must not override on_before_optimizer_step, which TorchEstimator does not call"),
         ("Asks", "must not use trainer.strategy"),
         ("Wide", r"training_step failed with the batch \('x' of shape \[2, 2\], 'y' of shape \[2\]\): RuntimeError"),
         ("Gathers", r"self.log\('error', ...\) must log a number of the batch, got the metric object L1Loss"),
-        (lambda module, made: [made, made], "gave 2 optimizers and 0 schedules"),
+        (lambda module, made: [made, made], "one optimizer and at most one schedule, got 2 and 0"),
         (lambda module, made: 3, "must return an optimizer of torch, got 3"),
         (lambda module, made: ([made], [made.defaults]), "lr_scheduler"),
     ],

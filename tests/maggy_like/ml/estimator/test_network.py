@@ -99,7 +99,7 @@ def test_a_network_that_does_not_pickle_travels_as_its_function_and_state(make: 
 
 def test_a_module_that_does_not_pickle_is_told_to_be_a_function() -> None:
     for module, fault in ((nn.Sequential(weight_norm(nn.Linear(2, 1))), "be pickled"), (Noisy(), "be copied")):
-        with pytest.raises(ConfigError, match=rf"that cannot {fault} .*; pass the function or class that makes it"):
+        with pytest.raises(ConfigError, match=rf"that can {fault}, .*; pass its class, or a function that returns it"):
             make_portable(build_network(module, {}, 0), module, {}, 0)
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"and the function failed \(cannot pickle '_thread.lock'"):

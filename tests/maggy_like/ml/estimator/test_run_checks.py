@@ -45,7 +45,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     ({"search": {"hidden": [4]}}, {"train_best": False}, "must not have train_best=False"),
     ({"search": {"hidden": [4]}}, {"metric": ["loss", "accuracy"]}, "the name of one metric"),
-    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*there are loss, accuracy"),
+    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*use one of loss, accuracy"),
     (
         {"search": {"hidden": [4]}},
         {"metric": "validation_loss"},

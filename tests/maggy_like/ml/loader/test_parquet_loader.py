@@ -188,7 +188,7 @@ def test_long_vectors_are_filled_up_batch_by_batch(tmp_path: Path) -> None:
 def test_a_batch_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
     rows = [{"type": 0, "size": 1 << 30, "indices": [1], "values": [1.0]}] * 4096
     pq.write_table(pa.table({"v": pa.array(rows, VECTOR)}), tmp_path / "part.parquet")
-    message = r"a batch of 4096 rows with 1073741824 numbers in column 'v' takes 16384\.0 GiB, .*; use smaller batches"
+    message = r"got 16384\.0 GiB for 4096 rows with 1073741824 numbers in column 'v'; use smaller batches"
     with pytest.raises(DataError, match=message):
         ParquetLoader(tmp_path, ["v"], batch_size=4096)
 
@@ -249,10 +249,10 @@ def test_a_state_of_another_loader_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"x": [1.0, None]}, r"column 'x' has 1 nulls.*na.drop\(subset=\['x'\]\)"),
+        ({"x": [1.0, None]}, r"column 'x' must not have nulls or empty lists, got 1;.*na.drop\(subset=\['x'\]\)"),
         ({"x": pa.array([], pa.int64())}, "enough rows for .*, got 0"),
         ({"x": ["a"]}, "column 'x' must have a type that tensors can have, got string.*StringIndexer"),
-        ({"z": [1]}, "there is no column 'x'; there are: z"),
+        ({"z": [1]}, "there is no column 'x'; the columns are: z"),
     ],
 )
 def test_what_cannot_be_read_is_told_before(made: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -282,7 +282,9 @@ def test_rows_of_several_lengths_are_told_with_the_column(tmp_path: Path) -> Non
 def test_files_must_agree_on_types(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"column 'x' is double in .*b.parquet and int64 in .*a.parquet"):
+    with pytest.raises(
+        DataError, match=r"column 'x' must have one type, got double in .*b.parquet and int64 in .*a.parquet"
+    ):
         ParquetLoader(tmp_path, batch_size=1)
 
 
@@ -293,7 +295,7 @@ def test_folders_that_are_no_plain_tables_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad.parquet must be a Parquet file"):
         ParquetLoader(tmp_path, batch_size=1)
     (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(DataError, match=r"is a table of Delta, .* write it: df\.write\.parquet"):
+    with pytest.raises(DataError, match=r"got a Delta table, .* write it: df\.write\.parquet"):
         ParquetLoader(tmp_path, batch_size=1)
 
 

@@ -61,7 +61,7 @@ def test_resources_are_read_as_spark_writes_them() -> None:
         ({"memory": 20}, "such as '20g' or '512m', got 20"),
         ({"memory": "20 gigs"}, "such as '20g' or '512m', got '20 gigs'"),
         ({"memory": "20"}, "must be at least 512m, got '20': 20 MB"),
-        ({"gpu": 1, "vendor": ""}, "must be a text, got ''"),
+        ({"gpu": 1, "vendor": ""}, "must be text, got ''"),
     ],
 )
 def test_other_resources_are_refused(wrong: Any, words: str) -> None:
@@ -79,9 +79,18 @@ def test_a_local_master_is_refused_with_what_serves_there() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"spark.executor.resource.gpu.amount": "0"}, r"ask for 1 GPU a worker, .* have 0 GPUs each .*gpu.amount=0"),
-        ({"spark.executor.cores": "2"}, r"ask for 4 cores a worker, .* have 2 cores each \(spark.executor.cores=2\)"),
-        ({"spark.executor.memory": "8g"}, r"ask for 20480 MB a worker, .* 8192 MB each \(spark.executor.memory=8g\)"),
+        (
+            {"spark.executor.resource.gpu.amount": "0"},
+            r"got 1 GPU for each worker and 0 GPUs for each executor .*gpu.amount=0",
+        ),
+        (
+            {"spark.executor.cores": "2"},
+            r"got 4 cores for each worker and 2 cores for each executor \(spark.executor.cores=2\)",
+        ),
+        (
+            {"spark.executor.memory": "8g"},
+            r"got 20480 MB for each worker and 8192 MB for each executor \(spark.executor.memory=8g\)",
+        ),
     ],
 )
 def test_executors_that_are_too_small_are_told_where_no_others_come(change: dict[str, str], words: str) -> None:
@@ -96,7 +105,7 @@ def test_executors_that_are_too_small_are_told_where_no_others_come(change: dict
 def test_what_python_has_beside_the_jvm_counts_on_yarn() -> None:
     yarn = {**FIXED, "spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "16g"}
     engine_on(yarn, resources=ASKED).check_gang("")
-    with pytest.raises(EngineError, match="have 4505 MB each"):
+    with pytest.raises(EngineError, match="and 4505 MB for each executor"):
         engine_on({**yarn, "spark.executor.memoryOverhead": ""}, resources=ASKED).check_gang("")
 
 

@@ -17,7 +17,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_a_server_is_no_master_of_another() -> None:
-    with pytest.raises(ConfigError, match=r"got master='sc://far:1', .* use spark_session\('sc://far:1'\)"):
+    with pytest.raises(ConfigError, match=r"got 'sc://far:1', .* use spark_session\('sc://far:1'\)"):
         ConnectServer("sc://far:1")
 
 

@@ -166,9 +166,9 @@ def test_what_kept_earlier_reports_from_being_sent_is_raised_by_the_next() -> No
 
 
 def test_a_missing_objective_is_named() -> None:
-    with pytest.raises(ReportError, match="'accuracy' is missing; given: acc"):
+    with pytest.raises(ReportError, match="'accuracy' must be given, got acc"):
         Line(objective="accuracy").reporter.report(acc=0.5)
-    meant = r"'acuracy' is missing; given: accuracy, loss \(did you mean 'accuracy'\?\)\. .* pass metric='accuracy'$"
+    meant = r"'acuracy' must be given, got accuracy, loss \(did you mean 'accuracy'\?\); .* use metric='accuracy'$"
     with pytest.raises(ReportError, match=meant):
         Line(objective="acuracy").reporter.report(accuracy=0.5, loss=0.1)
 
