@@ -62,8 +62,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no groups": ({"design": "leave_one_group_out"}, r"must have a group of components.*study.group\("),
     "no components": ({"study": AblationStudy()}, "must have components, got none"),
     "no seed": ({"train_fn": take_no_seed}, "take_no_seed must have a parameter 'seed', got none"),
-    "a parameter that nothing fills": ({"train_fn": take_unfilled}, "the parameter 'rate' of take_unfilled must have a value"),
-    "a positional-only parameter": ({"train_fn": take_positional}, "'variant' of take_positional must be passed by name"),
+    "a parameter that nothing fills": ({"train_fn": take_unfilled}, "the parameter 'rate' of take_unfilled must have"),
+    "a positional-only parameter": ({"train_fn": take_positional}, "'variant' of take_positional must be passed"),
     "a parameter that nothing uses": (
         {"study": AblationStudy(config={"droput": 0.5}).config(droput=0.0), "train_fn": take_dropout},
         r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),

@@ -124,8 +124,11 @@ def test_spaces_of_randomized_search_cv() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'; it has C, "),
-        ({"space": {"gama": Float(0, 1)}}, r"SVC has no parameter 'gama' \(did you mean 'gamma'\?\); it has"),
+        ({"space": {"c": Float(0, 1)}}, "must have parameters of SVC, got 'c'; use some of C, "),
+        (
+            {"space": {"gama": Float(0, 1)}},
+            r"must have parameters of SVC, got 'gama' \(did you mean 'gamma'\?\); use some of",
+        ),
         ({"space": [SPACE]}, r"search_space must be a dict .* use one dict"),
         ({"space": {"C": np.ones((2, 2))}}, r"'C': got a ndarray"),
         (

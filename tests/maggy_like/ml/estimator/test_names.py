@@ -41,7 +41,7 @@ def test_a_loss_of_torch_gives_one_for_each_row_too() -> None:
 
 
 def test_an_unknown_loss_is_told_with_what_is_near() -> None:
-    with pytest.raises(ConfigError, match="known loss of torch.nn, got 'crosentropy'"):
+    with pytest.raises(ConfigError, match=r"known loss of torch\.nn, got 'crosentropy'"):
         read_loss("crosentropy")
 
 
