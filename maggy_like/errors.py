@@ -6,20 +6,27 @@
     ├── UserError (also a ValueError)    something the caller can correct
     │   ├── SearchSpaceError             a domain, a configuration or a search space
     │   ├── OptimizerError               an optimizer's name, option or proposal
-    │   ├── ConfigError                  an argument of lagom
+    │   ├── ConfigError                  an argument of lagom or another function
     │   ├── DataError                    a table: its columns, their types, their values
     │   ├── TrainFunctionError           train_fn: its parameters, its pickle, its reports
-    │   └── TrialsFailedError            the first trials failed in the same way; the cause
-    ├── PlatformError                    what we wrote or read is not as it must be
-    │   ├── ProtocolError                a message that no version of ours sends
+    │   └── TrialsFailedError            the first trials failed identically
+    ├── PlatformError                    files or messages of the product are invalid
+    │   ├── ProtocolError                a message of no known version
     │   └── JournalError                 a run's journal is damaged, foreign or in use
-    │       └── JournalLostError         a run's journal was removed while the run went on
-    ├── TrainingError                    a training failed for good; what it failed of
+    │       └── JournalLostError         a run's journal was removed during the run
+    ├── TrainingError                    a training failed for good
     └── InfraError                       machines and processes
-        ├── EngineError                  the engine cannot provide the gang
+        ├── EngineError                  the engine cannot provide the workers
         ├── StoreError                   a disk or store refused for too long
-        │   └── SavedStateError          a saved state is damaged or gone (also a UserError)
+        │   └── SavedStateError          a saved state is damaged or missing (also a UserError)
         └── WorkerError                  a worker cannot serve the run
+
+Catch :class:`UserError` for mistakes that the caller can correct, and :class:`MaggyError` for all errors::
+
+    try:
+        result = maggy_like.lagom(train_fn, space)
+    except maggy_like.errors.TrialsFailedError as error:
+        print(error)
 """
 
 from __future__ import annotations
@@ -49,27 +56,27 @@ __all__ = [
 
 
 class ConfigError(UserError):
-    """An argument of :func:`maggy_like.lagom` is not valid."""
+    """An argument is invalid, for example one of :func:`maggy_like.lagom`."""
 
 
 class DataError(UserError):
-    """A table cannot be used as it is: a column is missing, or has a type or values that a model cannot take."""
+    """A table cannot be used: a column is missing, or has a type or values that a model cannot take."""
 
 
 class TrainFunctionError(UserError):
-    """The training function cannot be run as it is, or reported something that is no measurement."""
+    """The training function cannot be run, or reported something that is not a number."""
 
 
 class TrialsFailedError(UserError):
-    """The first trials all failed in the same way (see :class:`maggy_like.FailurePolicy`)."""
+    """The first trials of a search failed identically and none succeeded (see :class:`maggy_like.FailurePolicy`)."""
 
 
 class PlatformError(MaggyError):
-    """Something that this project wrote or read is not as it must be."""
+    """A file or message of this project is invalid."""
 
 
 class ProtocolError(PlatformError):
-    """A message on the wire is malformed or of another version."""
+    """A message between processes is malformed or of another version."""
 
 
 class JournalError(PlatformError):
@@ -77,27 +84,27 @@ class JournalError(PlatformError):
 
 
 class JournalLostError(JournalError):
-    """The journal of a run was removed or moved while the run went on; there is nothing to go on with."""
+    """The journal of a run was removed or moved during the run, so the run cannot continue."""
 
 
 class TrainingError(MaggyError):
-    """A training failed for good: of :func:`maggy_like.run`, of ``result.train`` or after a search."""
+    """A training of :func:`maggy_like.run`, of ``result.train`` or after a search failed for good."""
 
 
 class InfraError(MaggyError):
-    """Machines or processes failed the run."""
+    """Machines or processes failed."""
 
 
 class EngineError(InfraError):
-    """The engine cannot provide the gang that was asked for."""
+    """The engine cannot provide the requested workers."""
 
 
 class StoreError(InfraError):
-    """A disk or store refused what a run had to write or read; go on with ``resume=True`` once it serves again."""
+    """A disk or store refused reads or writes of a run. Use ``resume=True`` once it serves again."""
 
 
 class SavedStateError(StoreError, UserError):
-    """A state that a trial saved is damaged, or was removed; the message names its file."""
+    """A state that a trial saved is damaged or missing. The message has its file."""
 
 
 class WorkerError(InfraError):

@@ -183,6 +183,8 @@ _PEERS_WORDS = {
     "directory": "storage_path local_dir log_dir logdir output_dir path storage",
     "resume": "load_if_exists restore",
     "max_attempts": "max_failures max_retries retries",
+    "max_identical_failures": "alike",
+    "catch": "expected",
     "points_to_evaluate": "initial_points initial_configs x0 enqueue points",
     "config": "params hyperparameters kwargs args searchspace space",
     "progress": "verbose show_progress_bar show_progressbar progress_bar display",

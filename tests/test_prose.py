@@ -1,11 +1,11 @@
-"""The measurable part of the writing guide holds for the pages of the docs, save for the exceptions listed here."""
+"""The measurable part of the writing guide holds for pages, docstrings and messages, except where listed here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from prose import faults, pages_of, plain, shown, words
+from prose import code_faults, faults, pages_of, plain, shown, words
 
 ROOT = Path(__file__).parent.parent
 CHANGELOG = "CHANGELOG.md"
@@ -33,6 +33,22 @@ ACCEPTED: dict[str, dict[str, int]] = {
 """How often a page may break a rule. The numbers are exact, so they can only shrink."""
 
 
+MEASURED = (
+    "ablation",
+    "callbacks",
+    "distributed",
+    "driver/state_machine",
+    "errors.py",
+    "ml",
+    "rpc",
+    "sklearn",
+    "spark",
+    "trackers",
+    "worker",
+)
+"""The parts of ``maggy_like`` whose docstrings and messages are measured."""
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_keeps_the_rules_of_the_guide(page: str) -> None:
     found = faults(PAGES[page], is_reference=page in REFERENCE)
@@ -46,6 +62,33 @@ def test_each_entry_of_the_changelog_is_one_short_line() -> None:
     assert changes
     assert [change for change in changes if words(plain(change)) > LONGEST_CHANGE] == []
     assert "\n  " not in PAGES[CHANGELOG]
+
+
+@pytest.mark.parametrize("part", MEASURED)
+def test_docstrings_and_messages_keep_the_rules_of_the_guide(part: str) -> None:
+    place = ROOT / "maggy_like" / part
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    assert [f"{file.relative_to(ROOT)}: {fault}" for file in files for fault in code_faults(file.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        ("jargon", '"""Start the gang."""'),
+        ("is no", 'def f(x):\n    """Check it.\n\n    Raises:\n        ValueError: It is no number.\n    """'),
+        ("go on", 'raise ValueError(f"the run {name} cannot go on")'),
+        ("alone", 'warnings.warn("this is for workers alone")'),
+        ("lexicon", 'HINT = "the model is built anew"'),
+        ("long message", f'raise ValueError("{"word " * 41}")'),
+    ],
+)
+def test_code_that_breaks_a_rule_is_found(rule: str, code: str) -> None:
+    assert [fault.split(":")[0] for fault in code_faults(code)] == [rule]
+
+
+def test_examples_and_values_are_left_out_of_what_is_measured_of_code() -> None:
+    docstring = '"""Do it::\n\n    gang()\n\nExample:\n    >>> gang()  # alone\n"""\n'
+    assert code_faults(docstring + 'raise ValueError(f"got {gang}; use 1")') == []
 
 
 def test_every_exception_is_of_a_page() -> None:

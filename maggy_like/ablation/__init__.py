@@ -1,7 +1,7 @@
-"""Ablation studies: what each part of a training is worth.
+"""Ablation studies, which measure the contribution of each part of a training.
 
-A study declares components (features, modules, configuration, anything else), a design says which variants are
-tried without which of them, and an outcome says what made a difference::
+A study declares components (features, modules, parameters, anything else). A design lists the variants, each without
+some of the components. An outcome says which components make a difference::
 
     study = (
         AblationStudy(model=make_network, data=table, label="target", sample=torch.zeros(2, 30))

@@ -1,4 +1,4 @@
-"""Checks of a study before anything runs."""
+"""Checks of a study before any trial starts."""
 
 from __future__ import annotations
 
@@ -26,46 +26,49 @@ from optimizers.checks import did_you_mean
 
 
 def distinct(components: Iterable[Component | WantedModules]) -> None:
-    """Check that each component has a name, and no two the same.
+    """Check that all components have different names.
 
     Raises:
-        ConfigError: One has none, or two have the same.
+        ConfigError: A component has no name, or two have the same.
     """
     seen: set[str] = set()
     for component in components:
         if component.name is not None and not (isinstance(component.name, str) and component.name):
-            raise ConfigError(f"a component is called by a word, got {component.name!r}")
+            raise ConfigError(f"the name of a component must be a word, got {component.name!r}")
         if component.name in seen:
-            raise ConfigError(f"there are two components {component.name!r}; give one of them a group of another name")
+            raise ConfigError(
+                f"components must have different names, got {component.name!r} twice; give one of them a group of "
+                "another name"
+            )
         if component.name is not None:
             seen.add(component.name)
 
 
 def base_config(study: Declaration, train_fn: Callable[..., Any] | None) -> dict[str, Any]:
-    """The study's parameters with nothing removed, where need be from the defaults of the two functions.
+    """Return the study's parameters with nothing removed, completed by the defaults of the two functions.
 
     Raises:
-        ConfigError: A name is not free, or a value is not known, or is what stands for being without it.
+        ConfigError: A name is reserved, or a value is unknown, or is the one that stands for its removal.
     """
     base = dict(study.base)
     settings = [component for component in study.asked if isinstance(component, Setting)]
     for name in (*base, *(setting.name for setting in settings)):
         if name in RESERVED:
-            other = NO_DATA if name in FROM_DATA and not study.columns else "choose another name"
-            raise ConfigError(f"the study cannot set {name!r}, which the runtime fills; {other}")
+            other = NO_DATA if name in FROM_DATA and not study.columns else "use another name"
+            raise ConfigError(f"config must not have {name!r}, which the runtime fills; {other}")
     for setting in settings:
         if setting.name not in base:
             base[setting.name] = _default(setting.name, study, train_fn)
         if same_value(base[setting.name], setting.value):
             raise ConfigError(
-                f"{setting.name!r} is {setting.value!r} with nothing removed, so removing it changes nothing; "
-                "give another value for one of the two"
+                f"{setting.name!r} must change when it is removed, got {setting.value!r} with and without it; use "
+                "another value for one of the two"
             )
     return base
 
 
 def resolved(study: Declaration) -> tuple[Component, ...]:
-    """The components, with modules looked up in the model.
+    """Return the components, with modules looked up in the model.
 
     Raises:
         ConfigError: A module is unknown, or two components have the same name.
@@ -86,7 +89,7 @@ def resolved(study: Declaration) -> tuple[Component, ...]:
 
 
 def members(study: Declaration, group: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """The components of a group.
+    """Return the components of a group.
 
     Raises:
         ConfigError: One is unknown.
@@ -96,13 +99,13 @@ def members(study: Declaration, group: str, patterns: Sequence[str]) -> tuple[st
 
 
 def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int]:
-    """Build the model of every variant, one after the other, and run it where there is a sample.
+    """Build the model of every variant in turn, and run it if there is a sample.
 
     Returns:
-        The number of parameters of each; nothing where there is no model, or not one of torch.
+        The number of parameters of each; empty if there is no model, or it is not a torch model.
 
     Raises:
-        ConfigError: A model cannot be built or is not built anew, a module is never used or does not fit.
+        ConfigError: A model cannot be built or is not built again, or a module is never used or does not fit.
     """
     if study.factory is None:
         return {}
@@ -116,8 +119,8 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
 
         if last is not None and last() is model:
             raise ConfigError(
-                "the model's factory returns the same model each time, which would bring what one trial changed to the "
-                "next; build it in the factory"
+                "the model's factory must return a new model each time, got the same one, so a trial would inherit the "
+                "changes of another; build it in the factory"
             )
         last = weakref.ref(model)
         if study.sample is not None:
@@ -129,7 +132,7 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
                         trial.check_replaceable(component)
             trial.check_variant(variant, model, _sample(study, variant))
         counted[variant.name] = n_parameters(model)
-        del model  # before the next is built: large ones do not fit beside each other
+        del model  # before the next is built: several large ones do not fit in memory
     return counted
 
 
@@ -142,7 +145,7 @@ def _is_torch_module(model: Any) -> bool:
 
 
 def _sample(study: Declaration, variant: Variant) -> Any:
-    """The sample as a variant's model takes it."""
+    """Return the sample for a variant's model."""
     if callable(study.sample) and not hasattr(study.sample, "shape"):
         return call(study.sample, variant.config, variant.from_data(), {}, "sample")
     if isinstance(study.sample, Mapping) and study.columns and set(study.columns) <= set(study.sample):
@@ -169,7 +172,7 @@ def _default(name: str, study: Declaration, train_fn: Callable[..., Any] | None)
         unseen = "pass the function that may have a default for it: study.bound(train_fn)"
         remedy = unseen if train_fn is None else "give train_fn a default for it"
         raise ConfigError(
-            f"nothing says what {name!r} is with nothing removed{near}; {remedy}, or give the study a value: "
+            f"{name!r} must have a value with nothing removed, got none{near}; {remedy}, or use "
             f"AblationStudy(config={{{name!r}: ...}})"
         )
     return value

@@ -1,4 +1,4 @@
-"""The comparisons of a study: what its tests make of the trials, a row each."""
+"""The comparisons of a study: the results of its tests on the trials, one row for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optimizers.comparisons.paired_tests import (
 from optimizers.comparisons.sequential_tests import SequentialTests
 
 UNDECIDED = "undecided"
-"""The verdict where more repeats are due."""
+"""The verdict if more repeats are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Run:
     """One trial of a study.
 
     Attributes:
-        variant: The variant's name.
-        seed: Its seed.
-        value: The objective; None if the trial failed.
-        seconds: How long it took, if that is known.
+        variant: Name of the variant.
+        seed: Seed of the trial.
+        value: Objective; None if the trial failed.
+        seconds: Duration, if it is known.
     """
 
     variant: str
@@ -47,28 +47,29 @@ class Row:
     """One line of the answer, in the units and the direction of the metric.
 
     Attributes:
-        component: What is removed; ``A and B`` for both, ``A x B`` for their interaction.
-        with_it: The mean of the metric with it, over the seeds; None for an interaction.
-        without_it: The mean without it.
-        difference: Without less with; of an interaction, what removing both makes beyond what removing each makes.
-        unbiased: The same as a median-unbiased estimate, where looks after every seed decided how many there are, which
-            the mean overstates; None where none is known.
+        component: Component that is removed; ``A and B`` for both, ``A x B`` for their interaction.
+        with_it: Mean of the metric with it, over the seeds; None for an interaction.
+        without_it: Mean without it.
+        difference: ``without_it`` minus ``with_it``. For an interaction, the effect of removing both minus the effects
+            of removing each.
+        unbiased: Median-unbiased estimate of the difference, if the number of seeds was decided after every seed,
+            because the mean is exaggerated then; None if there is none.
         low: Lower end of the simultaneous confidence interval.
         high: Upper end of it.
-        p: The p-value, corrected for the number of rows; None where there is no test.
-        verdict: In words.
-        repeats: Seeds that were compared.
-        dropped: Seeds left out, since a trial failed.
-        fitted: Seeds of which a trial failed, and whose difference was fitted to the others by least squares.
-        failed: How many trials of the variants without it failed.
-        effect_size: The difference in standard deviations of itself; None where there is none to divide by.
-        by_seed: The difference with each seed; across data sets, on each of them.
-        seconds_saved: Seconds of a trial that removing it saves, if known; paired by seed, as the differences are.
-        seconds_low: Lower end of its interval; all of these hold together, as those of the differences do.
+        p: p-value, corrected for the number of rows; None without a test.
+        verdict: Verdict in words.
+        repeats: Number of seeds that were compared.
+        dropped: Number of seeds left out because a trial failed.
+        fitted: Number of seeds with a failed trial, whose difference was fitted to the others by least squares.
+        failed: Number of failed trials of the variants without it.
+        effect_size: Difference divided by its standard deviation; None if that is 0 or unknown.
+        by_seed: Difference for each seed; across data sets, for each data set.
+        seconds_saved: Seconds per trial that removing it saves, if known; paired by seed, as the differences are.
+        seconds_low: Lower end of its interval, which is simultaneous over all rows.
         seconds_high: Upper end of it.
-        parameters_saved: Parameters of the model that removing it saves, where there is a model.
-        skewed: The skewness of the differences and the p-value of a studentised bootstrap, where the skewness is more
-            than chance would give.
+        parameters_saved: Number of parameters of the model that removing it saves, if there is a model.
+        skewed: Skewness of the differences and the p-value of a studentised bootstrap, if the skewness is more than
+            chance explains.
     """
 
     component: str
@@ -104,12 +105,12 @@ class Comparisons(ABC):
     @property
     @abstractmethod
     def method(self) -> str:
-        """How the differences were tested: a sentence for a paper."""
+        """A sentence for a paper on how the differences were tested."""
 
     @property
     @abstractmethod
     def notes(self) -> list[str]:
-        """What a reader must know of the data."""
+        """Notes on the data that a reader must know."""
 
     def __init__(
         self,
@@ -140,12 +141,12 @@ class Comparisons(ABC):
 
     @property
     def sign(self) -> float:
-        """By which a value is a loss."""
+        """The factor that turns a value into a loss."""
         return -1.0 if self.direction == "max" else 1.0
 
     @cached_property
     def losses(self) -> dict[tuple[str, int], float]:
-        """By variant and repeat, the first of which is 0 whatever its seed; ``inf`` where the trial failed."""
+        """Losses by variant and repeat, counted from 0 for any seed; ``inf`` if the trial failed."""
         return {
             (run.variant, run.seed - self.first_seed): self.sign * run.value
             if run.value is not None and math.isfinite(run.value)
@@ -155,7 +156,7 @@ class Comparisons(ABC):
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
-        """What the tests say, by row; in losses, so that positive is worse."""
+        """Results of the tests by row, in losses, so that positive is worse."""
         if self.bound is None:
             return compare(
                 self.design.contrasts, self.losses, alpha=self.alpha, planned=self.planned, resampled=self.resampled
@@ -165,7 +166,7 @@ class Comparisons(ABC):
 
     @cached_property
     def seconds(self) -> dict[str, Finding]:
-        """Seconds of a trial, compared as the results are after a number of repeats that was fixed beforehand."""
+        """Comparisons of the seconds of a trial, as for results with a fixed number of repeats."""
         known = {(run.variant, run.seed): run.seconds for run in self.runs if run.seconds and run.value is not None}
         contrasts = {effect.label: effect.contrast for effect in self.design.effects if not effect.is_interaction}
         return compare(contrasts, known, alpha=self.alpha) if known else {}
@@ -223,14 +224,14 @@ class Comparisons(ABC):
         return not effect.is_interaction and bool(values[True]) and not any(values[True]) and any(values[False])
 
     def _side(self, effect: Effect, sample: Differences, sign: float) -> float | None:
-        """The mean of the metric over the variants on one side of a difference, at the seeds that were compared."""
+        """Return the mean of the metric over the variants on one side of a difference, at the compared seeds."""
         side = {variant: max(0.0, weight * sign) for variant, weight in effect.contrast.items()}
         fit = LeastSquares(self.design.contrasts.values()) if sample.fitted else None
         means = differences(side, self.losses, sample.seeds.tolist(), fit=fit)
         return self.sign * means.mean + 0.0 if len(sample.values) and len(means.values) == len(sample.values) else None
 
     def _seconds_saved(self, effect: Effect) -> tuple[float | None, float | None, float | None]:
-        """With the ends of its interval; None where they are not known."""
+        """Return the saved seconds with the ends of the interval; None if they are unknown."""
         found = self.seconds.get(effect.label)
         if found is None or not found.seeds:
             return None, None, None
@@ -252,11 +253,11 @@ def verdict(
     negligible: float | None = None,
     bound: int | None = None,
 ) -> str:
-    """A finding in words.
+    """Put a finding into words.
 
-    With ``bound``, what ended before that many seeds and found nothing was given up.
-    With ``negligible``, an interval inside of plus and minus that says that the difference is no larger, also one that
-    is there: both one-sided tests reject (Schuirmann, 1987), those of all comparisons together.
+    With ``bound``, a comparison that ended before that many seeds without a finding was given up. With ``negligible``,
+    the verdict is "no larger" if the interval is inside of plus and minus that, also if there is a difference: both
+    one-sided tests reject (Schuirmann, 1987), simultaneously for all comparisons.
     """
     is_small = negligible is not None and -negligible < finding.low and finding.high < negligible
     if finding.differs:

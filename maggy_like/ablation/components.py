@@ -1,4 +1,4 @@
-"""The components of a study: columns, modules and parameters, checked as they are given."""
+"""The components of a study: columns, modules and parameters, checked when they are declared."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from optimizers.checks import did_you_mean
 
 
 def columns_of(table: Any) -> tuple[str, ...]:
-    """The names of a table's columns, or of a list of names.
+    """Return the names of a table's columns, or of a list of names.
 
     Raises:
-        ConfigError: It is no table, or a column has no name.
+        ConfigError: It is not a table, or a column has no name.
     """
     names = getattr(table, "column_names", None)  # Arrow, whose `columns` are the data
     if names is None:
@@ -28,12 +28,12 @@ def columns_of(table: Any) -> tuple[str, ...]:
     columns = tuple(names)
     for name in columns:
         if not isinstance(name, str):
-            raise ConfigError(f"columns are ablated by name, and one has {name!r} for a name; name it with a string")
+            raise ConfigError(f"the names of columns must be strings, got {name!r}; rename the column")
     return columns
 
 
 def without(table: Any, columns: Iterable[str]) -> Any:
-    """The table without some of its columns.
+    """Return the table without some of its columns.
 
     Raises:
         ConfigError: It does not have one of them.
@@ -41,7 +41,7 @@ def without(table: Any, columns: Iterable[str]) -> Any:
     columns, known = list(columns), columns_of(table)
     for name in columns:
         if name not in known:
-            raise ConfigError(f"the table has no column {name!r} to leave out{did_you_mean(name, known)}")
+            raise ConfigError(f"the table must have the column {name!r} to leave it out{did_you_mean(name, known)}")
     if hasattr(table, "drop_columns"):  # Arrow
         return table.drop_columns(columns)
     if hasattr(table, "loc"):  # pandas
@@ -50,57 +50,61 @@ def without(table: Any, columns: Iterable[str]) -> Any:
 
 
 def read_factory(model: object) -> Callable[..., Any] | None:
-    """What builds the model.
+    """Check the function that builds the model.
 
     Raises:
-        ConfigError: It is none, or a model that is built already.
+        ConfigError: It is not a function, or it is a model itself.
     """
     if hasattr(model, "named_modules") and not isinstance(model, type):  # of torch, and callable as all of them are
         raise ConfigError(
-            f"model must build a model, anew for each trial, got a {type(model).__name__} itself; give the class or a "
-            f"function: AblationStudy(model=lambda: {type(model).__name__}(...))"
+            f"model must be a function that builds a new model for each trial, got a {type(model).__name__}; use "
+            f"AblationStudy(model=lambda: {type(model).__name__}(...))"
         )
     if model is None or callable(model):
         return model
-    raise ConfigError(f"model must be a function that builds one, got {model!r}; use a def or a lambda")
+    raise ConfigError(f"model must be a function that builds a model, got {model!r}; use a def or a lambda")
 
 
 def read_columns(data: Any) -> tuple[str, ...]:
-    """The names of a table's columns; none without a table.
+    """Return the names of a table's columns; none without a table.
 
     Raises:
-        ConfigError: It is no table, or two columns have one name.
+        ConfigError: It is not a table, or two columns have one name.
     """
     columns = () if data is None else columns_of(data)
     if twice := [name for name, count in Counter(columns).items() if count > 1]:
-        raise ConfigError(f"data has two columns {twice[0]!r}, and columns are ablated by name; rename one")
+        raise ConfigError(f"the columns of data must have different names, got {twice[0]!r} twice; rename one")
     return columns
 
 
 def read_labels(label: Any, data: Any, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that are no features.
+    """Return the columns that are not features.
 
     Raises:
-        ConfigError: One is no column, or there is no data.
+        ConfigError: One is not a column, or there is no data.
     """
     labels = (label,) if isinstance(label, str) else tuple(label) if isinstance(label, Iterable) else (label,)
     for name in labels:
         if not isinstance(name, str):
-            raise ConfigError(f"label must be the name of a column, or several, got {label!r}; for none, leave it out")
+            raise ConfigError(
+                f"label must be the name of a column or a list of names, got {label!r}; omit it if there is no label"
+            )
         if data is None:
-            raise ConfigError(f"label {name!r} is a column of data, and the study has none; give data=table")
+            raise ConfigError(
+                f"label must be a column of data, got {name!r} without data; use AblationStudy(data=table, ...)"
+            )
         if name not in columns:
-            raise ConfigError(f"label {name!r} is no column of data{did_you_mean(name, columns)}")
+            raise ConfigError(f"label must be a column of data, got {name!r}{did_you_mean(name, columns)}")
     if data is not None and not set(columns) - set(labels):
-        raise ConfigError("data has no column beside the label, so there are no features; leave data out")
+        raise ConfigError("data must have a column in addition to the label, got no features; omit data")
     return labels
 
 
 def read_config(config: Any) -> dict[str, Any]:
-    """The study's parameters.
+    """Check the study's parameters.
 
     Raises:
-        ConfigError: They are no dict by name.
+        ConfigError: They are not a dict by name.
     """
     if config is not None and not (isinstance(config, Mapping) and all(isinstance(name, str) for name in config)):
         raise ConfigError(f"config must be a dict {{name: value}}, got {config!r}")
@@ -108,26 +112,28 @@ def read_config(config: Any) -> dict[str, Any]:
 
 
 def read_members(group: str, components: tuple[Any, ...]) -> tuple[str, ...]:
-    """Names and globs of a group's components.
+    """Return names and globs of a group's components.
 
     Raises:
-        ConfigError: There is none, or one is no name, or the group has none.
+        ConfigError: There are none, one is not a name, or the group has no name.
     """
     if not isinstance(group, str):
-        raise ConfigError(f"a group is called by a word, got {group!r}: study.group('regularisation', 'dropout')")
+        raise ConfigError(
+            f"the name of a group must be a word, got {group!r}; use study.group('regularisation', 'dropout')"
+        )
     if not components:
-        raise ConfigError(f"the group {group!r} has no component in it; give at least one")
+        raise ConfigError(f"the group {group!r} must have at least one component, got none")
     for name in components:
         if not isinstance(name, str):
             raise ConfigError(
-                f"a component of the group {group!r} is given by its name or a glob, got {name!r}; name each by "
-                "itself: study.group('regularisation', 'dropout', 'norm')"
+                f"the components of the group {group!r} must be names or globs, got {name!r}; pass them one by one: "
+                "study.group('regularisation', 'dropout', 'norm')"
             )
     return components
 
 
 def check_unlabelled(patterns: Iterable[str], labels: tuple[str, ...]) -> None:
-    """Check that no label is asked for as a feature.
+    """Check that no label is used as a feature.
 
     Raises:
         ConfigError: One is.
@@ -135,7 +141,7 @@ def check_unlabelled(patterns: Iterable[str], labels: tuple[str, ...]) -> None:
     for name in patterns:
         if name in labels:
             raise ConfigError(
-                f"there is no column {name!r} among the features, since it is the label; leave it out of one of the two"
+                f"features must not have the label, got {name!r}; remove it from the features or from label"
             )
 
 
@@ -156,11 +162,11 @@ class Modules:
     """Modules of a torch model, replaced together.
 
     Attributes:
-        name: The component's name.
-        paths: As in ``named_modules()``; of a module that is shared, all.
-        replace: ``"identity"``, ``"zero"``, a module, or a function of the module that is replaced. Of a module, each
-            place gets a copy, whose weights its ``reset_parameters()`` draws anew, by the seed; what has no such
-            method keeps its values.
+        name: Name of the component.
+        paths: Names as in ``named_modules()``; for a shared module, all of them.
+        replace: ``"identity"``, ``"zero"``, a module, or a function of the replaced module. With a module, each place
+            gets a copy, whose weights are drawn again by its ``reset_parameters()`` with the trial's seed. If it has
+            no such method, its values are kept.
     """
 
     name: str
@@ -170,7 +176,7 @@ class Modules:
 
 @dataclass(frozen=True)
 class Setting:
-    """A parameter that gets the value that stands for being without it."""
+    """A parameter with the value that stands for its removal."""
 
     name: str
     value: Any
@@ -178,10 +184,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class WantedModules:
-    """Modules as the user named them, until the model is there to look them up in.
+    """Modules as the user named them, before they are looked up in the model.
 
     Attributes:
-        name: Of the group; None if every module that fits is a component of its own.
+        name: Name of the group; None if every matching module is a component.
         patterns: Names and globs.
         replace: As in :class:`Modules`.
     """
@@ -191,15 +197,15 @@ class WantedModules:
     replace: Any
 
     def among(self, known: Mapping[str, Sequence[str]]) -> list[Modules]:
-        """The components that these are in a model.
+        """Return the components for these modules in a model.
 
-        Of modules inside each other, the outermost is taken alone; a container stands for the modules in it.
+        Of nested modules, only the outermost is taken; a container stands for the modules in it.
 
         Args:
-            known: The names of all modules, with all names that each has; a container has none.
+            known: Names of all modules, each with all names of that module; a container has none.
 
         Raises:
-            ConfigError: A name is unknown, or a glob fits nothing.
+            ConfigError: A name is unknown, or a glob matches nothing.
         """
         if self.name is not None:
             return [self._component(self.name, _outermost(matching(self.patterns, known, "module", self.name), known))]
@@ -219,10 +225,10 @@ class WantedModules:
 def named(
     positional: Iterable[str | Mapping[str, Patterns]], groups: Mapping[str, Patterns], what: str
 ) -> list[tuple[str | None, tuple[str, ...]]]:
-    """What was asked for: (None, patterns) for those that stand alone, (name, patterns) for groups.
+    """Return what was asked for: (None, patterns) for single components, (name, patterns) for groups.
 
     Raises:
-        ConfigError: A group has nothing in it, or something is no pattern.
+        ConfigError: A group is empty, or something is not a pattern.
     """
     asked: list[tuple[str | None, tuple[str, ...]]] = []
     for item in positional:
@@ -232,15 +238,15 @@ def named(
             asked.append((None, _patterns(None, item, what)))
     asked += [(name, _patterns(name, patterns, what)) for name, patterns in groups.items()]
     if not asked:
-        raise ConfigError(f"{what}s need at least one name, glob or group; give one")
+        raise ConfigError(f"{what}s() must have at least one name, glob or group, got none")
     return asked
 
 
 def matching(patterns: Iterable[str], known: Iterable[str], what: str, group: str | None) -> list[str]:
-    """The names of ``known`` that fit, in their order.
+    """Return the names in ``known`` that match, in their order.
 
     Raises:
-        ConfigError: A pattern fits none.
+        ConfigError: A pattern matches none.
 
     Example:
         >>> matching(["*area*"], ["radius", "mean area", "worst area"], "column", None)
@@ -258,14 +264,16 @@ def matching(patterns: Iterable[str], known: Iterable[str], what: str, group: st
 
 
 def _outermost(names: Iterable[str], known: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """All names of those modules that lie in no other, with containers replaced by what is in them."""
+    """Return all names of the outermost modules, with containers replaced by their modules."""
     found = list(names)
     for name in found:  # which grows
         if not known[name]:
             found += [inner for inner in known if inner.rpartition(".")[0] == name]
     whole = {name for name in found if known[name]}
     if not whole:
-        raise ConfigError(f"{', '.join(found)} has no forward and no module in it, so nothing fits there; leave it out")
+        raise ConfigError(
+            f"{', '.join(found)} must have a forward or modules to be replaced, got neither; remove it from the study"
+        )
     return {name: known[name] for name in known if name in whole and not _lies_in(name, whole)}
 
 
@@ -276,9 +284,9 @@ def _lies_in(name: str, outer: Iterable[str]) -> bool:
 def _patterns(group: str | None, patterns: object, what: str) -> tuple[str, ...]:
     listed = (patterns,) if isinstance(patterns, str) else tuple(patterns) if isinstance(patterns, Iterable) else ()
     if group is not None and not listed:
-        raise ConfigError(f"the group {group!r} has no {what} in it; give it at least one name or glob")
+        raise ConfigError(f"the group {group!r} must have at least one name or glob of a {what}, got none")
     if not listed or not all(isinstance(pattern, str) and pattern for pattern in listed):
-        raise ConfigError(f"a {what} is given by its name or a glob, got {patterns!r}")
+        raise ConfigError(f"a {what} must be given by its name or a glob, got {patterns!r}")
     return listed
 
 

@@ -1,4 +1,4 @@
-"""Which variants are tried, and what is compared with what."""
+"""Designs: the variants of a study, and the comparisons between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESIGNS: tuple[DesignName, ...] = ("leave_one_out", "leave_one_group_out", "add_
 
 NONE = "without any"
 AUTO_BOUND = 20
-"""Seeds that ``repeats="auto"`` does not pass."""
+"""Maximum number of seeds with ``repeats="auto"``."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Effect:
     """One line of the answer.
 
     Attributes:
-        label: The component, pair or group.
-        contrast: Weights of variants: without less with, or an interaction.
-        is_interaction: Whether it is what removing two makes beyond what removing each makes.
+        label: Component, pair or group.
+        contrast: Weights of variants: without minus with, or an interaction.
+        is_interaction: Whether it is the effect of removing two minus the effects of removing each.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Plan:
-    """A design before its variants are made: what each is without, by name, and what is asked of them.
+    """A design before its variants are made: what each is without, and the comparisons.
 
     Raises:
         ConfigError: Two variants, or two lines of the answer, have one name.
@@ -56,21 +56,21 @@ class Plan:
         for names in ([name for name, _ in self.variants], [effect.label for effect in self.effects]):
             if twice := [name for name, count in Counter(names).items() if count > 1]:
                 raise ConfigError(
-                    f"the design has {twice[0]!r} twice, since a component is called as several together are; give it "
-                    "another name, as in .modules(other_name=...) or .features(other_name=...)"
+                    f"the design must have different names, got {twice[0]!r} for a component and for several together; "
+                    "rename it, as in .modules(other_name=...) or .features(other_name=...)"
                 )
 
 
 @dataclass(frozen=True, repr=False)
 class Design:
-    """What is tried. It travels to the workers, and depends on the study alone.
+    """The variants of a study and their comparisons. It is sent to the workers, and depends only on the study.
 
     Attributes:
-        name: Such as ``leave_one_out``.
+        name: Name, such as ``leave_one_out``.
         variants: All variants, the base first.
-        effects: What is compared.
-        parameters: The number of parameters of each variant's model; empty without a model.
-        passed: The parameters of the study that a trial's configuration has, since ``train_fn`` takes them by name.
+        effects: Comparisons.
+        parameters: Number of parameters of each variant's model; empty without a model.
+        passed: Parameters of the study in a trial's configuration, because ``train_fn`` takes them by name.
 
     Example:
         >>> design = study.bound(train_fn).designed("pairs")
@@ -87,21 +87,21 @@ class Design:
 
     @property
     def contrasts(self) -> dict[str, Contrast]:
-        """The weights of each comparison, by its label."""
+        """Weights of each comparison, by its label."""
         return {effect.label: effect.contrast for effect in self.effects}
 
     @property
     def described(self) -> tuple[str, ...]:
-        """What each variant is, in words that change when it does; of functions the names alone."""
+        """Descriptions of the variants, which change when a variant does; functions are described only by name."""
         return tuple(_described(variant) for variant in self.variants)
 
     @property
     def configs(self) -> dict[str, Config]:
-        """What each variant sets of a trial's configuration, beside ``variant`` and ``seed``."""
+        """Values that each variant sets in a trial's configuration, in addition to ``variant`` and ``seed``."""
         return {v.name: {name: v.config[name] for name in self.passed} for v in self.variants}
 
     def variant(self, name: str) -> Variant:
-        """The variant of that name.
+        """Return the variant of that name.
 
         Raises:
             ConfigError: There is none.
@@ -109,13 +109,16 @@ class Design:
         for variant in self.variants:
             if variant.name == name:
                 return variant
-        raise ConfigError(f"there is no variant {name!r}; there are {[variant.name for variant in self.variants]}")
+        raise ConfigError(
+            f"name must be a variant of the design, got {name!r}; use one of "
+            f"{[variant.name for variant in self.variants]}"
+        )
 
     def space(self, repeats: int | Literal["auto"], *, first_seed: int = 0) -> SearchSpace:
-        """The search space of the trials: ``variant``, ``seed`` and what the variants set.
+        """Return the search space of the trials: ``variant``, ``seed`` and the values that the variants set.
 
         Raises:
-            SearchSpaceError: A value that ``train_fn`` takes by name is no bool, int, float, str or None.
+            SearchSpaceError: A value that ``train_fn`` takes by name is not a bool, int, float, str or None.
         """
         return repeats_space(self.configs, AUTO_BOUND if repeats == "auto" else repeats, first_seed=first_seed)
 
@@ -128,17 +131,17 @@ class Design:
         ahead: int = 1,
         resampled: float = 0.0,
     ) -> Optimizer:
-        """The optimizer that goes through the variants and seeds.
+        """Return the optimizer that enumerates the variants and seeds.
 
         Args:
-            repeats: Seeds of each variant; ``"auto"`` gives more to comparisons that are not decided, at most 20.
-            first_seed: The first seed.
-            alpha: The probability of any false difference, at most, for ``"auto"``.
-            ahead: Seeds past the last look that may have begun, for ``"auto"``.
-            resampled: Rows in a test set by rows in a training set, where seeds split the same rows, for ``"auto"``.
+            repeats: Number of seeds of each variant. With ``"auto"``, undecided comparisons get more, at most 20.
+            first_seed: First seed.
+            alpha: Maximum probability of any false difference, for ``"auto"``.
+            ahead: Number of seeds after the last look that may have started, for ``"auto"``.
+            resampled: Ratio of test rows to training rows if seeds split the same rows, for ``"auto"``.
 
         Raises:
-            OptimizerError: An argument is not valid.
+            OptimizerError: An argument is invalid.
         """
         if repeats == "auto":
             return AdaptiveRepeats(
@@ -157,19 +160,19 @@ class Design:
 
 
 def make_design(study: Declaration, name: DesignName, limit: int) -> Design:
-    """Make and check the variants of a study that is bound; see :meth:`AblationStudy.designed`."""
+    """Make and check the variants of a bound study; see :meth:`AblationStudy.designed`."""
     components = [component.name for component in study.found]
     n = 2 ** len(components)
     if name == "factorial" and n > limit:
         raise ConfigError(
-            f"the design {name!r} of {len(components)} components has {n} variants, past limit={limit}; give "
-            "components that belong together one name, or use design='pairs' or 'leave_one_out'"
+            f"the design must have at most limit={limit} variants, got {n} for {name!r} of {len(components)} "
+            "components; give components that belong together one name, or use design='pairs' or 'leave_one_out'"
         )
     plan = _plan(name, components, study.groups)
     variants = tuple(study.variant(*removed, called=called) for called, removed in plan.variants)
     for variant in variants:
         if study.columns and not variant.features:
-            raise ConfigError(f"the variant {variant.name!r} is left with no feature; leave some out of the study")
+            raise ConfigError(f"the variant {variant.name!r} must have a feature, got none; remove some from the study")
     parameters = checks.run_models(study, variants)
     return Design(name, variants, plan.effects, parameters, study.taken or ())
 
@@ -180,7 +183,7 @@ def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[st
     if name == "leave_one_group_out":
         if not groups:
             raise ConfigError(
-                "the study has no groups of components; add one: study.group('regularisation', 'dropout')"
+                "the study must have a group of components, got none; use study.group('regularisation', 'dropout')"
             )
         return _leave_out(groups)
     if name == "add_one_in":
@@ -242,7 +245,7 @@ def _described(variant: Variant) -> str:
 
 
 def _word(value: object) -> str:
-    """What people would call a value, without where it lies in memory."""
+    """Return a name for a value, without its address in memory."""
     name = getattr(value, "__qualname__", None)
     return name if isinstance(name, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

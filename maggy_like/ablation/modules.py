@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """A function of all that tuples, lists and dicts hold, in their structure."""
+    """Apply a function to all values in tuples, lists and dicts, and keep their structure."""
     if isinstance(value, dict):
         made = copy.copy(value)
         for key, part in value.items():
@@ -31,7 +31,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def parts(value: Any) -> list[Any]:
-    """All that tuples, lists and dicts hold."""
+    """Return all values in tuples, lists and dicts."""
     if isinstance(value, dict):
         return parts(tuple(value.values()))
     return [one for part in value for one in parts(part)] if isinstance(value, tuple | list) else [value]
@@ -43,21 +43,21 @@ def first_name(module: nn.Module) -> str:
 
 
 def first_input(name: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The first input: the first in order, or that of the module's first parameter where all are given by name."""
+    """Return the first input: the first positional one, or that of the module's first parameter."""
     return inputs[0] if inputs else named.get(name, next(iter(named.values()), None))
 
 
 _KNOWN_AT_MOST = 128
-"""Calls whose outputs a stand-in remembers."""
+"""Number of calls whose outputs a replacement caches."""
 
 _CONSTANT = bool | int | float | str | None | torch.dtype | torch.device
 
 
 class _Outputs:
-    """What a module would give: the shapes and dtypes of its output, whatever its structure.
+    """The outputs that a module would return: structure, shapes and dtypes.
 
-    They come from a copy of it on torch's ``meta`` device: it computes nothing and holds no memory, and its
-    parameters are none of the model's.
+    They come from a copy of it on torch's ``meta`` device, which computes nothing and takes no memory, and whose
+    parameters do not belong to the model.
     """
 
     def __init__(self, replaced: nn.Module) -> None:
@@ -67,10 +67,10 @@ class _Outputs:
         self._device = next((held.device for held in (*replaced.parameters(), *replaced.buffers())), None)
 
     def of(self, inputs: tuple[Any, ...], named: dict[str, Any], training: bool) -> Any:
-        """The output for these inputs, with tensors on ``meta``.
+        """Return the output for these inputs, with tensors on ``meta``.
 
         Raises:
-            ConfigError: It cannot be told without the values of tensors, or is made of other things.
+            ConfigError: It depends on the values of tensors, or has other types.
         """
         key = (training, _key((inputs, named)))
         if key not in self._known:
@@ -80,11 +80,11 @@ class _Outputs:
         return self._known[key]
 
     def device(self, given: Any) -> torch.device | None:
-        """That of the first tensor of the inputs, or else of the module's parameters."""
+        """Return the device of the first input tensor, or else of the module's parameters."""
         return next((tensor.device for tensor in tensors(given)), self._device)
 
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Follow ``model.to(...)``, ``.half()`` and the like, which call this of every module."""
+        """Follow ``model.to(...)``, ``.half()`` and similar calls, which call this for every module."""
 
         def cast(held: torch.Tensor) -> torch.Tensor:
             return held.to(function(torch.empty(0, dtype=held.dtype)).dtype)
@@ -109,19 +109,18 @@ class _Outputs:
                 made = self._copy(*mapped(move, inputs), **mapped(move, named))
         except Exception as error:
             raise ConfigError(
-                f"what {self._kind} gives cannot be told without computing it ({first_line(error)}); replace it "
-                "with a module of your own, such as replace=nn.Identity()"
+                f"the output of {self._kind} cannot be determined without computing it ({first_line(error)}); use a "
+                "custom module to replace it, such as replace=nn.Identity()"
             ) from error
         if odd := _odd_part(made):
             raise ConfigError(
-                f"{self._kind} gives values of {odd}, for which nothing can stand in; replace it with a module of your "
-                "own"
+                f"the output of {self._kind} must have only tensors, got {odd}; use a custom module to replace it"
             )
         return made
 
 
 class _StandIn(nn.Module):
-    """What is put in a module's place. It takes whatever arguments that took, and follows the model's dtype."""
+    """A replacement of a module. It takes any arguments of that module, and follows the model's dtype."""
 
     def __init__(self, replaced: nn.Module) -> None:
         super().__init__()
@@ -138,25 +137,25 @@ class _StandIn(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             raise AttributeError(
-                f"{type(self).__name__} has no {name!r}, which is taken from the module that it stands in for; replace "
-                "that with a module of your own, which has it"
+                f"{type(self).__name__} has no attribute {name!r}, which the model reads from the replaced module; use "
+                "a custom module that has it"
             ) from None
 
 
 class Zero(_StandIn):
-    """Zeros of the structure, shapes and dtypes that a module would give."""
+    """Zeros with the structure, shapes and dtypes of a module's output."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Zeros, on the device of the first input."""
+        """Return zeros on the device of the first input."""
         device = self._outputs.device((inputs, named))
         return mapped(lambda made: _zeros(made, device), self._outputs.of(inputs, named, self.training))
 
 
 class Identity(_StandIn, nn.Identity):
-    """The first input; where a module would give more than one tensor, the others are zeros."""
+    """The first input; if a module returns more than one tensor, the others are zeros."""
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The first input, in the place of the first tensor of what the module would give."""
+        """Return the first input in place of the module's first output tensor."""
         made = self._outputs.of(inputs, named, self.training)
         given = first_input(self._first, inputs, named)
         if isinstance(made, torch.Tensor) or shape_of(made) == shape_of(given):
@@ -170,20 +169,22 @@ class Identity(_StandIn, nn.Identity):
 
 
 def is_module(model: object) -> bool:
-    """Whether it is a model of torch."""
+    """Whether it is a torch model."""
     return isinstance(model, nn.Module)
 
 
 def module_places(model: object) -> dict[str, tuple[str, ...]]:
-    """For the name of each module inside a model, all names of that module: one that is shared has several.
+    """Map the name of each module inside a model to all names of that module; a shared one has several.
 
-    A container, such as a ``ModuleList``, has none: it has no forward, so nothing can stand in for it.
+    A container, such as a ``ModuleList``, has none: it has no forward, so nothing can replace it.
 
     Raises:
-        ConfigError: It is no model of torch.
+        ConfigError: It is not a torch model.
     """
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"modules are those of a torch model, and the factory returned a {type(model).__name__}")
+        raise ConfigError(
+            f"the model's factory must return a torch model to ablate modules, got a {type(model).__name__}"
+        )
     known = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     places: dict[nn.Module, tuple[str, ...]] = {}
     for name, module in known.items():
@@ -193,7 +194,7 @@ def module_places(model: object) -> dict[str, tuple[str, ...]]:
 
 
 def n_parameters(model: nn.Module) -> int:
-    """How many numbers a model learns or holds as parameters.
+    """Return the number of values in a model's parameters.
 
     Raises:
         ConfigError: A lazy module has not run yet.
@@ -201,19 +202,19 @@ def n_parameters(model: nn.Module) -> int:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise ConfigError(
-                f"the parameter {name!r} of a lazy module has no shape until it runs; give a sample that runs it: "
-                "AblationStudy(sample=...)"
+                f"the parameter {name!r} of a lazy module has no shape until it runs; use AblationStudy(sample=...) to "
+                "run it"
             )
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def replace_modules(model: nn.Module, components: Iterable[Modules]) -> None:
-    """Replace modules in place; what lies inside a module that is replaced goes with it.
+    """Replace modules in place, with all modules inside them.
 
-    A module that stands in several places is replaced by one, which stands in all of them.
+    A module with several names is replaced by one module under all of them.
 
     Raises:
-        ConfigError: The model has no such module, nothing can stand in for it, or the user's function returns none.
+        ConfigError: The model has no such module, it cannot be replaced, or the user's function returns no module.
     """
     wanted = {path: component.replace for component in components for path in component.paths}
     places = {path: how for path, how in wanted.items() if not any(path.startswith(f"{outer}.") for outer in wanted)}
@@ -228,7 +229,7 @@ def replace_modules(model: nn.Module, components: Iterable[Modules]) -> None:
 
 
 def cut(sample: Any, kept: Sequence[int], n_features: int) -> Any:
-    """A sample with the features ``kept`` alone, in those tensors whose last axis has them all."""
+    """Return a sample with only the features ``kept``, in tensors whose last axis has all features."""
 
     def narrow(part: Any) -> Any:
         has_all = isinstance(part, torch.Tensor) and part.shape[-1:] == (n_features,)
@@ -238,24 +239,24 @@ def cut(sample: Any, kept: Sequence[int], n_features: int) -> Any:
 
 
 def seed_weights(seed: int) -> None:
-    """Have the weights of the next model be those of a seed."""
+    """Seed the weights of the next model."""
     torch.manual_seed(seed)
 
 
 def run(model: nn.Module, sample: Any, training: bool) -> Any:
-    """One step forward without a trace: neither gradients, nor statistics of batches, nor random numbers."""
+    """Run forward once without side effects on gradients, batch statistics and random numbers."""
     _set_mode(model, training)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         return model(*sample) if isinstance(sample, tuple) else model(sample)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors that tuples, lists and dicts hold."""
+    """Return all tensors in tuples, lists and dicts."""
     return [part for part in parts(value) if isinstance(part, torch.Tensor)]
 
 
 def shape_of(value: Any) -> Any:
-    """A tensor's shape, or those of all in a tuple or dict; the type's name of anything else."""
+    """Return a tensor's shape, those in a tuple or dict, or the type's name of anything else."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if isinstance(value, tuple | list):
@@ -264,7 +265,7 @@ def shape_of(value: Any) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in short."""
+    """Return the beginning of an error's message."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
@@ -273,8 +274,8 @@ def _module_at(model: nn.Module, path: str) -> nn.Module:
         return model.get_submodule(path)
     except AttributeError:
         raise ConfigError(
-            f"the model of this variant has no module {path!r}, which the base has; let the factory name its "
-            "modules the same whatever its arguments"
+            f"the model of every variant must have the module {path!r} of the base; let the factory use the same names "
+            "for all arguments"
         ) from None
 
 
@@ -284,8 +285,8 @@ def _substitute(module: nn.Module, how: Any, path: str) -> nn.Module:
             return Identity(module) if how == "identity" else Zero(module)
         except Exception as error:
             raise ConfigError(
-                f"{how!r} needs a copy of module {path!r}, which cannot be made ({first_line(error)}); replace it with "
-                "a module of your own, such as replace=nn.Identity()"
+                f"module {path!r} must be copyable for {how!r}, got {first_line(error)}; use a custom module to "
+                "replace it, such as replace=nn.Identity()"
             ) from error
     made = _reset_copy(how) if isinstance(how, nn.Module) else how(module)
     if not isinstance(made, nn.Module):
@@ -294,7 +295,7 @@ def _substitute(module: nn.Module, how: Any, path: str) -> nn.Module:
 
 
 def _reset_copy(given: nn.Module) -> nn.Module:
-    """A copy with new weights, so that they are of the seed; the outer modules have the last word."""
+    """Return a copy with new weights, drawn with the seed; outer modules override inner ones."""
     made = copy.deepcopy(given)
     for part in reversed(list(made.modules())):
         if callable(reset := getattr(part, "reset_parameters", None)):
@@ -303,7 +304,7 @@ def _reset_copy(given: nn.Module) -> nn.Module:
 
 
 def _on_meta(module: nn.Module) -> nn.Module:
-    """A copy whose tensors are on ``meta``, made without copying one of them."""
+    """Return a copy with tensors on ``meta``, made without copying any of them."""
     hollow: dict[int, Any] = {}
     for part in module.modules():
         held = (*part.parameters(recurse=False), *part.buffers(recurse=False), *vars(part).values())
@@ -319,7 +320,10 @@ def _hollow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _set_mode(model: nn.Module, training: bool) -> None:
-    """All in a mode but batch norm, which in training refuses a sample of one and moves its statistics."""
+    """Set the mode of all modules except batch norm.
+
+    In training, batch norm rejects a sample of one and changes its statistics.
+    """
     model.train(training)
     for part in model.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -337,12 +341,12 @@ def _zeros(part: Any, device: torch.device | None) -> Any:
 
 
 def _odd_part(value: Any) -> str | None:
-    """The type of what is neither a tensor nor a constant, if there is any."""
+    """Return the type of a value that is neither a tensor nor a constant, if there is one."""
     return next((type(part).__name__ for part in parts(value) if not isinstance(part, torch.Tensor | _CONSTANT)), None)
 
 
 def _key(value: Any) -> Any:
-    """What decides about shapes and dtypes, to be looked up; what may change unseen is equal to nothing."""
+    """Return a key of what determines shapes and dtypes; mutable objects equal nothing."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.dtype
     if isinstance(value, dict):

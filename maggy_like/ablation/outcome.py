@@ -1,4 +1,4 @@
-"""What an ablation study found, with one or several data sets."""
+"""The results of an ablation study, with one or several data sets."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class Answer(Comparisons):
     """Comparisons with tables and a plot."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a comparison; the columns are the attributes of :class:`Row`."""
+        """Return a table with one row per comparison, whose columns are the attributes of :class:`Row`."""
         require("pandas", "to_pandas()")
         import pandas
 
         return pandas.DataFrame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])
 
     def to_markdown(self) -> str:
-        """The table, with the method below it, in GitHub's Markdown."""
+        """Return the table in GitHub's Markdown, with the method below it."""
         return text.markdown(self)
 
     def to_latex(self) -> str:
-        """The table as a ``tabular`` for the package booktabs, with the method below it."""
+        """Return the table as a ``tabular`` for the package booktabs, with the method below it."""
         return text.latex(self)
 
     def plot(self, path: str | Path) -> None:
         """Draw a forest plot: each difference with its interval.
 
         Args:
-            path: The picture's file; its suffix says of which kind (``.png``, ``.svg``, ``.pdf``).
+            path: Path of the file; its suffix sets the format (``.png``, ``.svg``, ``.pdf``).
 
         Raises:
-            UserError: matplotlib is missing.
+            UserError: matplotlib is not installed.
 
         Example:
             >>> ablation.plot("ablation.pdf")
@@ -70,26 +70,27 @@ class Answer(Comparisons):
 
 
 _FEWEST_RANKED = 6
-"""Data sets, below which signed ranks cannot reach 5 %."""
+"""Number of data sets below which signed ranks cannot reach 5 %."""
 
 
 class AcrossDataSets(Answer):
-    """What components are worth on data sets like these: the data sets take the place of the seeds.
+    """The effects of components on data sets like these. The data sets take the place of the seeds.
 
     The difference that a component makes on a data set is one value, and the values of all data sets are tested by a
-    t-test. That is a random-effects analysis with equal weights: what differs from data set to data set is part of the
-    noise, as is what each one's seeds leave open. Beside it stands Wilcoxon's test of signed ranks, which asks for less
-    (Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006).
+    t-test. That is a random-effects analysis with equal weights: the noise includes the variation between data sets
+    and the uncertainty that the seeds leave on each one. In addition, it has Wilcoxon's test of signed ranks, which
+    assumes less (Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006).
 
     Args:
-        answers: By data set, of the same components.
-        negligible: A difference that nobody would care for: what is shown to be smaller says so.
+        answers: Answers with the same components, by data set.
+        negligible: Difference that is too small to matter, in units of the metric. A comparison that is shown to be
+            smaller has the verdict "no larger than". Default: None.
 
     Attributes:
-        answers: By data set.
+        answers: Answers by data set.
 
     Raises:
-        UserError: There are fewer than two, they compare different things, or one is not decided.
+        UserError: There are fewer than two answers, they compare different things, or one is undecided.
 
     Example:
         >>> together = Ablation.across({"adult": on_adult, "bank": on_bank, "credit": on_credit})
@@ -111,7 +112,7 @@ class AcrossDataSets(Answer):
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
-        """What the tests say, by row; in losses, so that positive is worse."""
+        """Results of the tests by row, in losses, so that positive is worse."""
         samples = {}
         for place, effect in enumerate(self.design.effects):
             values = np.array([self.sign * _worth(answer.rows[place]) for answer in self.answers.values()])
@@ -127,9 +128,10 @@ class AcrossDataSets(Answer):
 
     @cached_property
     def spread(self) -> list[float | None]:
-        """For each line, the standard deviation of the true differences of data sets: 0 if seeds explain them all.
+        """Standard deviation of the true differences between data sets, for each line; 0 if seeds explain them all.
 
-        The variance of their means less what seeds leave open of each (estimate of moments); None of fewer than two.
+        It is the variance of the means minus the uncertainty that the seeds leave on each (estimate of moments); None
+        for fewer than two data sets.
         """
         made: list[float | None] = []
         for effect in self.design.effects:
@@ -145,7 +147,7 @@ class AcrossDataSets(Answer):
 
     @cached_property
     def signed_ranks(self) -> list[float | None]:
-        """For each line, the p-value of Wilcoxon's test over data sets, for one comparison alone; None if all are 0."""
+        """p-value of Wilcoxon's test over data sets for each line, not corrected; None if all differences are 0."""
         from scipy import stats
 
         samples = [self.findings[effect.label].sample.values for effect in self.design.effects]
@@ -153,7 +155,7 @@ class AcrossDataSets(Answer):
 
     @property
     def method(self) -> str:
-        """How the differences were tested: a sentence for a paper."""
+        """A sentence for a paper on how the differences were tested."""
         n = len(self.rows)
         level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - self.alpha):g} % confidence intervals"
         corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
@@ -166,21 +168,24 @@ class AcrossDataSets(Answer):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the data: few data sets, lines that lack some, signed ranks."""
+        """Notes on the data that a reader must know: few data sets, lines that lack some, signed ranks."""
         lines = []
         if len(self.answers) < _FEWEST_RANKED:
-            lines.append(f"{len(self.answers)} data sets find large differences alone, that differ little between them")
+            lines.append(f"{len(self.answers)} data sets find only large differences that are similar on all of them")
         else:
             named = [
                 f"{clean(row.component)} {text.p_text(p)}" for row, p in zip(self.rows, self.signed_ranks, strict=True)
             ]
-            lines.append(f"p-values of signed ranks over data sets, each for one comparison alone: {', '.join(named)}")
+            lines.append(
+                f"p-values of signed ranks over data sets, not corrected for the number of comparisons: "
+                f"{', '.join(named)}"
+            )
         if lacking := [f"{clean(row.component)} ({row.dropped})" for row in self.rows if row.dropped]:
-            lines.append(f"data sets left out, since no seed of theirs has all results: {', '.join(lacking)}")
+            lines.append(f"data sets left out, because none of their seeds has all results: {', '.join(lacking)}")
         return lines
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a comparison: the attributes of :class:`Row`, ``spread`` and ``signed_rank``."""
+        """Return a table with one row per comparison: :class:`Row` with ``spread`` and ``signed_rank``."""
         columns = {"spread": self.spread, "signed_rank": self.signed_ranks}
         return super().to_pandas().assign(**{name: np.array(made, dtype=float) for name, made in columns.items()})
 
@@ -214,7 +219,7 @@ class AcrossDataSets(Answer):
 
 
 def _worth(row: Row) -> float:
-    """What a data set says of a line, without the luck of having stopped early."""
+    """Return the difference on a data set, without the bias of an early stop."""
     return row.difference if row.unbiased is None else row.unbiased
 
 
@@ -226,14 +231,15 @@ def _mean(values: list[float | None]) -> float | None:
 def _check(answers: Mapping[str, Answer]) -> None:
     if not isinstance(answers, Mapping) or len(answers) < 2:
         raise UserError(
-            f"across needs the answers on two data sets or more, {{name: ablate(...)}}, got {answers!r}; six and more "
-            "tell more"
+            f"answers must have at least two data sets, {{name: ablate(...)}}, got {answers!r}; use six or more"
         )
     for name, answer in answers.items():
         if not isinstance(answer, Answer) or isinstance(answer, AcrossDataSets):
-            raise UserError(f"the answer on {name!r} must be one of ablate(...), got {answer!r}")
+            raise UserError(f"the answer on {name!r} must be a result of ablate(...), got {answer!r}")
         if UNDECIDED in [row.verdict for row in answer.rows]:
-            raise UserError(f"the study on {name!r} is undecided, since it was cut short; end it with resume=True")
+            raise UserError(
+                f"the study on {name!r} must be complete, got an interrupted one; resume it with resume=True"
+            )
     (first_name, first), *others = answers.items()
     for name, answer in others:
         for what, a, b in (
@@ -244,32 +250,36 @@ def _check(answers: Mapping[str, Answer]) -> None:
         ):
             if a != b:
                 raise UserError(
-                    f"the {what} on {name!r} is {b!r}, and on {first_name!r} it is {a!r}; give components the same "
-                    "names on all data sets, and measure the same"
+                    f"the {what} must be the same on all data sets, got {b!r} on {name!r} and {a!r} on {first_name!r}; "
+                    "use the same names of components, and the same metric"
                 )
 
 
 class Ablation(Answer):
-    """The answer of an ablation study: a line for each comparison. It can be pickled, less the models' factory.
+    """The answer of an ablation study, with one line per comparison. :func:`maggy_like.ablate` returns it.
+
+    Print it to see the table. It can be pickled, without the model's factory.
 
     Differences are paired by seed. With a fixed number of repeats, they are tested by paired t-tests
-    (:func:`optimizers.comparisons.paired_tests.compare`); with ``bound``, by the sequential tests that gave the repeats
-    (:class:`optimizers.comparisons.sequential_tests.SequentialTests`). Both correct for the number of comparisons by
-    the joint distribution of their p-values (:class:`optimizers.comparisons.paired_tests.JointTests`).
+    (:func:`optimizers.comparisons.paired_tests.compare`). With ``bound``, they are tested by the sequential tests that
+    chose the number of repeats (:class:`optimizers.comparisons.sequential_tests.SequentialTests`). Both correct for
+    the number of comparisons by the joint distribution of their p-values
+    (:class:`optimizers.comparisons.paired_tests.JointTests`).
 
     Args:
-        design: What was tried.
-        runs: The trials that ended, in any order.
-        metric: The metric's name.
+        design: Variants and comparisons.
+        runs: Trials that ended, in any order.
+        metric: Name of the metric.
         direction: ``max`` or ``min``.
-        alpha: The probability of any false difference, at most.
-        bound: The bound of adaptive repeats; None where their number was fixed.
-        first_seed: The first seed of the study, from which adaptive repeats are counted.
-        n_configs: How many configurations were tried for each variant in each repeat; 0 where nothing was tuned.
-        planned: The number of seeds that was fixed beforehand: a comparison of which fewer have ended is not tested.
-            None if all are there, or with ``bound``.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
-        negligible: A difference that nobody would care for: what is shown to be smaller says so.
+        alpha: Maximum probability of any false difference. Default: 0.05.
+        bound: Maximum number of adaptive repeats; None if the number of repeats was fixed.
+        first_seed: First seed of the study, from which adaptive repeats are counted.
+        n_configs: Number of configurations tried for each variant in each repeat; 0 if nothing was tuned.
+        planned: Number of seeds that was fixed beforehand. A comparison with fewer seeds is not tested. None if all
+            are there, or with ``bound``.
+        resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
+        negligible: Difference that is too small to matter, in units of the metric. A comparison that is shown to be
+            smaller has the verdict "no larger than". Default: None.
 
     Example:
         >>> answer = ablate(train_fn, study)
@@ -282,15 +292,13 @@ class Ablation(Answer):
 
     @property
     def result(self) -> Result:
-        """The trials and the run's files: what a search returns, without a best trial.
+        """The trials and the files of the run, as a search returns them, but without a best trial.
 
         Raises:
-            UserError: The answer was made of trials alone.
+            UserError: The answer was made from trials and has no run.
         """
         if self._result is None:
-            raise UserError(
-                "this answer was made of trials alone, and belongs to no run; use that of maggy_like.ablate"
-            )
+            raise UserError("this answer was made from trials and has no run; use the answer of maggy_like.ablate")
         return self._result
 
     @classmethod
@@ -311,12 +319,12 @@ class Ablation(Answer):
         seeds: int | None = None,
         result: Result | None = None,
     ) -> Ablation:
-        """The answer that trials give; those that did not end are left out. For the other arguments, see the class.
+        """Make the answer from trials; those that did not end are left out. For the other arguments, see the class.
 
         Args:
-            seeds: How many seeds there are; trials of later ones are left out: they are the searches of a tuned
-                study (:class:`optimizers.comparisons.repeats.TunedRepeats`).
-            result: Of the run that the trials are from, if there is one.
+            seeds: Number of seeds. Trials of later seeds are left out: they belong to the searches of a tuned study
+                (:class:`optimizers.comparisons.repeats.TunedRepeats`).
+            result: Result of the run with the trials, if there is one.
         """
         runs = [
             Run(
@@ -346,16 +354,17 @@ class Ablation(Answer):
 
     @staticmethod
     def across(answers: Mapping[str, Ablation], *, negligible: float | None = None) -> AcrossDataSets:
-        """One answer for several data sets: what a component is worth on data sets like these.
+        """Combine the answers on several data sets: the effects of components on data sets like these.
 
         The data sets take the place of the seeds (see :class:`~maggy_like.ablation.outcome.AcrossDataSets`).
 
         Args:
-            answers: By data set, what :func:`maggy_like.ablate` found on it, of the same components.
-            negligible: A difference that nobody would care for: what is shown to be smaller says so.
+            answers: Answers of :func:`maggy_like.ablate` with the same components, by data set.
+            negligible: Difference that is too small to matter, in units of the metric. A comparison that is shown to
+                be smaller has the verdict "no larger than". Default: None.
 
         Raises:
-            UserError: There are fewer than two, they compare different things, or one is not decided.
+            UserError: There are fewer than two answers, they compare different things, or one is undecided.
 
         Example:
             >>> answers = {name: ablate(train_on(name), study, repeats=5) for name in ("adult", "bank", "credit")}
@@ -365,24 +374,24 @@ class Ablation(Answer):
 
     @property
     def method(self) -> str:
-        """How the differences were tested: a sentence for a paper."""
+        """A sentence for a paper on how the differences were tested."""
         return text.method(self)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the data: failed trials, too few repeats, repeats that do not differ."""
+        """Notes on the data that a reader must know: failed trials, too few repeats, repeats that do not differ."""
         return notes(self)
 
     def report(self, path: str | PathLike[str]) -> None:
-        """Write a page with the table, the forest plot, and what there is to see of the trials.
+        """Write an HTML page with the table, the forest plot and plots of the trials.
 
-        It needs nothing else, and loads nothing (see :meth:`maggy_like.Result.report`).
+        The page needs no other files, and loads nothing from elsewhere (see :meth:`maggy_like.Result.report`).
 
         Args:
-            path: The page's file: a path or a URL.
+            path: Path or URL of the page.
 
         Raises:
-            UserError: plotly is missing, the file cannot be written, or the answer belongs to no run.
+            UserError: plotly is not installed, the file cannot be written, or the answer has no run.
 
         Example:
             >>> ablation.report("ablation.html")

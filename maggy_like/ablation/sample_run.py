@@ -1,4 +1,4 @@
-"""The base model on the sample, and every other model against it. Torch itself stays in ``modules``."""
+"""Run the base model on the sample, and compare every other model with it. Only ``modules`` imports torch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Trial:
-    """A run of the base model on the sample, in eval and in train mode, and what it tells of variants.
+    """A run of the base model on the sample, in eval and in train mode.
 
     Args:
-        model: The base model.
-        sample: A tensor, or a tuple of them: what it takes.
+        model: Base model.
+        sample: Input of the model: a tensor, or a tuple of tensors.
 
     Raises:
         ConfigError: The model does not run in eval mode.
@@ -37,31 +37,33 @@ class Trial:
                 self._outputs[training] = shape_of(run(model, sample, training))
             except Exception as error:
                 if not training:
-                    raise ConfigError(f"the base model does not run on the sample: {first_line(error)}") from error
+                    raise ConfigError(f"the base model failed on the sample: {first_line(error)}") from error
         for hook in hooks:
             hook.remove()
 
     def check_replaceable(self, component: Modules) -> None:
-        """Check that the modules of a component are used, and that identity fits them.
+        """Check that the modules of a component are used, and that identity can replace them.
 
         Raises:
-            ConfigError: They are not, or it does not.
+            ConfigError: They are not, or it cannot.
         """
         used = [path for path in component.paths if path in self._shapes]
         if not used:
             named = ", ".join(map(repr, component.paths))
             modes = "in eval or train mode" if True in self._outputs else "in eval mode, and does not run in train mode"
-            raise ConfigError(f"the model never uses {named} ({component.name!r}) on the sample {modes}; leave it out")
+            raise ConfigError(
+                f"the model never uses {named} ({component.name!r}) on the sample {modes}; remove it from the study"
+            )
         for path in used if component.replace == "identity" else ():
             given, made, firsts = self._shapes[path]
             if given not in (made, *firsts):
-                remedy = "replace='zero', or a module with these shapes" if firsts else "a module of your own"
+                remedy = "replace='zero', or a module with these shapes" if firsts else "a custom module"
                 raise ConfigError(
-                    f"module {path!r} turns {given} into {made}, so identity cannot stand in for it; use {remedy}"
+                    f"module {path!r} turns {given} into {made}, so identity cannot replace it; use {remedy}"
                 )
 
     def check_variant(self, variant: Variant, model: nn.Module, sample: Any) -> None:
-        """Check that a variant's model runs and gives what the base model gives.
+        """Check that a variant's model runs, and that its output has the shapes of the base model's.
 
         Raises:
             ConfigError: It does not.
@@ -74,11 +76,11 @@ class Trial:
                 made = shape_of(run(model, sample, training))
             except Exception as error:
                 raise ConfigError(
-                    f"the model of {variant.name!r} does not run on the sample{mode}{blamed}: {first_line(error)}"
+                    f"the model of {variant.name!r} failed on the sample{mode}{blamed}: {first_line(error)}"
                 ) from error
             if made != expected:
                 raise ConfigError(
-                    f"the model of {variant.name!r}{blamed} gives {made}{mode}, and the base gives {expected}"
+                    f"the model of {variant.name!r}{blamed} must give {expected} as the base does, got {made}{mode}"
                 )
 
     def _hook(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""An ablation as a search: its optimizer goes through the variants and seeds."""
+"""An ablation as a search, whose optimizer enumerates the variants and seeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_sendable(study: Declaration) -> None:
-    """Check each part of a bound study by itself, so that the one that cannot be sent is named.
+    """Check each part of a bound study separately, so that the message has the one that cannot be sent.
 
     Raises:
         TrainFunctionError: One cannot be sent.
@@ -56,11 +56,11 @@ def _parts(study: Declaration) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class AblatedFunction:
-    """The function of an ablation's trials: the user's, with what a variant fills.
+    """The function of an ablation's trials: the user's function with the arguments that a variant fills.
 
     Attributes:
-        train_fn: The user's.
-        design: Has the variants.
+        train_fn: User's function.
+        design: Design with the variants.
     """
 
     train_fn: Callable[..., Any]
@@ -86,20 +86,20 @@ class AblatedFunction:
 
 @dataclass(frozen=True)
 class AblationSearch:
-    """What a search needs to be an ablation.
+    """An ablation as a search.
 
     Attributes:
-        design: What is tried.
-        space: Of the trials.
-        optimizer: Goes through them.
-        n_trials: How many there are at most.
-        name: Of the optimizer, for people.
-        bound: Of adaptive repeats.
-        first_seed: The first seed.
-        seeds: How many there are; trials of later ones are those of a tuning.
-        n_configs: How many configurations each variant tries in each repeat; 0 where nothing is tuned.
-        planned: The number of seeds that was fixed beforehand; None for adaptive repeats.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
+        design: Variants and comparisons.
+        space: Search space of the trials.
+        optimizer: Enumerates the trials.
+        n_trials: Maximum number of trials.
+        name: Name of the optimizer, for people.
+        bound: Maximum number of adaptive repeats.
+        first_seed: First seed.
+        seeds: Number of seeds; trials of later seeds belong to a tuning.
+        n_configs: Number of configurations that each variant tries in each repeat; 0 if nothing is tuned.
+        planned: Number of seeds that was fixed beforehand; None for adaptive repeats.
+        resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
     """
 
     design: Design
@@ -116,14 +116,14 @@ class AblationSearch:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What workers need beside the training function's own modules."""
+        """Modules that workers need in addition to those of the training function."""
         factory = self.design.variants[0].factory
         of_factory = modules_of(factory) if factory is not None else ()
         of_torch = ("maggy_like.ablation.modules",) if self.design.parameters else ()
         return ("maggy_like.ablation.search", *of_torch, *of_factory)
 
     def outcome(self, result: Result, *, negligible: float | None = None) -> Ablation:
-        """The answer that the trials of a run give."""
+        """Return the answer from the trials of a run."""
         return Ablation.of_trials(
             self.design,
             result.trials,
@@ -155,11 +155,11 @@ def plan_ablation(
     """Check a study against its function, and make the search of it.
 
     Args:
-        first_seed: The first seed of the repeats.
-        searched: What is tuned for each variant; None if nothing is.
-        n_configs: How many configurations each variant tries in each repeat then.
+        first_seed: First seed of the repeats.
+        searched: Search space that is tuned for each variant; None if nothing is.
+        n_configs: Number of configurations that each variant tries in each repeat then.
         tuner: Proposes them.
-        resampled: Rows in a test set by rows in a training set, where each seed splits the same rows anew; else 0.
+        resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
 
     Raises:
         UserError: An argument or the study is wrong.
@@ -175,7 +175,7 @@ def plan_ablation(
     names = tuple(searched.names) if searched is not None else ()
     for name in names:
         if name in RESERVED:
-            raise ConfigError(f"the search space sets {name!r}, which the runtime fills; choose another name")
+            raise ConfigError(f"the search space must not have {name!r}, which the runtime fills; use another name")
     study = study.bound(train_fn)
     check_filled(train_fn, study.without(), study.taken or (), names)
     check_sendable(study)

@@ -1,4 +1,4 @@
-"""What is studied: a training function's parts, declared."""
+"""The declaration of a study: the parts of a training that may be removed."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from optimizers.comparisons.paired_tests import power
 
 
 class AblationStudy(Declaration):
-    """Components that a training may do without. Each method returns a new study; none is changed.
+    """Declare components that a training may be run without. Each method returns a new study; none is changed.
 
     Args:
-        model: A function that builds the model, called by the names of its parameters: those of ``config`` (all of
-            them if it takes ``**``), and with data ``features`` (the columns kept) and ``n_features`` (how many).
-        data: A pandas, Arrow or Spark table, or the names of its columns. Only the names are kept: workers load
-            their data themselves and cut it with :meth:`Variant.apply`.
-        label: The column, or columns, that are no features.
-        sample: What the model takes: a tensor, a tuple or dict of them, or a function that makes one of these (called
-            by names, as ``model`` is). All variants are run on it before anything else, so that shapes that do not fit
-            are told then. A tensor whose last axis is as long as there are features is cut to those of the variant,
-            as is a dict that has all columns by their names.
-        config: Parameters of ``train_fn`` and of ``model`` as they are with nothing removed. A parameter that is
-            ablated may be left out here if one of the two functions has a default for it. What ``train_fn`` takes by
-            name, in ``config`` or by ``**`` is a bool, a number, a string or None, as in a search.
+        model: Function that builds the model. It is called by the names of its parameters: those of ``config`` (all of
+            them if it takes ``**``), and with ``data`` also ``features`` (the kept columns) and ``n_features`` (their
+            number).
+        data: Table of pandas, Arrow or Spark, or the names of its columns. Only the names are kept. The training
+            function loads the data itself, and removes columns by :meth:`Variant.apply`.
+        label: Name of the label column, or a list of names. These columns are not features.
+        sample: Input of the model: a tensor, a tuple or dict of tensors, or a function that returns one of these
+            (called by names, as ``model`` is). All variants are run on it before any trial, so that shapes that do not
+            fit are reported early. A tensor whose last axis has all features is cut to those of the variant, as is a
+            dict with all columns by their names.
+        config: Parameters of ``train_fn`` and of ``model`` with nothing removed. You may omit an ablated parameter if
+            one of the two functions has a default for it. A parameter that ``train_fn`` takes by name, in ``config``
+            or by ``**`` must be a bool, a number, a string or None, as in a search.
 
     Raises:
-        ConfigError: An argument is not valid.
+        ConfigError: An argument is invalid.
 
     Example:
         >>> study = (
@@ -64,7 +65,9 @@ class AblationStudy(Declaration):
         config: Mapping[str, Any] | None = None,
     ) -> None:
         if sample is not None and model is None:
-            raise ConfigError("sample is for the model, and the study has none; give model=make_model")
+            raise ConfigError(
+                "sample must be given with a model, got none; use AblationStudy(model=make_model, sample=...)"
+            )
         self.factory = arguments.read_factory(model)
         self.sample = sample
         self.base = arguments.read_config(config)
@@ -79,18 +82,20 @@ class AblationStudy(Declaration):
         """Ablate columns of the table.
 
         Args:
-            *columns: Names or globs: every column that fits is a component of its own. A dict has groups whose names
-                are no Python identifiers.
-            **groups: Names or globs: all columns that fit are one component, of that name.
+            *columns: Names or globs. Every matching column is a component. A dict declares groups whose names are not
+                Python identifiers.
+            **groups: Names or globs. All matching columns together are one component of that name.
 
         Raises:
-            ConfigError: There is no such column, or a group has nothing in it.
+            ConfigError: There is no such column, or a group is empty.
 
         Example:
             >>> study.features("mean radius", "worst *", texture="*texture*")
         """
         if not self.columns:
-            raise ConfigError("features are columns of a table; give it, or its columns: AblationStudy(data=table)")
+            raise ConfigError(
+                "features() must have a table, got none; use AblationStudy(data=table), or the names of its columns"
+            )
         made: list[Component] = []
         for name, patterns in named(columns, groups, "column"):
             arguments.check_unlabelled(patterns, self.labels)
@@ -101,33 +106,33 @@ class AblationStudy(Declaration):
     def modules(self, *paths: str | Mapping[str, Patterns], replace: Any = "identity", **groups: Patterns) -> Self:
         """Ablate modules of the torch model, by their names in ``named_modules()``.
 
-        Of modules that fit a glob and lie inside each other, the outermost is taken; a container (``ModuleList``)
-        stands for the modules in it. A shared module is replaced wherever it stands.
+        Of nested modules that match a glob, the outermost is taken. A container (``ModuleList``) stands for the
+        modules in it. A shared module is replaced under all its names.
 
         Args:
-            *paths: Names or globs: every module that fits is a component of its own. A dict has groups.
-            replace: What stands in for them: ``"identity"``; ``"zero"`` (zeros of the shape that the module would
-                give); a module, of which each place gets a copy, with weights that its ``reset_parameters()`` draws
-                anew, where it has such a method; or a function of the replaced module.
-            **groups: Names or globs: all modules that fit are one component, of that name.
+            *paths: Names or globs. Every matching module is a component. A dict declares groups.
+            replace: Replacement: ``"identity"``; ``"zero"`` (zeros with the shape of the module's output); a module;
+                or a function of the replaced module. With a module, each place gets a copy, whose weights are drawn
+                again by its ``reset_parameters()``, if it has that method.
+            **groups: Names or globs. All matching modules together are one component of that name.
 
         Raises:
-            ConfigError: The study has no model, a group has nothing in it, or ``replace`` is none of these.
+            ConfigError: The study has no model, a group is empty, or ``replace`` is none of these.
 
         Example:
             >>> study.modules("block.*", normalisation="*norm*").modules(residual="inner", replace="zero")
         """
         if self.factory is None:
-            raise ConfigError("modules are parts of a model; give its factory: AblationStudy(model=make_model)")
+            raise ConfigError("modules() must have a model, got none; use AblationStudy(model=make_model)")
         if not callable(replace) and replace not in ("identity", "zero"):
             raise ConfigError(f"replace must be 'identity', 'zero', a module or a function of one, got {replace!r}")
         return self._with(*(WantedModules(name, paths, replace) for name, paths in named(paths, groups, "module")))
 
     def config(self, **values: Any) -> Self:
-        """Ablate parameters of ``train_fn`` (or of the model's factory).
+        """Ablate parameters of ``train_fn`` or of the model's factory.
 
         Args:
-            **values: For each, the value that stands for being without it.
+            **values: For each parameter, the value that stands for its removal.
 
         Example:
             >>> study.config(dropout=0.0, augment=False)
@@ -138,9 +143,9 @@ class AblationStudy(Declaration):
         """Ablate anything else.
 
         Args:
-            name: The component's name.
-            change: A function of the variant so far that returns the one without the component, by
-                :meth:`Variant.changed`. It must depend on nothing else; what it gives there travels to the workers.
+            name: Name of the component.
+            change: Function from a variant to the variant without the component, made by :meth:`Variant.changed`. It
+                must depend only on its argument. The arguments of ``changed`` are sent to the workers.
 
         Example:
             >>> study.custom("weight decay", lambda variant: variant.changed(config={"decay": 0.0}))
@@ -150,21 +155,21 @@ class AblationStudy(Declaration):
         return self._with(Custom(name, change))
 
     def group(self, name: str, *components: str) -> Self:
-        """Put components of any kind together, for the design ``"leave_one_group_out"``.
+        """Group components of any kind, for the design ``"leave_one_group_out"``.
 
         Args:
-            name: The group's.
-            *components: Names of components or globs.
+            name: Name of the group.
+            *components: Names of components, or globs.
 
         Raises:
-            ConfigError: The group has nothing in it, or its name is in use.
+            ConfigError: The group is empty, or its name is in use.
 
         Example:
             >>> study.group("regularisation", "dropout", "norm*")
         """
         members = arguments.read_members(name, components)
         if name in self.groups:
-            raise ConfigError(f"there are two groups {name!r}; rename one")
+            raise ConfigError(f"groups must have different names, got {name!r} twice; rename one")
         made = copy.copy(self)
         made.groups = {**self.groups, name: members}
         return made
@@ -174,28 +179,31 @@ class AblationStudy(Declaration):
         """The components in the order of their declaration, with modules looked up in the model.
 
         Raises:
-            ConfigError: The study is not valid (see :meth:`bound`).
+            ConfigError: The study is invalid (see :meth:`bound`).
         """
         return self.bound().found
 
     def bound(self, train_fn: Callable[..., Any] | None = None) -> Self:
-        """This study, checked against a training function and its model, with all values known.
+        """Return this study checked against a training function and its model, with all values known.
 
         Args:
-            train_fn: The training function; without one, its part of the checks is left out.
+            train_fn: Training function. Default: None, which skips its part of the checks.
 
         Raises:
-            ConfigError: There are no components, two have the same name, a module is unknown, a value is not known
-                for the base, or is the same there.
+            ConfigError: There are no components, two have the same name, a module is unknown, or the value of a
+                parameter with nothing removed is unknown or is the one that stands for its removal.
             TrainFunctionError: ``train_fn`` takes no seed or nothing that a component changes, or neither it nor the
                 model's factory takes a parameter of the study.
+
+        Example:
+            >>> study.bound(train_fn).components
         """
         if train_fn is None and self.taken is not None:
             return self
         if not self.asked:
             raise ConfigError(
-                "the study has no components; add some, and keep what the call returns, since a study never changes: "
-                "study = study.features(...), .modules(...), .config(...)"
+                "the study must have components, got none; use study = study.features(...), .modules(...) or "
+                ".config(...), each of which returns a new study"
             )
         made = copy.copy(self)
         made.base = checks.base_config(self, train_fn)
@@ -205,15 +213,15 @@ class AblationStudy(Declaration):
         return made
 
     def designed(self, design: DesignName = "leave_one_out", *, limit: int = 64) -> Design:
-        """The variants to try, and what is compared with what.
+        """Return the variants to try, and the comparisons between them.
 
-        Every model is built once, to count its parameters and, where there is a sample, to see that it runs.
+        Every model is built once, to count its parameters and, if there is a sample, to check that it runs.
 
         Args:
-            design: ``"leave_one_out"`` (of the components), ``"leave_one_group_out"`` (of the groups that
-                :meth:`group` made), ``"add_one_in"`` (each component alone, beside none of them), ``"pairs"`` (each
-                component and each pair, for their interactions) or ``"factorial"`` (all combinations).
-            limit: The number of variants that is not passed.
+            design: ``"leave_one_out"`` (each component removed), ``"leave_one_group_out"`` (each group of
+                :meth:`group` removed), ``"add_one_in"`` (only one component kept, compared with none), ``"pairs"``
+                (each component and each pair removed, for their interactions) or ``"factorial"`` (all combinations).
+            limit: Maximum number of variants. Default: 64.
 
         Raises:
             ConfigError: The design is unknown, has more variants than ``limit``, or a variant's model does not run.
@@ -222,26 +230,30 @@ class AblationStudy(Declaration):
             >>> study.designed("pairs").space(repeats=5)
         """
         if design not in DESIGNS:
-            raise ConfigError(f"unknown design {design!r}{did_you_mean(str(design), DESIGNS)}; use one of {[*DESIGNS]}")
+            raise ConfigError(f"design must be one of {[*DESIGNS]}, got {design!r}{did_you_mean(str(design), DESIGNS)}")
         return make_design(self.bound(), design, limit)
 
     def power(
         self, *, effect: float, sd: float, repeats: int, design: DesignName = "leave_one_out", resampled: float = 0.0
     ) -> float:
-        """The probability that a component that is worth ``effect`` is found: a look before many trials are spent.
+        """Return the probability that a component with a true difference of ``effect`` is found.
 
-        Where ``train_fn`` alone says what a parameter is with nothing removed, look at ``study.bound(train_fn)``.
+        Use it to choose ``repeats`` before you spend many trials. If only ``train_fn`` has the defaults of some
+        parameters, call it on ``study.bound(train_fn)``.
 
         Args:
-            effect: The size of the difference, in units of the metric.
-            sd: The standard deviation of paired differences. A pilot of a few seeds has it: ``difference`` by
-                ``effect_size`` in its ``to_pandas()``.
-            repeats: Seeds of each variant.
-            design: Its comparisons are tested together, as :func:`maggy_like.ablate` does.
-            resampled: As for :func:`maggy_like.ablate`.
+            effect: Size of the difference, in units of the metric.
+            sd: Standard deviation of paired differences, in the same units. Estimate it from a pilot with a few seeds:
+                ``difference`` divided by ``effect_size`` in ``to_pandas()`` of its answer.
+            repeats: Number of seeds of each variant.
+            design: Design. Its comparisons are tested together, as in :func:`maggy_like.ablate`.
+            resampled: Ratio of test rows to training rows, as in :func:`maggy_like.ablate`. Default: 0.
+
+        Returns:
+            The probability, from 0 to 1.
 
         Raises:
-            UserError: An argument is not valid.
+            UserError: An argument is invalid.
 
         Example:
             >>> study.power(effect=0.01, sd=0.01, repeats=20)
@@ -251,7 +263,11 @@ class AblationStudy(Declaration):
         return power(effect, sd, repeats, contrasts=contrasts, resampled=resampled)
 
     def without(self, *names: str, called: str | None = None) -> Variant:
-        """The variant without some components, for a look at it in a notebook; without any name, the base.
+        """Return the variant without some components, for example to inspect it in a notebook.
+
+        Args:
+            *names: Names of components. Default: none, which returns the base.
+            called: Name of the variant. Default: made from the names of the components.
 
         Raises:
             ConfigError: There is no such component.
@@ -264,7 +280,7 @@ class AblationStudy(Declaration):
         for name in names:
             if name not in known:
                 near = did_you_mean(str(name), known)
-                raise ConfigError(f"there is no component {name!r}{near}; there are {known}")
+                raise ConfigError(f"names must be components of the study, got {name!r}{near}; use some of {known}")
         return bound.variant(*names, called=called)
 
     def __repr__(self) -> str:

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 def notes(ablation: Comparisons) -> list[str]:
-    """The lines below the table: failed trials, too few repeats, repeats that do not differ, skewed differences."""
+    """Return the lines below the table, about failed trials, too few or equal repeats, and skewed differences."""
     rows = ablation.rows
     tested = [row for row in rows if row.p is not None]
     untested = [row for row in rows if row.p is None and row.verdict != UNDECIDED]
     lines = [
         *_named("no seed has all results: {}", untested, lambda row: row.repeats == 0),
         *_plain(
-            "one repeat says nothing of the noise, so there is no test; use repeats=5 or more",
+            "one repeat does not measure the noise, so there is no test; use repeats=5 or more",
             any(row.repeats == 1 for row in untested),
         ),
         *_plain(
-            "two repeats find very large differences alone; use repeats=5 or more",
+            "two repeats find only very large differences; use repeats=5 or more",
             any(row.repeats == 2 for row in tested),
         ),
         *_named(
@@ -45,7 +45,7 @@ def notes(ablation: Comparisons) -> list[str]:
             lambda row: row.repeats > 1,
         ),
         *_unchanged(ablation),
-        *_counted("seeds left out, since a trial failed: {}", rows, lambda row: row.dropped),
+        *_counted("seeds left out, because a trial failed: {}", rows, lambda row: row.dropped),
         *_counted(
             "seeds that lack a trial, fitted by least squares with no interaction of three and more: {}",
             rows,
@@ -58,14 +58,14 @@ def notes(ablation: Comparisons) -> list[str]:
     together = skewed_together([finding.sample for finding in ablation.findings.values() if finding.p is not None])
     if together is not None:
         lines.append(
-            f"the differences of all lines together are skewed (skewness {abs(together):.1f} on average), so that "
-            "t-tests find too many"
+            f"the differences of all lines together are skewed (skewness {abs(together):.1f} on average), so t-tests "
+            "find too many"
         )
     if skewed:
         said = [f"{clean(name)} (skewness {g:.1f}, p {p:.2g})" for name, (g, p) in skewed.items()]
         lines.append(
-            "differences that are skewed, where t-tests find too many; beside them the p-value of a studentised "
-            f"bootstrap, for one comparison alone: {', '.join(said)}"
+            "skewed differences, for which t-tests find too many, with the p-value of a studentised bootstrap, not "
+            f"corrected for the number of comparisons: {', '.join(said)}"
         )
     return lines
 
@@ -76,13 +76,13 @@ def _undecided(ablation: Comparisons, rows: list[Row]) -> str:
         return f"ended before it was decided: {names}"
     ended = min(row.repeats + row.dropped for row in rows)
     return (
-        f"{ended} of {ablation.planned} seeds, so undecided: {names}; who may stop at the first difference seen finds "
-        "too many, so there is no test before all have ended (resume=True goes on)"
+        f"{ended} of {ablation.planned} seeds, so undecided: {names}; stopping at the first difference seen finds too "
+        "many, so there is no test before all have ended; use resume=True to continue"
     )
 
 
 def _unchanged(ablation: Comparisons) -> list[str]:
-    """Components of which every seed gave the difference zero, and whether the seeds did anything at all."""
+    """Return notes on components whose difference is zero with every seed, and on seeds without effect."""
     zero = [row.component for row in ablation.rows if row.p is not None and row.repeats > 1 and row.is_zero]
     if not zero:
         return []
@@ -91,7 +91,7 @@ def _unchanged(ablation: Comparisons) -> list[str]:
         if run.value is not None:
             values.setdefault(run.variant, set()).add(run.value)
     if all(len(seen) == 1 for seen in values.values()):
-        return ["every seed gave the same value, so the seed is not used, and the tests say nothing"]
+        return ["every seed gave the same value, so the seed is not used, and the tests are meaningless"]
     return [f"changed nothing with any seed (is it used?): {', '.join(map(clean, zero))}"]
 
 
@@ -110,10 +110,10 @@ def _counted(line: str, rows: Iterable[Row], count: Callable[[Row], int]) -> lis
 
 
 WIDTH = 100
-"""Columns of a terminal that the table keeps to."""
+"""Maximum width of the table in a terminal."""
 
 MOST_DECIMALS = 6
-"""Decimals of a number, above which it is written with a power of ten."""
+"""Maximum number of decimals; numbers with more are written with a power of ten."""
 
 _Column = tuple[str, list[str]]
 """A head and its cells."""
@@ -121,10 +121,10 @@ _Column = tuple[str, list[str]]
 _GAP = "  "
 _SECONDS, _PARAMETERS = "seconds saved", "parameters saved"
 _FROM_BASE = ("leave_one_out", "leave_one_group_out", "pairs")
-"""Designs whose lines are all compared with the variant that has everything."""
+"""Designs whose lines are all compared with the base."""
 
 _MARKS = re.compile(r"[\\`*<>|]")
-"""What Markdown reads as other than itself in a name; an underscore inside a word is no mark."""
+"""Characters of a name that are markup in Markdown; an underscore inside a word is not."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -135,7 +135,7 @@ _LATEX = {
 
 
 def method(ablation: Comparisons) -> str:
-    """How the differences were tested: a sentence for a paper."""
+    """Return a sentence for a paper on how the differences were tested."""
     counts = sorted({row.repeats for row in ablation.rows if row.repeats})
     if not counts:
         return f"No seed has given a difference in {ablation.metric} yet."
@@ -161,11 +161,11 @@ def method(ablation: Comparisons) -> str:
 def _estimates(ablation: Comparisons) -> str:
     if not has_estimates(ablation):
         return ""
-    return " Means of what stopped early overstate; unbiased are median-unbiased estimates (stage-wise order)."
+    return " Means after an early stop are exaggerated; unbiased has median-unbiased estimates (stage-wise order)."
 
 
 def opening(ablation: Comparisons) -> str:
-    """How the sentence begins: what differs from what, and which way is good."""
+    """Return the beginning of the sentence: what is subtracted from what, and which direction is better."""
     better = "higher" if ablation.direction == "max" else "lower"
     everything = with_everything(ablation)
     base = f"; {everything} with everything" if everything is not None else ""
@@ -182,23 +182,23 @@ def _resampled(ablation: Comparisons) -> str:
 
 
 def negligible(ablation: Comparisons) -> str:
-    """What is called no larger, where that was asked."""
+    """Return what the verdict "no larger" means, if it was asked for."""
     if ablation.negligible is None:
         return ""
-    return f" What has an interval within ±{ablation.negligible:g} is called no larger (two one-sided tests)."
+    return f" A difference with an interval within ±{ablation.negligible:g} is called no larger (two one-sided tests)."
 
 
 def _tuned(ablation: Comparisons) -> str:
     if not ablation.n_configs:
         return ""
     return (
-        f" In each repeat every variant was tuned anew: the best of {ablation.n_configs} configurations, tried with "
-        "another seed, was trained with the repeat's."
+        f" In each repeat, every variant was tuned again: the best of {ablation.n_configs} configurations, tried with "
+        "another seed, was trained with the repeat's seed."
     )
 
 
 def plain(ablation: Comparisons) -> str:
-    """A table for a terminal, at most 100 columns wide where the names of the components allow it."""
+    """Return a table for a terminal, at most 100 columns wide if the names of the components allow it."""
     columns, hidden = _fitting(ablation)
     rows = [*zip(*(cells for _, cells in columns), strict=True)]
     heads = [_aligned(cells, columns) for cells in zip(*(_wrapped(head) for head, _ in columns), strict=True)]
@@ -209,17 +209,17 @@ def plain(ablation: Comparisons) -> str:
 
 
 def markdown(ablation: Comparisons) -> str:
-    """A table in GitHub's Markdown, with the columns of the terminal's."""
+    """Return a table in GitHub's Markdown, with the columns of the terminal's."""
     columns, hidden = _fitting(ablation)
     heads, rows = _transposed(columns)
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
-    escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # names alone may have marks in them
+    escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # only names may have marks in them
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *escaped)]
     return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*ablation.notes, *hidden))]) + "\n"
 
 
 def latex(ablation: Comparisons) -> str:
-    """A table for a paper that uses booktabs."""
+    """Return a table for a paper that uses booktabs."""
     heads, rows = _transposed(_columns(ablation))
     body = [" & ".join(map(_tex, cells)) + r" \\" for cells in rows]
     return "\n".join(
@@ -240,7 +240,7 @@ def latex(ablation: Comparisons) -> str:
 
 
 def html(ablation: Comparisons) -> str:
-    """A table for a notebook."""
+    """Return a table for a notebook."""
     heads, rows = _transposed(_columns(ablation))
     head = "".join(f"<th>{escaping.escape(cell)}</th>" for cell in heads)
     body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(c)}</td>' for c in cells)}</tr>" for cells in rows)
@@ -249,14 +249,14 @@ def html(ablation: Comparisons) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """A p-value as papers write it."""
+    """Format a p-value as in papers."""
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def interval_text(row: Row) -> str:
-    """An interval with as many decimals as its difference, or nothing where there is none."""
+    """Format an interval with as many decimals as its difference; empty without one."""
     if not (math.isfinite(row.low) and math.isfinite(row.high)):
         return "-"
     digits = _digits(row)
@@ -264,12 +264,12 @@ def interval_text(row: Row) -> str:
 
 
 def difference_text(row: Row) -> str:
-    """A difference with its sign, and as many decimals as the width of its interval bears."""
+    """Format a difference with its sign, and with as many decimals as the width of its interval supports."""
     return _rounded(row.difference, _digits(row), "+") if math.isfinite(row.difference) else "-"
 
 
 def with_everything(ablation: Comparisons) -> str | None:
-    """The mean with nothing removed, where every line has the same: then the sentence below the table tells it."""
+    """Return the mean with nothing removed if all lines share it, for the sentence below the table."""
     rows = [row for row in ablation.rows if row.with_it is not None]
     if ablation.design.name not in _FROM_BASE or len(rows) < 2 or len({row.with_it for row in rows}) > 1:
         return None
@@ -277,7 +277,7 @@ def with_everything(ablation: Comparisons) -> str | None:
 
 
 def _columns(ablation: Comparisons) -> list[_Column]:
-    """The columns of the table, less those with nothing in them and those that the sentence below it tells."""
+    """Return the columns of the table, without empty ones and those that the sentence below it has."""
     rows = ablation.rows
     columns: list[_Column] = [
         ("component", [clean(row.component) for row in rows]),
@@ -297,13 +297,13 @@ def _columns(ablation: Comparisons) -> list[_Column]:
 
 
 def _fitting(ablation: Comparisons) -> tuple[list[_Column], list[str]]:
-    """The columns for which there is room, and a note on the others."""
+    """Return the columns that fit in the width, and a note on the others."""
     columns, hidden = _columns(ablation), []
     for least in (_SECONDS, _PARAMETERS):
         if _width(columns) > WIDTH and least in (head for head, _ in columns):
             columns = [(head, cells) for head, cells in columns if head != least]
             hidden.append(least)
-    return columns, [f"no room for {' and '.join(hidden)}; to_pandas() has all"] if hidden else []
+    return columns, [f"the table is too wide for {' and '.join(hidden)}; to_pandas() has all columns"] if hidden else []
 
 
 def _width(columns: list[_Column]) -> int:
@@ -316,13 +316,13 @@ def _widest(column: _Column) -> int:
 
 
 def _wrapped(head: str) -> tuple[str, str]:
-    """A head in two lines: what it saves is wide, and its cells are not."""
+    """Return a head in two lines, because heads about savings are wider than their cells."""
     first, _, second = head.rpartition(" ") if head in (_SECONDS, _PARAMETERS) else ("", "", head)
     return first, second
 
 
 def _aligned(cells: tuple[str, ...], columns: list[_Column]) -> str:
-    """A line: names and verdicts to the left, numbers to the right."""
+    """Return a line with names and verdicts aligned to the left, and numbers to the right."""
     last = len(columns) - 1
     widths = map(_widest, columns)
     placed = (
@@ -333,12 +333,12 @@ def _aligned(cells: tuple[str, ...], columns: list[_Column]) -> str:
 
 
 def _transposed(columns: list[_Column]) -> tuple[list[str], list[list[str]]]:
-    """The heads, and the cells line by line."""
+    """Return the heads, and the cells line by line."""
     return [head for head, _ in columns], [list(cells) for cells in zip(*(cells for _, cells in columns), strict=True)]
 
 
 def _seconds(row: Row) -> str:
-    """Seconds to a hundredth, with half the width of their interval: how long a trial takes is never known better."""
+    """Format seconds to a hundredth, with half the width of their interval, because they are never known better."""
     if row.seconds_saved is None:
         return "-"
     saved = f"{round(row.seconds_saved, 2) + 0.0:+.2f}"
@@ -350,7 +350,7 @@ def _unbiased_text(row: Row) -> str:
 
 
 def has_estimates(ablation: Comparisons) -> bool:
-    """Whether a median-unbiased estimate stands beside a mean that overstates."""
+    """Whether a median-unbiased estimate differs from an exaggerated mean."""
     return any(row.repeats and row.unbiased not in (None, row.difference) for row in ablation.rows)
 
 
@@ -362,14 +362,14 @@ def _mean(row: Row, mean: float | None) -> str:
 
 
 def _digits(row: Row) -> int:
-    """Decimals that show two digits of the width of the interval, or three of the difference without one."""
+    """Return the decimals that show two digits of the interval's width, or three of the difference without one."""
     width = (row.high - row.low) / 2.0
     scale = width if math.isfinite(width) and width > 0.0 else abs(row.difference) / 10.0
     return max(0, 1 - math.floor(math.log10(scale))) if math.isfinite(scale) and scale > 0.0 else 3
 
 
 def _rounded(value: float, digits: int, sign: str = "-") -> str:
-    """A number with so many decimals; in powers of ten where nobody would count the zeros."""
+    """Format a number with so many decimals; as a power of ten if there are too many zeros."""
     if digits > MOST_DECIMALS:
         return f"{value + 0.0:{sign}.2e}"
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
@@ -380,7 +380,7 @@ def _tex(cell: str) -> str:
 
 
 WORSE, BETTER, OPEN = "#b2182b", "#2166ac", "#777777"
-"""Colours that people who do not see all of them tell apart."""
+"""Colours that are distinguishable with colour blindness."""
 
 _LONGEST = 60  # characters of a name
 _WIDEST = 4.0  # times the largest difference: intervals that reach further are cut, with an arrow
@@ -425,7 +425,7 @@ def plot(ablation: Comparisons, path: str | Path) -> None:
                 annotation_clip=False,
                 fontsize=9,
             )
-    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar is no formula
+    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar does not begin a formula
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-reach * 1.04, reach * 1.04)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
@@ -442,7 +442,7 @@ def plot(ablation: Comparisons, path: str | Path) -> None:
 
 
 def reach_of(rows: list[Row]) -> float:
-    """How far the axis goes to either side."""
+    """Return the limit of the axis on either side."""
     sizes = [abs(row.difference) for row in rows if math.isfinite(row.difference)]
     ends = [abs(end) for row in rows for end in (row.low, row.high) if math.isfinite(end)]
     largest = max(sizes, default=0.0)
@@ -450,14 +450,14 @@ def reach_of(rows: list[Row]) -> float:
 
 
 def colour_of(row: Row) -> str:
-    """The colour of a row's verdict."""
+    """Return the colour of a row's verdict."""
     if row.verdict.startswith(("worse", "both: worse")):
         return WORSE
     return BETTER if row.verdict.startswith(("better", "both: better")) else OPEN
 
 
 def _without_markup(name: str) -> str:
-    """A name as it stands on the picture: on one line, and not too long."""
+    """Return a name for the plot: on one line, and not too long."""
     line = clean(name)
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
@@ -467,7 +467,7 @@ def _pointed(words: str, side: str) -> str:
 
 
 _LIVELY = {WORSE: "#d9534f", BETTER: "#3b8bc4", OPEN: "#8a8f98"}
-"""The forest plot's colours as they are on black, too."""
+"""Colours of the forest plot, also for dark mode."""
 
 
 def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -> None:
@@ -478,7 +478,7 @@ def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -
 
 
 def forest(answer: Comparisons) -> Figure:
-    """The differences under each other, each with its interval."""
+    """Draw the differences with their intervals, one below the other."""
     from maggy_like.results import figures as style
 
     rows = answer.rows

@@ -1,4 +1,4 @@
-"""One variant of what is studied, and what a training function takes of it."""
+"""One variant of a study, and the arguments that it fills in a training function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optimizers.space.scalars import plain, read_scalar, same
 def same_value(a: object, b: object) -> bool:
     """Whether two values are the same: 0 and 0.0 are, 1 and True are not.
 
-    Arrays and tables, which ``==`` compares part by part, are the same if they are one object.
+    Arrays and tables, which ``==`` compares element by element, are the same if they are one object.
     """
     a, b = plain(a), plain(b)
     if a is b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)):
@@ -40,14 +40,14 @@ INJECTED = ("variant", "model", *FROM_DATA)
 """Parameters of a training function that a variant fills."""
 
 RESERVED = (SEED, *INJECTED, *ALWAYS_INJECTED)
-"""Names that neither a study nor what is searched may set."""
+"""Names that neither a study nor a search space may use."""
 
-NO_MODEL = "the study has no model; give its factory: AblationStudy(model=make_model)"
-NO_DATA = "the study has no data; give it, or the names of its columns: AblationStudy(data=table)"
+NO_MODEL = "the study must have a model, got none; use AblationStudy(model=make_model)"
+NO_DATA = "the study must have data, got none; use AblationStudy(data=table), or the names of its columns"
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; none if they cannot be read."""
+    """Return the parameters of a function; none if they cannot be read."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -55,7 +55,7 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
 
 
 def names_of(function: Callable[..., Any] | None) -> tuple[str, ...]:
-    """The names of a function's parameters, without those of ``*`` and ``**``."""
+    """Return the names of a function's parameters, without those of ``*`` and ``**``."""
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = parameters_of(function) if function is not None else {}
     return tuple(name for name, parameter in parameters.items() if parameter.kind not in many)
@@ -68,7 +68,7 @@ def takes_anything(function: Callable[..., Any] | None) -> bool:
 
 
 def takes(function: Callable[..., Any] | None, name: str) -> bool:
-    """Whether a parameter of the study's configuration reaches a function, by its name or by ``**``."""
+    """Whether a function takes a parameter of the study, by its name or by ``**``."""
     return name in names_of(function) or takes_anything(function)
 
 
@@ -79,12 +79,12 @@ def call(
     given: Mapping[str, Any],
     what: str,
 ) -> Any:
-    """Call with what the function has parameters for, and with all that is ``given``.
+    """Call a function with the values of its parameters, and with everything in ``given``.
 
-    A ``**`` parameter gets all of ``config``; what comes from data is given to parameters of that name alone.
+    A ``**`` parameter receives all of ``config``. Values from data are passed only to parameters of their name.
 
     Raises:
-        ConfigError: A parameter without a default is not filled.
+        ConfigError: A parameter without a default has no value.
     """
     names = names_of(function)
     known = {**config, **from_data}
@@ -93,12 +93,14 @@ def call(
     for name in names:
         if name not in arguments and parameters_of(function)[name].default is inspect.Parameter.empty:
             near = did_you_mean(name, known)
-            raise ConfigError(f"nothing fills the parameter {name!r} of {what}{near}; {_mend(name, known)}")
+            raise ConfigError(
+                f"the parameter {name!r} of {what} must have a value, got none{near}; {_mend(name, known)}"
+            )
     return function(**arguments)
 
 
 def default_of(name: str, *functions: Callable[..., Any] | None) -> Any:
-    """The default of a parameter in the first function that has one; ``inspect.Parameter.empty`` if none has."""
+    """Return a parameter's default in the first function that has one; ``inspect.Parameter.empty`` if none has."""
     for function in functions:
         parameter = parameters_of(function).get(name) if function is not None else None
         if parameter is not None and parameter.default is not inspect.Parameter.empty:
@@ -112,27 +114,30 @@ def _mend(name: str, known: Mapping[str, Any]) -> str:
     if name in RESERVED:
         seeded = ", and torch is seeded before `model` is built" if name == SEED else ""
         return (
-            f"only train_fn gets it{seeded}: leave it out, or give it a default and build the model in train_fn: "
+            f"only train_fn receives it{seeded}; remove it, or give it a default and build the model in train_fn: "
             f"variant.model({name}={name})"
         )
-    return f"give it a default, or a value in AblationStudy(config={{{name!r}: ...}}) (known: {[*known]})"
+    return f"give it a default, or use AblationStudy(config={{{name!r}: ...}}) (known: {[*known]})"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a training function gets of an ablation: build the model and cut the table with it.
+    """Build the model and select the data of one variant, in a training function.
+
+    A training function of an ablation receives it if it has a parameter ``variant``.
 
     Attributes:
-        name: Such as ``base``, ``without dropout`` or ``only norm``.
-        removed: The names of the components that it is without.
-        features: The columns that are kept, in the order of the table, without the label.
-        config: The parameters of the study, as this variant has them.
+        name: Name, such as ``base``, ``without dropout`` or ``only norm``.
+        removed: Names of the components that are removed.
+        features: Kept columns, in the order of the table, without the label.
+        config: Parameters of the study in this variant, by name.
 
     Example:
         >>> def train(variant, seed):
         ...     table = variant.apply(load())
         ...     x, y = table[variant.features], table["target"]
         ...     model = variant.model()
+        ...     return fit_and_score(model, x, y, seed)
     """
 
     name: str
@@ -146,17 +151,20 @@ class Variant:
     data_changes: tuple[Callable[[Any], Any], ...] = field(default=(), repr=False)
 
     def model(self, **given: Any) -> Any:
-        """A fresh model of the study's factory, with the modules replaced that the variant is without.
+        """Build a new model by the study's factory, and replace the modules that this variant removes.
 
-        The factory is called by the names of its parameters: those of ``config`` (all of them if it takes ``**``),
-        and with data ``features`` (the columns kept) and ``n_features`` (how many). Seed torch before, where the
-        weights shall be those of the seed.
+        The factory is called by the names of its parameters: those of ``config`` (all of them if it takes ``**``), and
+        with data also ``features`` (the kept columns) and ``n_features`` (their number). Call
+        ``torch.manual_seed(seed)`` first to make the weights depend on the seed.
 
         Args:
-            **given: More arguments of the factory; they go before the others.
+            **given: Further arguments of the factory, which override the others.
 
         Raises:
-            ConfigError: The study has no factory, or a parameter of it is not filled.
+            ConfigError: The study has no factory, or one of its parameters has no value.
+
+        Example:
+            >>> model = variant.model(width=64)
         """
         if self.factory is None:
             raise ConfigError(NO_MODEL)
@@ -170,10 +178,16 @@ class Variant:
         return model
 
     def apply(self, table: Any) -> Any:
-        """A pandas, Arrow or Spark table without the columns that the variant is without.
+        """Return a table without the columns that this variant removes.
+
+        Args:
+            table: Table of pandas, Arrow or Spark.
 
         Raises:
-            ConfigError: The table lacks one of them before.
+            ConfigError: The table lacks one of the columns.
+
+        Example:
+            >>> table = variant.apply(pandas.read_parquet("train.parquet"))
         """
         if self.dropped:
             table = without(table, self.dropped)
@@ -188,13 +202,13 @@ class Variant:
         model: Callable[[Any], Any] | None = None,
         data: Callable[[Any], Any] | None = None,
     ) -> Variant:
-        """This variant with more changes: for the functions of custom components.
+        """Return this variant with further changes, for the functions of custom components.
 
         Args:
-            config: Values of parameters that the study has.
-            model: A function that gets the built model (an object, neither its class nor its arguments) and returns
-                the one to use: the same, changed in place, or another.
-            data: A function of the table as :meth:`apply` has it, that returns the one to use.
+            config: Values of parameters of the study.
+            model: Function from the built model, which is an object, to the model to use: the same, changed in place,
+                or another.
+            data: Function from the table that :meth:`apply` returns to the table to use.
 
         Raises:
             ConfigError: The study does not have a parameter.
@@ -205,8 +219,8 @@ class Variant:
         for name in config or {}:
             if name not in self.config:
                 raise ConfigError(
-                    f"the study has no parameter {name!r}{did_you_mean(name, self.config)}; "
-                    f"give what it is otherwise: AblationStudy(config={{{name!r}: ...}})"
+                    f"config must have parameters of the study, got {name!r}{did_you_mean(name, self.config)}; use "
+                    f"AblationStudy(config={{{name!r}: ...}}) for its value in the base"
                 )
         return replace(
             self,
@@ -216,34 +230,34 @@ class Variant:
         )
 
     def from_data(self) -> dict[str, Any]:
-        """What functions get of the study's data; nothing where it has none, so that their own defaults hold."""
+        """Return the arguments from the study's data; empty without data, so that defaults of functions apply."""
         if not self.features and not self.dropped:
             return {}
         return {"features": list(self.features), "n_features": len(self.features)}
 
     @property
     def fills(self) -> tuple[str, ...]:
-        """The parameters of a training function that the variant fills."""
+        """Return the parameters of a training function that the variant fills."""
         return ("variant", *(("model",) if self.factory is not None else ()), *self.from_data())
 
     def arguments(self, parameters: Iterable[str]) -> dict[str, Any]:
-        """Those of ``parameters`` that the variant fills: itself, its model (built if asked for), its features."""
+        """Return those of ``parameters`` that the variant fills: itself, its model, its features."""
         known = {"variant": self, **self.from_data()}
         return {name: self.model() if name == "model" else known[name] for name in parameters if name in self.fills}
 
     def bare(self) -> Variant:
-        """This variant as it can be pickled: without the functions and modules that it is made with.
+        """Return this variant in a form that can be pickled, without functions and modules.
 
-        Of a parameter that pickle does not take, such as a lambda, the text is kept.
+        Of a parameter that cannot be pickled, such as a lambda, the text is kept.
         """
         config = {name: value if _is_picklable(value) else repr(value) for name, value in self.config.items()}
         return replace(self, config=config, factory=None, replaced=(), model_changes=(), data_changes=())
 
     def without(self, component: Component) -> Variant:
-        """This variant without one more component.
+        """Return this variant with one more component removed.
 
         Raises:
-            ConfigError: A custom component's function raises, or returns no variant.
+            ConfigError: A custom component's function raises, or does not return a variant.
         """
         made = replace(self, removed=(*self.removed, component.name))
         if isinstance(component, Features):
@@ -268,7 +282,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Custom:
-    """Whatever a function does to a variant."""
+    """A function from a variant to another."""
 
     name: str
     change: Callable[[Variant], Variant]
@@ -293,14 +307,14 @@ class Declaration:
     """The data of an :class:`~maggy_like.ablation.study.AblationStudy`.
 
     Attributes:
-        factory: Builds the model, if there is one.
-        sample: What the model is tried on.
-        base: The parameters with nothing removed.
-        labels: The columns that are no features.
-        columns: The other columns.
-        asked: The components; modules are looked up in the model once the study is bound.
+        factory: Function that builds the model, if there is one.
+        sample: Input to try the model with.
+        base: Parameters with nothing removed.
+        labels: Columns that are not features.
+        columns: Other columns.
+        asked: Components; modules are looked up in the model when the study is bound.
         groups: Names of components, by the name of their group.
-        taken: The parameters that ``train_fn`` takes by name; None until the study is bound.
+        taken: Parameters that ``train_fn`` takes by name; None until the study is bound.
     """
 
     factory: Callable[..., Any] | None
@@ -314,15 +328,15 @@ class Declaration:
 
     @property
     def found(self) -> tuple[Component, ...]:
-        """The components, less the modules that have not been looked up in the model yet."""
+        """The components, without modules that have not been looked up in the model yet."""
         return tuple(component for component in self.asked if not isinstance(component, WantedModules))
 
     def variant(self, *names: str, called: str | None = None) -> Variant:
-        """The variant without some of the components that were found, removed in the order of their declaration.
+        """Return the variant without some of the found components, removed in the order of their declaration.
 
         Args:
-            *names: Names of components; without any, nothing is removed.
-            called: The variant's name; by default made from those of the components.
+            *names: Names of components; none for the base.
+            called: Name of the variant. Default: made from those of the components.
         """
         removed = [component for component in self.found if component.name in names]
         name = called or without_name([component.name for component in removed])
@@ -333,7 +347,7 @@ class Declaration:
 
 
 def without_name(removed: Sequence[str]) -> str:
-    """The name of a variant.
+    """Return the name of a variant.
 
     Example:
         >>> without_name(["A", "B", "C"])
@@ -346,17 +360,17 @@ def without_name(removed: Sequence[str]) -> str:
 
 
 def taken(study: Declaration, train_fn: Callable[..., Any]) -> tuple[str, ...]:
-    """The study's parameters that ``train_fn`` takes by name, by ``**`` or in ``config``.
+    """Return the study's parameters that ``train_fn`` takes by name, by ``**`` or in ``config``.
 
     Raises:
-        TrainFunctionError: It takes nothing that a component changes, or no seed.
-        ConfigError: A value that it takes is none that a trial's configuration may have.
+        TrainFunctionError: It takes no seed, or nothing that a component changes.
+        ConfigError: A value that it takes is not allowed in a trial's configuration.
     """
     name, names = name_of(train_fn), names_of(train_fn)
     takes_all = "config" in names or takes_anything(train_fn)
     if SEED not in names and not takes_all:
         raise TrainFunctionError(
-            f"repeats differ by their seed, and {name} takes none; add a parameter 'seed', and use it"
+            f"{name} must have a parameter 'seed', got none; add it, and use it to make repeats differ"
         )
     passed = tuple(key for key in study.base if key in names or takes_all)
     seen = {*names, *passed}
@@ -368,44 +382,47 @@ def taken(study: Declaration, train_fn: Callable[..., Any]) -> tuple[str, ...]:
         needs = _noticed_by(variant, base)
         if not isinstance(component, Setting) and not any(need in seen for need in needs):
             one = f"one of the parameters {', '.join(needs)}" if len(needs) > 1 else f"the parameter {needs[0]}"
-            raise TrainFunctionError(f"{name} takes nothing that removing {component.name!r} changes; add {one}")
+            raise TrainFunctionError(
+                f"{name} must take something that removing {component.name!r} changes, got nothing; add {one}"
+            )
     _check_used(study, name, seen)
     return passed
 
 
 def check_filled(train_fn: Callable[..., Any], base: Variant, passed: Sequence[str], searched: Sequence[str]) -> None:
-    """Check that every parameter of ``train_fn`` is filled, and each that is searched is taken.
+    """Check that every parameter of ``train_fn`` has a value, and that it takes every tuned parameter.
 
     Args:
-        train_fn: The user's.
-        base: The variant with everything.
-        passed: The parameters of the study that the function takes.
-        searched: Those that are tuned.
+        train_fn: User's function.
+        base: Variant with nothing removed.
+        passed: Parameters of the study that the function takes.
+        searched: Parameters that are tuned.
 
     Raises:
-        TrainFunctionError: One is not.
+        TrainFunctionError: One does not.
     """
     name, names = name_of(train_fn), names_of(train_fn)
     filled = (*passed, *searched, SEED, *base.fills, *ALWAYS_INJECTED)
     for parameter in parameters_of(train_fn).values():
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise TrainFunctionError(
-                f"parameter {parameter.name!r} of {name} is positional-only; parameters are given by name"
+                f"parameter {parameter.name!r} of {name} must be passed by name, got a positional-only one; remove the "
+                "'/'"
             )
         is_needed = parameter.name in names and parameter.default is inspect.Parameter.empty
         if is_needed and parameter.name not in filled:
             raise TrainFunctionError(
-                f"nothing fills the parameter {parameter.name!r} of {name}{did_you_mean(parameter.name, filled)}; "
-                f"{_mend_required(parameter.name)}"
+                f"the parameter {parameter.name!r} of {name} must have a value, got "
+                f"none{did_you_mean(parameter.name, filled)}; {_mend_required(parameter.name)}"
             )
     takes_all = "config" in names or takes_anything(train_fn)
     for wanted in searched:
         if wanted not in names and not takes_all:
-            raise TrainFunctionError(f"{name} has no parameter {wanted!r}{did_you_mean(wanted, names)}; add it")
+            raise TrainFunctionError(f"{name} must have the parameter {wanted!r}{did_you_mean(wanted, names)}; add it")
 
 
 def _check_used(study: Declaration, function: str, seen: set[str]) -> None:
-    """Check that every parameter of the study reaches something that can use it."""
+    """Check that every parameter of the study reaches a function that can use it."""
     if "variant" in seen:  # it has them all
         return
     ablated = {component.name for component in study.found if isinstance(component, Setting)}
@@ -416,19 +433,19 @@ def _check_used(study: Declaration, function: str, seen: set[str]) -> None:
             continue
         if by_factory:
             raise TrainFunctionError(
-                f"only the model's factory takes the parameter {key!r}, and {function} takes no model; add a "
-                "parameter 'model' or 'variant'"
+                f"{function} must have a parameter 'model' or 'variant', because only the model's factory takes the "
+                f"parameter {key!r}; add one of them"
             )
         near = did_you_mean(key, {*seen, *names_of(study.factory)})
         raise TrainFunctionError(
-            f"nothing uses the parameter {key!r}{near}; add it to the parameters of {function}"
-            + (" or of the model's factory" if study.factory is not None else "")
-            + ("" if key in ablated else ", or leave it out of the study")
+            f"the parameter {key!r} must be used, got no function that takes it{near}; add it to {function}"
+            + (" or to the model's factory" if study.factory is not None else "")
+            + ("" if key in ablated else ", or remove it from the study")
         )
 
 
 def _noticed_by(variant: Variant, base: Variant) -> tuple[str, ...]:
-    """Parameters of a training function, any of which is another with a variant than with the base."""
+    """Return the parameters of a training function that a variant changes."""
     columns = FROM_DATA if variant.features != base.features else ()
     values = tuple(key for key, value in variant.config.items() if not same_value(value, base.config[key]))
     by_factory = any(takes(base.factory, key) for key in values)
@@ -442,9 +459,9 @@ def _check_scalars(variant: Variant, passed: Sequence[str], function: str) -> No
             read_scalar(variant.config[key])
         except SearchSpaceError as error:
             raise ConfigError(
-                f"{function} takes the parameter {key!r}, for which the study has a "
-                f"{type(variant.config[key]).__name__}, and a trial's configuration has bools, finite numbers, "
-                f"strings and None alone; look the value up by a name in {function}, and load data there"
+                f"the parameter {key!r} of {function} must be a bool, a finite number, a string or None, got a "
+                f"{type(variant.config[key]).__name__}; pass a name and look the value up in {function}, and load data "
+                "there"
             ) from error
 
 
@@ -453,4 +470,4 @@ def _mend_required(name: str) -> str:
         return NO_DATA
     if name == "model":
         return NO_MODEL
-    return f"give it a default, or the study a value: AblationStudy(config={{{name!r}: ...}})"
+    return f"give it a default, or use AblationStudy(config={{{name!r}: ...}})"

@@ -1,4 +1,4 @@
-"""Callbacks of training libraries: each reports a training's steps, stops it, and saves and restores its state.
+"""Callbacks of training libraries: each reports the steps of a training, stops it, and saves and restores its state.
 
     from maggy_like.callbacks import LightGBMReport
 
@@ -9,8 +9,8 @@
             valid_sets=[held_out], valid_names=["valid"], init_model=report.init_model, callbacks=[report],
         )
 
-Each name loads its library at its first use, and no other. ``from maggy_like.callbacks import *`` loads all that are
-installed, and gives the callbacks of those.
+A library is imported when its callback is first used. ``from maggy_like.callbacks import *`` imports all callbacks
+whose libraries are installed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def __dir__() -> list[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether the library of a callback is there, and what it needs itself."""
+    """Whether a callback's library and its requirements are installed."""
     try:
         importlib.import_module(_HOMES[name])
     except UserError:

@@ -14,8 +14,8 @@ try:
     import keras  # the error above names the extra
 except ImportError as error:
     raise UserError(
-        f"KerasReport needs a backend of Keras, which cannot be imported: {error}; install it, or set the environment "
-        "variable KERAS_BACKEND to one that is installed, such as 'torch', before keras is imported"
+        f"KerasReport needs a backend of Keras, and the backend cannot be imported: {error}; install it, or set the "
+        "environment variable KERAS_BACKEND to an installed one, such as 'torch', before you import keras"
     ) from error
 
 if TYPE_CHECKING:
@@ -23,22 +23,28 @@ if TYPE_CHECKING:
 
 
 class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
-    """Reports each epoch of Keras' ``fit``, with the metrics of its logs (``loss``, ``val_accuracy``).
+    """Report each epoch of Keras' ``fit``, with its metrics (``loss``, ``val_accuracy``).
 
-    What is saved is ``{"step": epochs, "weights": [...], "optimizer": [...]}``; ``model.set_weights(weights)`` takes
-    the first list. It is restored as ``fit`` begins.
+    The saved state is ``{"step": epochs, "weights": [...], "optimizer": [...]}``. Load its weights by
+    ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins.
 
     Args:
-        reporter: Of the trial.
-        save_every: Epochs from one saved state to the next.
+        reporter: Reporter of the trial.
+        save_every: Number of epochs between saved states. Default: 1.
 
     Attributes:
-        initial_epoch: Epochs that the saved state has had.
+        initial_epoch: Number of epochs that the saved state was trained for; 0 if there is none.
+
+    Raises:
+        UserError: Keras is not installed, or its backend cannot be imported.
+        ReportError: An argument is invalid, ``fit`` does not start from the saved state, or no metric was logged.
 
     Example:
-        >>> report = KerasReport(reporter)
-        >>> model.fit(x, y, validation_data=held_out, epochs=reporter.budget,
-        ...           initial_epoch=report.initial_epoch, callbacks=[report])
+        >>> def train(lr, reporter):
+        ...     report = KerasReport(reporter)
+        ...     model = make_model(lr)
+        ...     model.fit(x, y, validation_data=held_out, epochs=reporter.budget,
+        ...               initial_epoch=report.initial_epoch, callbacks=[report])
     """
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
@@ -47,14 +53,14 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
         self.initial_epoch = self._progress.step
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore the state. Called by Keras, which has built the model and its optimizer."""
+        """Restore the state. Called by Keras after it has built the model and its optimizer."""
         if (state := self._progress.restored) is not None:
             self.model.set_weights(state["weights"])
             for variable, value in zip(self.model.optimizer.variables, state["optimizer"], strict=True):
                 variable.assign(value)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Check where the training stands. Called by Keras."""
+        """Check that the training starts from the saved state. Called by Keras."""
         self._progress.check_start(epoch, "initial_epoch=report.initial_epoch, epochs=reporter.budget")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -63,7 +69,7 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
-        """End the training function where the trial was told to stop. Called by Keras."""
+        """End the training function if the trial was stopped. Called by Keras."""
         self._progress.finish()
 
     def _state(self) -> dict[str, Any]:

@@ -18,28 +18,34 @@ if TYPE_CHECKING:
 
 
 class LightGBMReport:
-    """Reports each boosting round of LightGBM. A metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
+    """Report each boosting round of LightGBM. The metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
 
-    What is saved is ``{"step": rounds, "model": text}``; ``lightgbm.Booster(model_str=text)`` reads it.
+    The saved state is ``{"step": rounds, "model": text}``. Load it by ``lightgbm.Booster(model_str=state["model"])``.
 
-    Of ``lightgbm.cv`` it reports the means over the folds, and saves nothing, as LightGBM cannot go on with one: a
-    promoted trial begins anew.
+    With ``lightgbm.cv``, the means over the folds are reported and no state is saved, because LightGBM cannot continue
+    a cross-validation. A promoted trial starts from the first round.
 
-    Early stopping (``lightgbm.early_stopping``) may stand beside it; it counts anew in each attempt of a trial.
+    You may combine it with ``lightgbm.early_stopping``, whose count of rounds starts again in each attempt of a trial.
 
     Args:
-        reporter: Of the trial.
-        save_every: Rounds from one saved state to the next.
+        reporter: Reporter of the trial.
+        save_every: Number of rounds between saved states. Default: 1.
 
     Attributes:
-        init_model: The saved model to go on from, or None.
-        num_boost_round: Rounds that are left of the budget; at least 1, since LightGBM takes no 0. A round past the
-            budget is taken back.
+        init_model: Saved model to continue, or None.
+        num_boost_round: Number of rounds left of the budget. At least 1, because LightGBM rejects 0. A round past the
+            budget is removed from the model.
+
+    Raises:
+        ReportError: An argument is invalid, the training does not start from the saved state, or no metric was
+            computed.
 
     Example:
-        >>> report = LightGBMReport(reporter)
-        >>> lightgbm.train(params, data, report.num_boost_round, valid_sets=[held_out], valid_names=["valid"],
-        ...                init_model=report.init_model, callbacks=[report])
+        >>> def train(lr, reporter):
+        ...     report = LightGBMReport(reporter)
+        ...     params = {"learning_rate": lr, "metric": "auc", "objective": "binary"}
+        ...     lightgbm.train(params, data, report.num_boost_round, valid_sets=[held_out], valid_names=["valid"],
+        ...                    init_model=report.init_model, callbacks=[report])
     """
 
     order = 25  # LightGBM calls in this order; early stopping, at 30, then ends no round that was not reported

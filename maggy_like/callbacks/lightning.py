@@ -21,28 +21,33 @@ if TYPE_CHECKING:
 
 
 class LightningReport(Callback):
-    """Reports each epoch of Lightning's ``Trainer``, with the metrics that the module logs.
+    """Report each epoch of Lightning's ``Trainer``, with the metrics that the module logs.
 
-    What is saved is ``{"step": epochs, "checkpoint": bytes}``, a checkpoint of Lightning's: weights, optimizers,
-    schedules, loops, callbacks. ``torch.load(io.BytesIO(bytes))`` reads it.
+    The saved state is ``{"step": epochs, "checkpoint": bytes}``. The bytes are a checkpoint of Lightning (weights,
+    optimizers, schedules, loops, callbacks). Load it by ``torch.load(io.BytesIO(state["checkpoint"]))``.
 
-    What the module logs in its own ``on_train_epoch_end`` is of the epoch's report too. Validate every epoch: of one
-    that ran no validation, Lightning has the last one's metrics still, and they are reported again.
+    The report of an epoch includes what the module logs in ``on_train_epoch_end``. Validate after every epoch.
+    Otherwise Lightning keeps the metrics of the last validation, and they are reported again.
 
-    In a trial of several workers all ranks hold this callback; rank 0 reports, and all stop after the same epoch. Log
-    with ``sync_dist=True``, so that a metric is that of all ranks.
+    In a multi-worker trial, every rank needs this callback. Rank 0 reports, and all ranks stop after the same epoch.
+    Log with ``sync_dist=True`` to average a metric over the ranks.
 
     Args:
-        reporter: Of the trial.
-        save_every: Epochs from one saved state to the next.
+        reporter: Reporter of the trial.
+        save_every: Number of epochs between saved states. Default: 1.
 
     Attributes:
-        ckpt_path: A file with the saved state, or None.
+        ckpt_path: Path of a file with the saved state, or None.
+
+    Raises:
+        ReportError: An argument is invalid, the training does not start from the saved state, no metric was logged, or
+            the strategy does not write a checkpoint as one file.
 
     Example:
-        >>> report = LightningReport(reporter)
-        >>> trainer = Trainer(max_epochs=reporter.budget, callbacks=[report], enable_checkpointing=False)
-        >>> trainer.fit(module, loader, held_out, ckpt_path=report.ckpt_path)
+        >>> def train(lr, reporter):
+        ...     report = LightningReport(reporter)
+        ...     trainer = Trainer(max_epochs=reporter.budget, callbacks=[report], enable_checkpointing=False)
+        ...     trainer.fit(Module(lr), loader, held_out, ckpt_path=report.ckpt_path)
     """
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
@@ -55,14 +60,14 @@ class LightningReport(Callback):
             self.ckpt_path = str(path)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check where the training starts. Called by Lightning."""
+        """Check that the training starts from the saved state. Called by Lightning."""
         self._remove_restored()
         self._progress.check_start(trainer.current_epoch, "ckpt_path=report.ckpt_path to trainer.fit")
         if not self._progress.left:
             trainer.should_stop = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See to it that an epoch is reported after the module's own hook, which may log. Called by Lightning."""
+        """Arrange that an epoch is reported after the module's own hook, which may log. Called by Lightning."""
         own = pl_module.on_train_epoch_end
         self._replaced = vars(pl_module).get("on_train_epoch_end")
 
@@ -74,12 +79,12 @@ class LightningReport(Callback):
         pl_module.on_train_epoch_end = then_report
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the training function where the trial was told to stop. Called by Lightning."""
+        """End the training function if the trial was stopped. Called by Lightning."""
         self._leave(pl_module)
         self._progress.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the module as it was. Called by Lightning."""
+        """Restore the module's own hook. Called by Lightning."""
         self._leave(pl_module)
 
     def _leave(self, module: LightningModule) -> None:
@@ -89,7 +94,7 @@ class LightningReport(Callback):
         self._remove_restored()
 
     def _remove_restored(self) -> None:
-        """Remove the file with the restored state, which has been loaded or is of no use."""
+        """Remove the file with the restored state once it is loaded or not needed."""
         if self.ckpt_path is not None:
             shutil.rmtree(Path(self.ckpt_path).parent, ignore_errors=True)
 
@@ -98,13 +103,13 @@ class LightningReport(Callback):
             trainer.should_stop = True
 
     def _state(self, trainer: Trainer) -> dict[str, Any]:
-        """A checkpoint; all ranks must come here, and rank 0 gets it."""
+        """Return a checkpoint on rank 0; all ranks must call this."""
         with tempfile.TemporaryDirectory(prefix="maggy_like-") as folder:
             path = Path(folder, "saved.ckpt")
             trainer.save_checkpoint(path)
             if path.is_dir():
                 raise ReportError(
-                    "LightningReport saves checkpoints of one file, and this strategy writes a folder; ask it for full "
-                    "states, as FSDPStrategy(state_dict_type='full') does"
+                    "strategy must write a checkpoint as one file, got one that writes a folder; use "
+                    "FSDPStrategy(state_dict_type='full'), or the same option of your strategy"
                 )
             return {"checkpoint": path.read_bytes() if trainer.is_global_zero else b""}

@@ -1,4 +1,4 @@
-"""How far a training has come: what the callbacks of all libraries have in common."""
+"""The progress of a training, common to the callbacks of all libraries."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from maggy_like.worker.child.stop_state import TrialStopped
 
 
 class Progress:
-    """The steps of one training, from the state that its trial has saved.
+    """The steps of one training, counted from the state that its trial has saved.
 
-    A step is saved before it is reported: at a milestone the report may be the last thing that the trial does, and a
-    later attempt goes on from there.
+    A step is saved before it is reported, because the report may end the attempt at a milestone. A later attempt
+    continues from that state.
 
     Args:
-        reporter: Of the trial.
-        save_every: Steps from one saved state to the next. The step that uses up the budget is saved always.
+        reporter: Reporter of the trial.
+        save_every: Number of steps between saved states. The step that uses up the budget is always saved.
 
     Attributes:
-        restored: What was saved, or None: the trial begins.
+        restored: The saved state, or None at the beginning of a trial.
         step: The last step that was taken.
     """
 
     def __init__(self, reporter: Reporter, save_every: int) -> None:
         if not isinstance(reporter, Reporter):
-            raise ReportError(f"the callback takes the reporter that train_fn gets, not {shortened(reporter)}")
+            raise ReportError(f"reporter must be the Reporter that train_fn gets, got {shortened(reporter)}")
         if type(save_every) is not int or save_every < 1:
-            raise ReportError(f"save_every must be a whole number from 1 on, got {shortened(save_every)}")
+            raise ReportError(f"save_every must be a whole number of at least 1, got {shortened(save_every)}")
         self._reporter = reporter
         self._save_every = save_every
         self._end: BaseException | None = None
         self.restored: dict[str, Any] | None = reporter.restore()
         if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):
             raise ReportError(
-                f"the trial's newest state was not saved by this callback: {shortened(self.restored)}; leave "
-                "reporter.checkpoint(...) to the callback"
+                f"the trial's newest state must be one of this callback, got {shortened(self.restored)}; do not call "
+                "reporter.checkpoint(...) yourself"
             )
         self.step: int = 0 if self.restored is None else self.restored["step"]
 
     @property
     def left(self) -> int:
-        """Steps of the budget that are not taken yet."""
+        """Number of steps left of the budget."""
         return max(0, self._reporter.budget - self.step)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the trial has been told to stop."""
+        """Whether the trial was stopped."""
         return self._end is not None
 
     def check_start(self, step: int, argument: str) -> None:
-        """Check that the library goes on from the restored state.
+        """Check that the library continues from the restored state.
 
         Args:
-            step: How many steps its model has had.
-            argument: What makes it go on.
+            step: Number of steps that its model was trained for.
+            argument: Argument that makes the library continue.
 
         Raises:
             ReportError: It does not.
         """
         if step != self.step:
             raise ReportError(
-                f"the training starts after step {step}, and the trial's state is of step {self.step}; pass {argument}"
+                f"the training must start after step {self.step} of the saved state, got step {step}; pass {argument}"
             )
 
     def check_reported(self, step: int) -> None:
@@ -73,18 +73,20 @@ class Progress:
             ReportError: It was not, or more than once.
         """
         if step != self.step:
-            raise ReportError(f"step {step} must call report(...) once, with its metrics")
+            raise ReportError(
+                f"step {step} must be reported exactly once; call report(...) with its metrics in each step"
+            )
 
     def take(self, step: int, metrics: Mapping[str, Any], state: Callable[[], dict[str, Any]] | None) -> bool:
-        """Save the state and report the metrics of a step.
+        """Save the state of a step and report its metrics.
 
         Args:
-            step: Its number; one past the budget is not reported.
+            step: Number of the step; one past the budget is not reported.
             metrics: Numbers by name.
-            state: Makes what is to be saved; None where nothing could go on from it.
+            state: Returns the state to save; None if no training could continue from it.
 
         Returns:
-            Whether the training goes on.
+            Whether the training continues.
 
         Raises:
             ReportError: There are no metrics.
@@ -93,7 +95,7 @@ class Progress:
             return False
         numbers = {name: value for name, value in metrics.items() if name != "step"}
         if not numbers:
-            raise ReportError(f"step {step} has no metric to report; let the library evaluate or log one")
+            raise ReportError(f"step {step} must have a metric, got none; configure the library to evaluate or log one")
         if state is not None and (step % self._save_every == 0 or step >= self._reporter.budget):
             self._reporter.checkpoint({"step": step, **state()})
         try:
@@ -105,6 +107,6 @@ class Progress:
         return self.left > 0
 
     def finish(self) -> None:
-        """End the training function where the trial was told to stop, once the library has wound down."""
+        """End the training function if the trial was stopped, once the library has cleaned up."""
         if self._end is not None:
             raise self._end

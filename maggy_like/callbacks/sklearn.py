@@ -14,31 +14,37 @@ if TYPE_CHECKING:
 def sklearn_steps(
     estimator: Any, reporter: Reporter, *, grow: str | None = None, by: int = 1, save_every: int = 1
 ) -> Iterator[tuple[Any, Callable[..., None]]]:
-    """Yield an estimator and a function ``report(**metrics)`` for each step that is left of the budget.
+    """Yield an estimator and a function ``report(**metrics)`` for each step left of the budget.
 
-    Each step calls ``partial_fit``, or ``fit`` of an estimator that goes on where it was (``warm_start``), then
-    ``report``, which saves the whole estimator and reports. A promoted trial gets the saved one.
-
-    What is saved is ``{"step": steps, "model": estimator}``.
+    In each step, train the estimator by ``partial_fit``, or by ``fit`` if the estimator continues its training
+    (``warm_start``). Then call ``report``, which saves the whole estimator and reports the metrics. A promoted or
+    retried trial receives the saved estimator. The saved state is ``{"step": steps, "model": estimator}``.
 
     Args:
-        estimator: Not fitted yet.
-        reporter: Of the trial.
-        grow: For ``warm_start``: the parameter that is larger by ``by`` in each step, such as ``"n_estimators"``, or
-            ``"max_iter"`` of ``HistGradientBoostingClassifier``. ``warm_start`` is turned on. It must count all that
-            was trained: of ``MLPClassifier``, whose ``fit`` trains ``max_iter`` epochs more, use ``partial_fit``.
-        by: By how much.
-        save_every: Steps from one saved state to the next.
+        estimator: Estimator that is not fitted yet.
+        reporter: Reporter of the trial.
+        grow: Parameter that ``by`` is added to in each step, for estimators with ``warm_start``, which is turned on.
+            Examples are ``"n_estimators"``, and ``"max_iter"`` of ``HistGradientBoostingClassifier``. The parameter
+            must count the whole training. ``max_iter`` of ``MLPClassifier`` does not, so use ``partial_fit`` there.
+            Default: None, for ``partial_fit``.
+        by: Increase of ``grow`` per step. Default: 1.
+        save_every: Number of steps between saved states. Default: 1.
+
+    Yields:
+        The estimator, and the function that reports the step.
 
     Raises:
-        ReportError: A step was not reported.
+        ReportError: An argument is invalid, or a step was not reported exactly once.
 
     Example:
-        >>> for model, report in sklearn_steps(SGDClassifier(alpha=alpha), reporter):
-        ...     model.partial_fit(x, y, classes=[0, 1])
-        ...     report(accuracy=model.score(held_out, truth))
-        >>> for model, report in sklearn_steps(GradientBoostingClassifier(), reporter, grow="n_estimators", by=5):
-        ...     report(accuracy=model.fit(x, y).score(held_out, truth))
+        >>> def train(alpha, reporter):
+        ...     for model, report in sklearn_steps(SGDClassifier(alpha=alpha), reporter):
+        ...         model.partial_fit(x, y, classes=[0, 1])
+        ...         report(accuracy=model.score(held_out, truth))
+        >>> def train_trees(rate, reporter):
+        ...     trees = GradientBoostingClassifier(learning_rate=rate)
+        ...     for model, report in sklearn_steps(trees, reporter, grow="n_estimators", by=5):
+        ...         report(accuracy=model.fit(x, y).score(held_out, truth))
     """
     progress = Progress(reporter, save_every)
     model = estimator if progress.restored is None else progress.restored["model"]

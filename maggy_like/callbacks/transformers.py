@@ -27,27 +27,34 @@ if TYPE_CHECKING:
 
 
 class TransformersReport(TrainerCallback):
-    """Reports each evaluation of ``transformers.Trainer``: a step is an evaluation, so an epoch by default.
+    """Report each evaluation of ``transformers.Trainer``. A step is an evaluation, so an epoch by default.
 
-    Set ``eval_strategy`` to ``"epoch"``, or to ``"steps"`` with ``eval_steps``. Give the trainer the full length of a
-    training (``num_train_epochs``), so that its schedule is the same in each attempt; the callback ends it where the
-    budget is used.
+    Set ``eval_strategy`` to ``"epoch"``, or to ``"steps"`` with ``eval_steps``. Set ``num_train_epochs`` to the length
+    of a full training, so that the learning rate schedule is the same in each attempt. The callback ends the training
+    when the budget is used up.
 
-    What is saved is ``{"step": evaluations, "checkpoint": bytes}``, a tar archive of the trainer's checkpoint folder.
+    The saved state is ``{"step": evaluations, "checkpoint": bytes}``. The bytes are a tar archive of the trainer's
+    checkpoint folder.
 
-    In a trial of several workers all ranks hold this callback; rank 0 reports, and all stop at the same evaluation.
+    In a multi-worker trial, every rank needs this callback. Rank 0 reports, and all ranks stop at the same evaluation.
 
     Args:
-        reporter: Of the trial.
-        save_every: Evaluations from one saved state to the next.
+        reporter: Reporter of the trial.
+        save_every: Number of evaluations between saved states. Default: 1.
 
     Attributes:
-        resume_from_checkpoint: A folder with the saved state, or None.
+        resume_from_checkpoint: Path of a folder with the saved state, or None.
+
+    Raises:
+        ReportError: An argument is invalid, the trainer does not evaluate, or the training does not start from the
+            saved state.
 
     Example:
-        >>> report = TransformersReport(reporter)
-        >>> trainer = Trainer(model, args, train_dataset=data, eval_dataset=held_out, callbacks=[report])
-        >>> trainer.train(resume_from_checkpoint=report.resume_from_checkpoint)
+        >>> def train(lr, reporter):
+        ...     report = TransformersReport(reporter)
+        ...     args = TrainingArguments(learning_rate=lr, eval_strategy="epoch", num_train_epochs=10)
+        ...     trainer = Trainer(make_model(), args, train_dataset=data, eval_dataset=held_out, callbacks=[report])
+        ...     trainer.train(resume_from_checkpoint=report.resume_from_checkpoint)
     """
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
@@ -65,9 +72,11 @@ class TransformersReport(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check where the training starts. Called by the trainer."""
+        """Check that the training starts from the saved state. Called by the trainer."""
         if args.eval_strategy == "no":
-            raise ReportError("TransformersReport reports evaluations; pass TrainingArguments(eval_strategy='epoch')")
+            raise ReportError(
+                "eval_strategy must be 'epoch' or 'steps', got 'no'; use TrainingArguments(eval_strategy='epoch')"
+            )
         start = 0 if state.global_step == 0 else _evaluations(args, state)
         argument = "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train"
         try:
@@ -80,7 +89,7 @@ class TransformersReport(TrainerCallback):
             control.should_training_stop = True
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Remove what was restored: the trainer has read all of it before its first step. Called by the trainer."""
+        """Remove the restored folder, which the trainer reads before its first step. Called by the trainer."""
         self._remove_restored()
 
     def on_evaluate(
@@ -91,7 +100,7 @@ class TransformersReport(TrainerCallback):
         metrics: dict[str, float],
         **kwargs: Any,
     ) -> None:
-        """Have the state of an evaluation saved; it is reported then. Called by the trainer."""
+        """Request that the state of an evaluation is saved; after that it is reported. Called by the trainer."""
         if self._is_training and state.global_step > 0 and _evaluations(args, state) > self._progress.step:
             before = {} if self._evaluated is None else self._evaluated[1]  # it is called for each set of rows
             self._evaluated = _evaluations(args, state), before | {k: v for k, v in metrics.items() if k != "epoch"}
@@ -113,27 +122,27 @@ class TransformersReport(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """End the training function where the trial was told to stop. Called by the trainer."""
+        """End the training function if the trial was stopped. Called by the trainer."""
         self._is_training = False
         self._remove_restored()
         self._progress.finish()
 
     def _remove_restored(self) -> None:
-        """Remove the folder with the restored state, which has been read."""
+        """Remove the folder with the restored state once it is read."""
         if self._restored_folder is not None:
             shutil.rmtree(self._restored_folder, ignore_errors=True)
             self._restored_folder = None
 
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
-    """How many evaluations a training has had."""
+    """Return the number of evaluations of a training so far."""
     if args.eval_strategy == "epoch":
         return round(state.epoch or 0)
     return int(state.global_step // state.eval_steps)
 
 
 def _packed(folder: Path) -> bytes:
-    """A checkpoint's folder as an archive."""
+    """Pack a checkpoint's folder into an archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(folder, arcname=folder.name)

@@ -16,27 +16,35 @@ if TYPE_CHECKING:
 
 
 class XGBoostReport(xgboost.callback.TrainingCallback):
-    """Reports each boosting round of XGBoost. A metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
+    """Report each boosting round of XGBoost. The metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
 
-    What is saved is ``{"step": rounds, "model": bytes}``; ``xgboost.Booster(model_file=bytearray(bytes))`` reads it.
+    The saved state is ``{"step": rounds, "model": bytes}``. Load it by
+    ``xgboost.Booster(model_file=bytearray(state["model"]))``.
 
-    Of ``xgboost.cv`` it reports the means over the folds, and saves nothing, as XGBoost cannot go on with one: a
-    promoted trial begins anew.
+    With ``xgboost.cv``, the means over the folds are reported and no state is saved, because XGBoost cannot continue a
+    cross-validation. A promoted trial starts from the first round.
 
-    Early stopping may stand behind it in the list; it counts anew in each attempt of a trial.
+    You may put XGBoost's ``EarlyStopping`` after it in the list of callbacks. Its count of rounds starts again in each
+    attempt of a trial.
 
     Args:
-        reporter: Of the trial.
-        save_every: Rounds from one saved state to the next.
+        reporter: Reporter of the trial.
+        save_every: Number of rounds between saved states. Default: 1.
 
     Attributes:
-        xgb_model: The saved model to go on from, or None.
-        num_boost_round: Rounds that are left of the budget.
+        xgb_model: Saved model to continue, or None.
+        num_boost_round: Number of rounds left of the budget.
+
+    Raises:
+        ReportError: An argument is invalid, the training does not start from the saved state, or no metric was
+            computed.
 
     Example:
-        >>> report = XGBoostReport(reporter)
-        >>> xgboost.train(params, data, report.num_boost_round, evals=[(held_out, "valid")],
-        ...               xgb_model=report.xgb_model, callbacks=[report])
+        >>> def train(eta, reporter):
+        ...     report = XGBoostReport(reporter)
+        ...     params = {"eta": eta, "eval_metric": "auc", "objective": "binary:logistic"}
+        ...     xgboost.train(params, data, report.num_boost_round, evals=[(held_out, "valid")],
+        ...                   xgb_model=report.xgb_model, callbacks=[report])
     """
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
@@ -47,16 +55,16 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         self.num_boost_round = self._progress.left
 
     def before_training(self, model: Any) -> Any:
-        """Check where the training starts. Called by XGBoost."""
+        """Check that the training starts from the saved state. Called by XGBoost."""
         self._progress.check_start(model.num_boosted_rounds(), "xgb_model=report.xgb_model")
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Whether the budget is used. Called by XGBoost."""
+        """Return True if the budget is used up. Called by XGBoost."""
         return not self._progress.left
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Report a round; whether the trial is to stop. Called by XGBoost."""
+        """Report a round, and return True if the trial is to stop. Called by XGBoost."""
         is_cv = not isinstance(model, xgboost.Booster)
         newest = {f"{data}_{name}": log[-1] for data, logs in evals_log.items() for name, log in logs.items()}
         metrics = {name: value[0] for name, value in newest.items()} if is_cv else newest  # of a mean and a deviation
@@ -67,6 +75,6 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         return self._progress.is_stopped
 
     def after_training(self, model: Any) -> Any:
-        """End the training function where the trial was told to stop. Called by XGBoost."""
+        """End the training function if the trial was stopped. Called by XGBoost."""
         self._progress.finish()
         return model

@@ -1,4 +1,4 @@
-"""What several workers need to train one model together; the only part of a worker that uses torch."""
+"""Training of one model by several workers; the only part of a worker that uses torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel behind the plain module's attributes."""
+"""DistributedDataParallel with the attributes of the original module."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from maggy_like.distributed.loader import latest
 
 
 class DataParallel(DistributedDataParallel):
-    """:class:`~torch.nn.parallel.DistributedDataParallel` that hides itself and weighs shares of uneven size.
+    """:class:`~torch.nn.parallel.DistributedDataParallel` with the original names, and with weights for uneven shares.
 
-    Parameters, buffers and states have the names of the plain module, and what the wrapper has not got is the module's,
-    to be read and to be set: ``model.fc``, ``model.temperature = 2``. A state saved with n ranks loads with any number,
-    and what is pickled is the plain module. (The functions of ``torch.distributed.checkpoint.state_dict`` know DDP by
-    its prefix; give them ``model.module``.)
+    Parameters, buffers and states have the names of the original module. Attributes that the wrapper lacks are the
+    module's, to be read and set: ``model.fc``, ``model.temperature = 2``. A state saved with n ranks loads with any
+    number of ranks, and a pickle is that of the original module. (The functions of
+    ``torch.distributed.checkpoint.state_dict`` recognise DDP by its prefix; pass them ``model.module``.)
 
-    Training code takes the mean of the loss over the batch it is given. Each backward multiplies its gradients, before
-    they are added to ``.grad``, by ``samples of this rank * ranks / samples of the global batch``; DDP's mean over
-    ranks is then the gradient of the mean over the global batch. What counts is the batch whose tensors the last
-    forward under grad was given, as a prepared loader yielded them; where it was given others, the batch that such a
-    loader yielded last, of those whose loops go on then. So evaluation in between changes nothing, in a loop within the
-    loop neither, and batches may be kept or drawn ahead. Without a prepared loader, all ranks weigh the same.
+    The training code takes the mean of the loss over the batch that it receives. Each backward multiplies its
+    gradients, before they are added to ``.grad``, by ``samples of this rank * ranks / samples of the global batch``.
+    DDP's mean over ranks is then the gradient of the mean over the global batch. The batch that counts is the one
+    whose tensors the last forward under grad received, as a prepared loader yielded them. If it received other
+    tensors, the batch that counts is the last one yielded by a loop over a prepared loader that has not ended. So
+    evaluation in between and nested loops change nothing, and batches may be kept or drawn ahead. Without a prepared
+    loader, all ranks have equal weights.
 
-    Gradient accumulation is exact too, with ``no_sync()`` or without, as every backward weighs its own gradients. Only
-    where all shares are of one size are these exact: one backward over the losses of several batches, and batches
-    of several loaders at once. A loss that is a sum over samples becomes the sum over the global batch divided by the
-    ranks. Batch normalisation sees this rank's share (``nn.SyncBatchNorm`` sees all), and dropout draws from the rank's
-    stream.
+    Gradient accumulation is exact too, with or without ``no_sync()``, because every backward weights its own
+    gradients. Two cases are exact only if all shares have the same size: one backward over the losses of several
+    batches, and batches of several loaders at once. A loss that is a sum over samples becomes the sum over the global
+    batch divided by the number of ranks. Batch normalisation sees this rank's share (``nn.SyncBatchNorm`` sees all),
+    and dropout draws from the rank's random stream.
 
-    Parameters may be frozen and unfrozen between steps, on all ranks alike; DDP's reducer is then made anew in the next
-    forward under grad, without the hook of ``register_comm_hook``.
+    Parameters may be frozen and unfrozen between steps, on all ranks in the same way. DDP's reducer is then created
+    again in the next forward under grad, without the hook of ``register_comm_hook``.
 
-    Buffers are made rank 0's at the end of each backward in training mode, not before the next forward as DDP does. So
-    all ranks evaluate with the buffers that rank 0 saves, and a forward in evaluation communicates with no rank: one
-    rank may evaluate alone.
+    Buffers are copied from rank 0 at the end of each backward in training mode, not before the next forward as in DDP.
+    So all ranks evaluate with the buffers that rank 0 saves. A forward in evaluation mode does not communicate, so one
+    rank may evaluate without the others.
 
     Args:
-        module: The module, on this rank's device.
-        **options: Those of ``DistributedDataParallel``, such as ``find_unused_parameters=True``.
+        module: Module on this rank's device.
+        **options: Options of ``DistributedDataParallel``, such as ``find_unused_parameters=True``.
 
     Raises:
-        RuntimeError: In the first backward, if the model itself was never called, but a method of the module: its
-            gradients would not be averaged, and the ranks would drift apart. Also when a part of the module is
-            replaced, of which DDP would not know, when parameters are unfrozen between a forward and its backward, and
-            in a second backward after one forward, which DDP would not average.
+        RuntimeError: In a backward, if DDP would not average gradients, so that the ranks would drift apart: only a
+            method of the module was called and not the model, parameters were unfrozen between a forward and its
+            backward, or it is a second backward after one forward. Also if a part of the module is replaced.
 
     Example:
         >>> model = DataParallel(nn.Linear(2, 1), find_unused_parameters=True)  # doctest: +SKIP
     """
 
     _built = False
-    """Whether attributes that are set may be the module's; DDP's own are all there by then."""
+    """Whether attributes that are set may be the module's, because all of DDP's exist by then."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__(module, **options)
         self._weight = 1.0
         self._called = False
         self._waits = False  # a forward in training for its backward
-        self._watched = False  # whether the backward that goes on now has been noticed
+        self._watched = False  # whether the present backward has been noticed
         self._syncs = False  # whether DDP averages what follows the last forward: each parameter's gradient once
         self._averaged: set[int] = set()  # the parameters whose gradients have come since
         self._buffers_due = False
@@ -92,10 +92,10 @@ class DataParallel(DistributedDataParallel):
             raise
 
     def check_finished(self) -> None:
-        """See that the last backward reached all that is trained.
+        """Check that the last backward reached all trained parameters.
 
         Raises:
-            RuntimeError: It did not: DDP has averaged nothing of it.
+            RuntimeError: It did not, so DDP has averaged no gradients.
         """
         try:
             self._check_reducer_finalized()  # type: ignore[no-untyped-call]
@@ -130,8 +130,8 @@ class DataParallel(DistributedDataParallel):
         present = getattr(self.module, name, None)
         if value is not present and any(isinstance(it, nn.Module | nn.Parameter) for it in (value, present)):
             raise RuntimeError(
-                f"{name} of a prepared {type(self.module).__name__} cannot be replaced, as the gradients of the new "
-                "one would not be averaged over the ranks; change the model before prepare()"
+                f"{name} of a prepared {type(self.module).__name__} must not be replaced, because the gradients of the "
+                "new one would not be averaged over the ranks; change the model before prepare()"
             )
         setattr(self.module, name, value)
 
@@ -142,7 +142,7 @@ class DataParallel(DistributedDataParallel):
             delattr(self.module, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
-        """A copy that is data-parallel too; one rank may make it alone."""
+        """Make a data-parallel copy, without communication."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         state = {**self.__getstate__(), "_built": False}  # type: ignore[no-untyped-call]
@@ -151,11 +151,11 @@ class DataParallel(DistributedDataParallel):
         return twin
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle the plain module, which is read where there are no ranks, nor this package."""
+        """Pickle the original module, which can be read without ranks and without this package."""
         return operator.getitem, ((self.module,), 0)
 
     def _begin(self) -> None:
-        """Take note of the parameters; the last step of making a wrapper or a copy."""
+        """Record the parameters; the last step of creating a wrapper or a copy."""
         self._known = list(self.module.parameters())
         self._trainable = [parameter.requires_grad for parameter in self._known]
         self._weighed: set[int] = set()
@@ -165,13 +165,13 @@ class DataParallel(DistributedDataParallel):
         self._built = True
 
     def _follow_frozen(self) -> None:
-        """Have DDP average just the gradients of what is trainable now: it looks at that when its reducer is made.
+        """Let DDP average exactly the trainable gradients, which it determines when its reducer is created.
 
-        Where nothing is (a discriminator in the step of its generator), no gradient comes, and the reducer is kept. So
-        it is while an earlier forward waits for its backward, which the reducer has yet to serve.
+        If nothing is trainable (a discriminator in the step of its generator), no gradient comes, and the reducer is
+        kept. It is also kept while an earlier forward waits for its backward.
 
         Raises:
-            RuntimeError: The reducer is to be kept, and does not know what is trainable now.
+            RuntimeError: The reducer must be kept, but does not match what is trainable now.
         """
         trainable = [parameter.requires_grad for parameter in self._known]
         if trainable == self._trainable or not any(trainable):
@@ -195,7 +195,7 @@ class DataParallel(DistributedDataParallel):
                 self._sync_buffers()  # type: ignore[no-untyped-call]
 
     def _weigh_gradients(self) -> None:
-        """Hook what is trainable; a parameter keeps its hook while it is frozen."""
+        """Hook the trainable parameters; a parameter keeps its hook while it is frozen."""
         for parameter in self._known:
             if parameter.requires_grad and id(parameter) not in self._weighed:
                 parameter.register_hook(self._weigh)
@@ -205,8 +205,9 @@ class DataParallel(DistributedDataParallel):
     def _weigh(self, gradient: torch.Tensor) -> torch.Tensor | None:
         if not self._called and self.require_backward_grad_sync:
             raise RuntimeError(
-                f"backward() through a method of {type(self.module).__name__}, while the prepared model itself was not "
-                "called: the gradients would not be averaged over the ranks; compute the loss from model(...)"
+                f"backward() must follow a call of the prepared model, got one of a method of "
+                f"{type(self.module).__name__}, whose gradients would not be averaged over the ranks; compute the loss "
+                "from model(...)"
             )
         if not self._watched:
             self._watched = True
@@ -216,14 +217,14 @@ class DataParallel(DistributedDataParallel):
         return gradient * self._weight if self._weight else torch.zeros_like(gradient)  # 0 * inf is NaN
 
     def _check_once(self, parameter: torch.Tensor) -> None:
-        """Refuse a second gradient of a parameter after one forward: DDP averages the first alone."""
+        """Reject a second gradient of a parameter after one forward, because DDP averages only the first."""
         if not self._syncs or self.static_graph:  # with which a parameter may come twice in one backward
             return
         if id(parameter) in self._averaged:
             name = type(self.module).__name__
             raise RuntimeError(
-                f"a second backward() after one forward of {name}: its gradients would not be averaged over the "
-                "ranks; add the losses and call backward() once, or call the model and backward() in turn"
+                f"backward() must be called once after one forward of {name}, got a second call, whose gradients would "
+                "not be averaged over the ranks; add the losses, or call the model again before backward()"
             )
         self._averaged.add(id(parameter))
 
@@ -232,12 +233,12 @@ _wrappers: WeakSet[DataParallel] = WeakSet()
 
 
 def wrapper_of(module: nn.Module) -> DataParallel | None:
-    """The :class:`DataParallel` of this process that has wrapped a module already, if there is one."""
+    """Return the :class:`DataParallel` of this process that wraps a module already, if there is one."""
     return next((wrapper for wrapper in _wrappers if wrapper.module is module), None)
 
 
 def not_averaged(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters that no :class:`DataParallel` of this process knows.
+    """Return the parameters that belong to no :class:`DataParallel` of this process.
 
     Example:
         >>> len(not_averaged(nn.Linear(2, 1).parameters()))
@@ -248,22 +249,22 @@ def not_averaged(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def wrappers_of(parameters: Iterable[torch.Tensor]) -> list[DataParallel]:
-    """The :class:`DataParallel` of this process that have some of the parameters."""
+    """Return the :class:`DataParallel` objects of this process that have some of the parameters."""
     wanted = {id(parameter) for parameter in parameters}
     return [wrapper for wrapper in _wrappers if any(id(parameter) in wanted for parameter in wrapper._known)]
 
 
 def _explain(error: Exception) -> None:
-    """Tell what works on one rank and not on several: a share too small for batch normalisation, an unused part."""
+    """Add a note about what works on one rank only: a share too small for batch normalisation, or an unused part."""
     share = latest.share
     if "Expected to have finished reduction" in str(error):
         error.add_note(
-            "A step that does not use all of a model: give prepare() a model that is wrapped for that, "
-            "maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)."
+            "If a step does not use all of a model, use "
+            "prepare(maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True))."
         )
     if "more than 1 value per channel" in str(error) and share.total > 1:
         error.add_note(
-            f"This rank's part of a batch of {share.total} over {share.ranks} ranks is one sample: leave a small last "
-            "batch out with drop_last=True, take larger batches, or (on GPUs) call "
+            f"This rank's share of a batch of {share.total} over {share.ranks} ranks is one sample. Use drop_last=True "
+            "to leave out a small last batch, larger batches, or, on GPUs, "
             "nn.SyncBatchNorm.convert_sync_batchnorm(model) before prepare()."
         )

@@ -1,4 +1,4 @@
-"""A loader whose batches are global: each rank gets its share of them."""
+"""A loader of global batches, of which each rank receives its share."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sa
 from torch.utils.weak import WeakIdKeyDictionary
 
 _CALM = 0.005
-"""Seconds between what the ranks last said to each other and the fork of loader workers. A thread of gloo that lets go
-of that just then holds a lock of Python's, and a child forked meanwhile waits for it for ever (Python 3.11)."""
+"""Seconds between the last communication of the ranks and the fork of loader workers. A thread of gloo that releases
+it at that moment holds a lock of Python, and a child forked meanwhile waits for the lock forever (Python 3.11)."""
 
 _CHUNK = 256  # batches whose order the ranks agree on at once: few messages, and endless samplers work
 
 
 class PrepareError(ValueError):
-    """An object cannot be prepared for several ranks or a device as it is."""
+    """An object cannot be prepared for several ranks or a device."""
 
 
 class Share(NamedTuple):
-    """What a rank got of a global batch.
+    """A rank's share of a global batch.
 
     Attributes:
-        samples: Samples that count on this rank; 0 where the rank got a stand-in.
-        total: Samples of the global batch.
-        ranks: Ranks that it was split over.
+        samples: Number of samples that count on this rank; 0 if the rank received a repeated one.
+        total: Number of samples of the global batch.
+        ranks: Number of ranks that share it.
     """
 
     samples: int = 1
@@ -48,10 +48,10 @@ WHOLE = Share()
 
 
 class _Latest:
-    """The share that counts now: the one that was given last, of the loops over prepared loaders that go on.
+    """The share that counts now: the last one yielded by a loop over a prepared loader that has not ended.
 
-    Loops may be nested, or run side by side; where one ends, the batch of the other is the one at hand again. A batch
-    that was kept, or drawn ahead, is known by its tensors.
+    Loops may be nested or interleaved. When one ends, the batch of the other counts again. A batch that was kept or
+    drawn ahead is recognised by its tensors.
     """
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class _Latest:
 
     @property
     def share(self) -> Share:
-        """:data:`WHOLE` outside of prepared loaders."""
+        """The current share; :data:`WHOLE` outside of prepared loaders."""
         return (WHOLE, *self._shares.values())[-1]
 
     def give(self, loop: object, share: Share, batch: Any) -> None:
-        """A loop goes on with a batch."""
+        """Record a batch that a loop yields."""
         self._shares.pop(loop, None)
         self._shares[loop] = share
         if share.ranks > 1:
@@ -72,12 +72,12 @@ class _Latest:
                 self._batches[tensor] = share
 
     def share_of(self, *inputs: Any) -> Share:
-        """The share of the batch that has one of the tensors in ``inputs``; of none, the one that counts now."""
+        """Return the share of the batch with one of the tensors in ``inputs``, or else the current share."""
         known = (self._batches.get(tensor) for tensor in tensors_in(inputs))  # type: ignore[no-untyped-call]
         return next((share for share in known if share is not None), self.share)
 
     def end(self, loop: object) -> None:
-        """A loop has ended, or was left."""
+        """Record that a loop has ended, or was left."""
         self._shares.pop(loop, None)
 
 
@@ -85,10 +85,10 @@ latest = _Latest()
 
 
 def is_stand_in() -> bool:
-    """Whether the batch that a prepared loader yielded last is a stand-in, which counts for nothing.
+    """Whether the last batch of a prepared loader is a repeated sample that must not count.
 
-    A global batch of fewer samples than ranks leaves some ranks without one. They get its first sample, so that no
-    rank skips a collective or takes a mean over nothing. Its gradients have no weight; it is no sample to count.
+    If a global batch has fewer samples than ranks, some ranks have none. They receive its first sample, so that no
+    rank skips a collective or takes a mean over nothing. Its gradients have no weight. Leave it out of metrics too.
 
     Example:
         >>> is_stand_in()
@@ -99,27 +99,27 @@ def is_stand_in() -> bool:
 
 @runtime_checkable
 class Shareable(Protocol):
-    """A loader that shares itself out over ranks, as :class:`maggy_like.ml.ParquetLoader` does."""
+    """A loader that distributes itself over ranks, as :class:`maggy_like.ml.ParquetLoader` does."""
 
     def share_out(self, device: torch.device, rank: int, ranks: int) -> Any:
-        """The loader of a rank, whose batches are on a device."""
+        """Return the loader of a rank, with batches on a device."""
 
 
 class GlobalLoader(DataLoader[Any]):
-    """Yields this rank's share of each batch of another loader, on a device.
+    """Yield this rank's share of each batch of another loader, on a device.
 
-    The batches are the ones that a single process would draw: rank 0 draws them from the loader's own sampler and tells
-    the others, whose random streams stay as they were. A batch of 32 is split over three ranks into 11, 11 and 10
-    samples, in order. A rank for which none is left gets a stand-in (see :func:`is_stand_in`).
+    The batches are those that a single process would draw. Rank 0 draws them from the loader's sampler and sends their
+    indices to the others, whose random streams do not change. A batch of 32 is split over three ranks into 11, 11 and
+    10 samples, in order. A rank without a sample receives a repeated one (see :func:`is_stand_in`).
 
     ``len``, ``batch_size``, ``sampler``, ``drop_last`` and ``dataset`` are those of the given loader, so
-    ``loader.sampler.set_epoch(n)`` works. Every rank must iterate it, and must leave a loop after the same batch; every
-    rank must make its dataset alike.
+    ``loader.sampler.set_epoch(n)`` works. Every rank must iterate it, must leave a loop after the same batch, and must
+    create an identical dataset.
 
     Args:
-        loader: A loader with batches over a dataset with indices.
-        device: Where the batches go.
-        rank: This process's rank.
+        loader: Loader with batches over a dataset with indices.
+        device: Device of the batches.
+        rank: Rank of this process, from 0.
         ranks: Number of ranks.
 
     Raises:
@@ -131,7 +131,7 @@ class GlobalLoader(DataLoader[Any]):
         self._device = device
         self._rank = rank
         self._epoch = 0
-        # Workers of other ranks must not augment as rank 0's do, nor draw from the streams of their own ranks.
+        # Workers of other ranks must not augment as rank 0's do, nor draw from the random streams of their ranks.
         generator = loader.generator if rank == 0 else torch.Generator()
         self._shares = _Shares(loader.batch_sampler, rank, ranks)
         super().__init__(
@@ -175,11 +175,11 @@ class GlobalLoader(DataLoader[Any]):
 
 
 class _Shares(Sampler[list[Any]]):
-    """A batch sampler that yields this rank's share of another one's batches.
+    """A batch sampler that yields this rank's share of another sampler's batches.
 
     Attributes:
         ranks: Number of ranks.
-        drawn: The shares of the newest iteration that were drawn, maybe ahead, and not taken out yet.
+        drawn: Shares of the newest iteration that were drawn, possibly ahead, and not yielded yet.
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int) -> None:
@@ -210,7 +210,7 @@ class _Shares(Sampler[list[Any]]):
 
 
 def share_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
-    """First and past-the-last sample of a rank's share: all samples once, in order, shares at most one apart.
+    """Return the first and past-the-last sample of a rank's share. Shares differ by at most one sample.
 
     Example:
         >>> [share_of(32, rank, 3) for rank in range(3)]
@@ -222,7 +222,7 @@ def share_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a batch, through mappings, lists and tuples."""
+    """Yield the tensors in a batch, through mappings, lists and tuples."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping | list | tuple):
@@ -231,7 +231,7 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch with all that has a ``to`` method moved, through mappings, lists and tuples; the rest as it is."""
+    """Move all parts of a batch with a ``to`` method, through mappings, lists and tuples."""
     if device.type == "cpu":
         return batch
     if isinstance(batch, torch.Tensor):
@@ -250,37 +250,37 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _check(loader: DataLoader[Any]) -> None:
-    """Refuse what has no global batches.
+    """Check that a loader has global batches.
 
     Raises:
-        PrepareError: It says what to do instead.
+        PrepareError: It has none. The message has the remedy.
     """
-    by_hand = "leave the loader out of prepare(), read this rank's part yourself and move it to the rank's device"
+    by_hand = "leave the loader out of prepare(), and move this rank's part to its device yourself"
     if isinstance(loader.dataset, IterableDataset):
         raise PrepareError(
-            f"the loader over {type(loader.dataset).__name__}, an IterableDataset, has no order to share; use a "
-            f"dataset with indices, or {by_hand}"
+            f"the loader must have a dataset with indices, got {type(loader.dataset).__name__}, an IterableDataset; "
+            f"use another dataset, or {by_hand}"
         )
     if not isinstance(loader.batch_sampler, Iterable):
         raise PrepareError(
-            "the loader has batch_size=None, so there are no global batches to split; give it a batch_size, or "
+            f"the loader must have a batch_size, got None, so there are no global batches to split; set it, or "
             f"{by_hand}"
         )
     for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
         if isinstance(sampler, DistributedSampler):
             raise PrepareError(
-                "the loader has a DistributedSampler, and prepare() would split each share again; use shuffle=True or "
-                "a plain sampler, and the global batch size"
+                "the loader must not have a DistributedSampler, because prepare() would split each share again; use "
+                "shuffle=True or a plain sampler, and the global batch size"
             )
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise PrepareError(
-            f"{type(loader).__name__} iterates in a way of its own, which prepare() cannot split; use a plain "
-            f"DataLoader (collate_fn=... changes batches), or {by_hand}"
+            f"the loader must be a plain DataLoader, got {type(loader).__name__} with its own iteration; use "
+            f"collate_fn to change batches, or {by_hand}"
         )
 
 
 def _from_rank_0(value: Any) -> Any:
-    """Rank 0's ``value``, on every rank."""
+    """Return rank 0's ``value`` on every rank."""
     values = [value]
     dist.broadcast_object_list(values, src=0)
     return values[0]

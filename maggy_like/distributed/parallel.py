@@ -1,4 +1,4 @@
-"""Data-parallel training in which the number of ranks changes nothing but the speed."""
+"""Data-parallel training in which the number of ranks changes only the speed."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from maggy_like.distributed.rendezvous import returned_ranks
 from maggy_like.distributed.sharded import is_sharded
 
 USUAL_WAIT = timedelta(seconds=10)
-"""In which ranks meet as a rule."""
+"""Time in which ranks usually meet."""
 
 LONGEST_WAIT = timedelta(minutes=30)
-"""After which a rank that is missing counts as gone."""
+"""Time after which a missing rank counts as gone."""
 
 
 def device() -> torch.device:
-    """This rank's device: of the visible CUDA devices the one of ``LOCAL_RANK``, or the CPU if there are none.
+    """Return this rank's device: the visible CUDA device of ``LOCAL_RANK``, or the CPU if there is none.
 
-    Where each rank sees its own device alone, that is the first; ranks that are more than the devices share them.
+    If each rank sees only its own device, that is the first one. If there are more ranks than devices, they share
+    them.
     """
     count = torch.cuda.device_count()
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count) if count else torch.device("cpu")
 
 
 def ensure_process_group() -> None:
-    """Make the default process group from torchrun's environment, unless there is one.
+    """Create the default process group from torchrun's environment, unless there is one.
 
-    It is NCCL's where every rank has a CUDA device of its own (with gloo for tensors on the CPU), else gloo's. The
-    ranks tell each other the names of their devices first: two ranks that see one device each may see the same. Every
-    rank must call it.
+    The backend is NCCL if every rank has its own CUDA device (with gloo for tensors on the CPU), otherwise gloo. The
+    ranks first exchange the names of their devices, because two ranks that see one device each may see the same. Every
+    rank must call this.
 
     Raises:
-        ValueError: A variable of the environment is missing; torch names it.
+        ValueError: A variable of the environment is missing.
         RuntimeError: A rank has returned without calling it, or does not call it for half an hour.
     """
     if dist.is_initialized():
@@ -76,21 +77,22 @@ def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
         missing = [rank for rank in range(ranks) if not names.check([str(rank)])]
         if gone := [rank for rank in returned_ranks(store, ranks) if rank in missing]:
             raise RuntimeError(
-                f"rank {', '.join(map(str, gone))} has returned without a call of prepare() or average(); all must"
+                f"all ranks must call prepare() or average(), and rank {', '.join(map(str, gone))} returned without a "
+                "call"
             )
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"rank {', '.join(map(str, missing))} did not call prepare() or average() within {LONGEST_WAIT}; all "
-                "ranks must, at about the same time"
+                f"all ranks must call prepare() or average() at about the same time, and rank "
+                f"{', '.join(map(str, missing))} did not within {LONGEST_WAIT}"
             )
         time.sleep(0.1)
 
 
 def choose_backend(devices: Sequence[str]) -> str:
-    """The backend for ranks with these CUDA devices.
+    """Return the backend for ranks with these CUDA devices.
 
     Args:
-        devices: Unique name of each rank's CUDA device; empty where it has none.
+        devices: Unique name of each rank's CUDA device; empty if it has none.
 
     Example:
         >>> choose_backend(["GPU-1", "GPU-2"]), choose_backend(["GPU-1", "GPU-1"]), choose_backend(["", ""])
@@ -100,31 +102,31 @@ def choose_backend(devices: Sequence[str]) -> str:
 
 
 def prepare(*objects: Any, ranks: int | None = None) -> Any:
-    """Make what a training function has made fit for this rank and its device.
+    """Prepare models, optimizers and loaders for this rank and its device.
 
     - A module is moved to the device, and with several ranks becomes a
-      :class:`~maggy_like.distributed.ddp.DataParallel`. One with nothing to train is given rank 0's values. One that is
-      sharded already (by ``fully_shard``, say) comes back as it is, and its gradients are not weighed: use batches that
-      divide by the number of ranks.
-    - An optimizer comes back itself, with its state on the device. With several ranks its steps check that all it
-      trains is of prepared or sharded models: parameters of others would drift apart.
-    - A loader becomes a :class:`~maggy_like.distributed.loader.GlobalLoader`: its batch size is that of all ranks
-      together, so that it means the same for any number of them. A :class:`maggy_like.ml.ParquetLoader` shares out
-      itself.
-    - Anything else, a learning-rate schedule say, comes back itself.
+      :class:`~maggy_like.distributed.ddp.DataParallel`. A module with nothing to train receives rank 0's values. A
+      module that is sharded already (for example by ``fully_shard``) is returned unchanged, and its gradients are not
+      weighted: use batch sizes that are divisible by the number of ranks.
+    - An optimizer is returned itself, with its state on the device. With several ranks, its steps check that all its
+      parameters belong to prepared or sharded models, because others would drift apart.
+    - A loader becomes a :class:`~maggy_like.distributed.loader.GlobalLoader`. Its batch size is that of all ranks
+      together, so that it has the same meaning for any number of ranks. A :class:`maggy_like.ml.ParquetLoader`
+      distributes itself.
+    - Any other object, such as a learning rate schedule, is returned itself.
 
-    With one rank on the CPU everything comes back as it is. With several, every rank must call it with the same kinds
-    of objects; it makes the process group if there is none.
+    With one rank on the CPU, all objects are returned unchanged. With several ranks, every rank must call it with the
+    same kinds of objects. It creates the process group if there is none.
 
     Args:
-        *objects: What to prepare.
-        ranks: How many ranks train together; by default those of the process group, or of torchrun's environment.
+        *objects: Objects to prepare.
+        ranks: Number of ranks that train together. Default: that of the process group, or of torchrun's environment.
 
     Returns:
-        The objects in the order given; a single one by itself.
+        The objects in the given order, or the object itself if there is only one.
 
     Raises:
-        PrepareError: An object cannot be prepared as it is; or, in a step of an optimizer, see there.
+        PrepareError: An object cannot be prepared. Also raised in a step of an optimizer, see above.
 
     Example:
         >>> prepare(3, "schedule")
@@ -143,22 +145,22 @@ def prepare(*objects: Any, ranks: int | None = None) -> Any:
 
 
 def average(values: Mapping[str, SupportsFloat], weight: float = 1.0) -> dict[str, float]:
-    """Weighted means over the ranks, in one all-reduce; every rank must call it with the same names.
+    """Return weighted means over the ranks, in one all-reduce; every rank must call it with the same names.
 
     Args:
         values: Numbers or tensors of one element by name. A NaN makes its mean NaN.
-        weight: What this rank's values count for, not negative: the samples they are means over, say. With 0 they do
-            not count, whatever they are. If all weights are 0, the means are NaN.
+        weight: Weight of this rank's values, at least 0, such as the number of samples that they are means over. With
+            0 they do not count, even if they are NaN. If all weights are 0, the means are NaN.
 
     Raises:
-        ValueError: The weight is negative or not finite, or the ranks gave different names.
+        ValueError: The weight is negative or not finite, or the ranks passed different names.
 
     Example:
         >>> average({"loss": 0.5})
         {'loss': 0.5}
     """
     if not (math.isfinite(weight) and weight >= 0):
-        raise ValueError(f"weight must be a finite number that is not negative, got {weight!r}")
+        raise ValueError(f"weight must be a finite number of at least 0, got {weight!r}")
     names = sorted(values)
     # Sums say whether all ranks gave the same names: only then is each rank's checksum the mean of all.
     checksum = float(zlib.crc32("\n".join(names).encode()))
@@ -171,13 +173,15 @@ def average(values: Mapping[str, SupportsFloat], weight: float = 1.0) -> dict[st
         numbers = sums.tolist()
     ranks, checksums, weights, *totals = numbers
     if checksums != ranks * checksum:
-        raise ValueError(f"the ranks average different names; this one has {', '.join(names) or 'none'}")
+        raise ValueError(
+            f"all ranks must average the same names, got {', '.join(names) or 'none'} on this one and others elsewhere"
+        )
     means = {name: total / weights if weights else math.nan for name, total in zip(names, totals, strict=True)}
     return {name: means[name] for name in values}
 
 
 def world_size() -> int:
-    """Number of ranks, of the process group or else of torchrun's environment."""
+    """Return the number of ranks of the process group, or of torchrun's environment."""
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -186,13 +190,13 @@ def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.M
         return module
     if isinstance(module, DistributedDataParallel):
         raise PrepareError(
-            "the model is wrapped by DistributedDataParallel already; give prepare() the plain module, or wrap it with "
-            "maggy_like.distributed.ddp.DataParallel(module, ...) where DDP needs options"
+            "prepare() must get the original module, got one wrapped by DistributedDataParallel; unwrap it, or use "
+            "maggy_like.distributed.ddp.DataParallel(module, ...) to pass options of DDP"
         )
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
         raise PrepareError(
-            "the model is sharded by FullyShardedDataParallel, which averages gradients itself; leave it and its "
-            "optimizer out of prepare(), or shard it by torch.distributed.fsdp.fully_shard"
+            "prepare() must not get a FullyShardedDataParallel model, which averages gradients itself; leave it and "
+            "its optimizer out, or shard it by torch.distributed.fsdp.fully_shard"
         )
     module.to(target)
     if ranks == 1:
@@ -202,8 +206,8 @@ def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.M
             return wrapper
         if len(not_averaged(trained)) < len(trained):
             raise PrepareError(
-                f"parts of this {type(module).__name__} are in a model that is prepared already, so their gradients "
-                "would be averaged twice; prepare the whole model, once"
+                f"parts of this {type(module).__name__} belong to a model that is prepared already, so their gradients "
+                "would be averaged twice; prepare the whole model once"
             )
         return DataParallel(module)
     with torch.no_grad():
@@ -231,26 +235,27 @@ def _prepare_other(it: Any, target: torch.device, ranks: int) -> Any:
 
 
 def _check_no_container(it: Any) -> None:
-    """Refuse a container of what is to be prepared.
+    """Reject a container of objects to prepare.
 
     Raises:
-        PrepareError: It is a list, tuple or dict of such; with one worker too, where it would do no harm yet.
+        PrepareError: It is a list, tuple or dict of them; also with one worker, where it would not matter.
     """
     parts = it.values() if isinstance(it, dict) else it if isinstance(it, list | tuple) else ()
     for part in parts:
         if isinstance(part, nn.Module | Optimizer | DataLoader | Shareable):
             unpacked = "*them.values()" if isinstance(it, dict) else "*them"
             raise PrepareError(
-                f"prepare() was given a {type(it).__name__} that holds a {type(part).__name__}, and would leave that "
-                f"as it is; give the objects one by one: prepare({unpacked})"
+                f"prepare() must get objects one by one, got a {type(it).__name__} with a {type(part).__name__}; use "
+                f"prepare({unpacked})"
             )
 
 
 def _watch(optimizer: Optimizer) -> None:
-    """Have the optimizer's steps refuse what the ranks would train apart.
+    """Let the optimizer's steps check that the ranks do not drift apart.
 
-    Before each step it sees that the last backward was averaged. Whose the parameters are it sees before the first one,
-    as models may be prepared after their optimizer, and whenever something else is to be trained.
+    Each step first checks that the last backward was averaged. The owners of the parameters are checked before the
+    first step, because models may be prepared after their optimizer, and whenever the set of trained parameters
+    changes.
     """
     checked: list[int] = []
     wrappers: list[DataParallel] = []
@@ -262,15 +267,13 @@ def _watch(optimizer: Optimizer) -> None:
             for wrapper in wrappers:
                 wrapper.check_finished()
             return
-        strangers = [p for p in not_averaged(trained) if not is_sharded([p])]
-        if strangers:
-            shapes = ", ".join(str(tuple(p.shape)) for p in strangers[:3])
+        others = [p for p in not_averaged(trained) if not is_sharded([p])]
+        if others:
+            shapes = ", ".join(str(tuple(p.shape)) for p in others[:3])
             raise PrepareError(
-                f"{type(optimizer).__name__} trains {len(strangers)} parameters that are of no prepared model (shapes: "
-                f"{shapes}{', ...' * (len(strangers) > 3)}), so each rank would train its own. Give prepare() their "
-                "model too, and not all frozen if it is to be trained later; put a parameter that stands alone into a "
-                "module; or leave the optimizer out of prepare() if their gradients are averaged otherwise, by a "
-                "DistributedDataParallel of your own, say"
+                f"{type(optimizer).__name__} must train parameters of prepared models, got {len(others)} others "
+                f"(shapes: {shapes}{', ...' * (len(others) > 3)}); prepare their model too, put single parameters "
+                "into a module, or leave the optimizer out of prepare()"
             )
         checked, wrappers = [id(p) for p in trained], wrappers_of(trained)
         for wrapper in wrappers:
@@ -280,7 +283,7 @@ def _watch(optimizer: Optimizer) -> None:
 
 
 def _check_device(optimizer: Optimizer, target: torch.device) -> None:
-    """Refuse an optimizer of parameters that are not where the models are.
+    """Reject an optimizer whose parameters are not on the device of the models.
 
     Raises:
         PrepareError: It has a parameter elsewhere.
@@ -288,6 +291,6 @@ def _check_device(optimizer: Optimizer, target: torch.device) -> None:
     elsewhere = {str(p.device) for group in optimizer.param_groups for p in group["params"] if p.device != target}
     if elsewhere:
         raise PrepareError(
-            f"{type(optimizer).__name__} has parameters on {', '.join(sorted(elsewhere))} and not on {target}: give "
-            "prepare() their model too, and make the optimizer from the parameters of that very model"
+            f"{type(optimizer).__name__} must have its parameters on {target}, got {', '.join(sorted(elsewhere))}; "
+            "prepare their model too, and create the optimizer from the parameters of that model"
         )

@@ -1,7 +1,7 @@
-"""How the ranks of one attempt meet: rank 0 opens a store on a free port, the driver tells the others where.
+"""The meeting of the ranks of one attempt: rank 0 opens a store, and the driver sends its address to the others.
 
-So no port is chosen before it is bound, and none can be taken in between. The environment is torchrun's, so that plain
-DDP, FSDP, Accelerate or Fabric code finds what it looks for.
+Rank 0 binds a free port, so no port is chosen before it is bound, and none can be taken in between. The environment is
+torchrun's, so that plain DDP, FSDP, Accelerate or Fabric code finds what it expects.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from maggy_like.protocol.torchrun import environment
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, first_free, shown
 
 CONNECT_PATIENCE = timedelta(seconds=60)
-"""How long a rank tries to reach the store."""
+"""Time in which a rank tries to reach the store."""
 
 LEAVE_PATIENCE = timedelta(minutes=10)
-"""How long rank 0 keeps the store open for ranks that have not finished."""
+"""Time for which rank 0 keeps the store open for ranks that have not finished."""
 
 NOTICE_PATIENCE = timedelta(seconds=10)
-"""How long it does so before it says in the trial's log that it waits."""
+"""Time after which the trial's log mentions that wait."""
 
 _SIOCGIFADDR = 0x8915
 _LEFT = "maggy/left"
@@ -39,10 +39,10 @@ _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 
 class Membership:
-    """One rank's part in an attempt that several run together.
+    """One rank's part in a multi-worker attempt.
 
     Args:
-        info: Which rank this is.
+        info: Rank and number of ranks.
         task: Has the address of the driver: the ranks meet in the network through which they reach it.
         opened: Called by rank 0 with the host and port of the store.
         meet: Waits for the host and port that rank 0 has opened.
@@ -74,17 +74,17 @@ class Membership:
     def hold(self) -> None:
         """Keep the process group, if there is one by now, for as long as the process lives; called now and then.
 
-        Where a function destroys its group and returns, its DistributedDataParallel would free the group and wait,
-        with Python's lock held, for a thread of gloo that may want that lock: about one in ten such functions would
-        hang (torch 2.13).
+        If a function destroys its group and returns, its DistributedDataParallel would free the group and wait, with
+        Python's lock held, for a thread of gloo that may want that lock. About one in ten such functions would hang
+        (torch 2.13).
         """
         if is_initialized() and (not self._groups or self._groups[-1] is not group.WORLD):
             self._groups.append(group.WORLD)
 
     def leave(self) -> None:
-        """Rank 0 keeps the store open until the others have finished too: they may still use it.
+        """Let rank 0 keep the store open until the others have finished too, because they may still use it.
 
-        The process group is left as it is, since the process exits at once (see :meth:`hold`).
+        The process group is kept, because the process exits at once (see :meth:`hold`).
         """
         if self._info.world_size == 1:
             return
@@ -96,7 +96,7 @@ class Membership:
                 self._store.set(f"{_LEFT}/all", "")
 
     def _wait_for_others(self) -> None:
-        """Wait until all have returned, and say so where it takes long: they may wait for this rank.
+        """Wait until all ranks have returned, and print a line if it takes long: they may wait for this rank.
 
         Raises:
             RuntimeError: They have not in all this time.
@@ -106,14 +106,14 @@ class Membership:
             return
         late = sorted({*range(self._info.world_size)}.difference(returned_ranks(self._store, self._info.world_size)))
         print(
-            f"rank 0 has returned, and rank {', '.join(map(str, late))} goes on: rank 0 waits for "
+            f"rank 0 has returned, and rank {', '.join(map(str, late))} is still running; rank 0 waits for up to "
             f"{LEAVE_PATIENCE.total_seconds() / 60:g} minutes (all ranks must call prepare(), average() and a prepared "
             "model equally often)"
         )
         self._store.wait([f"{_LEFT}/all"], LEAVE_PATIENCE)
 
     def gone(self) -> str:
-        """Which ranks do not go on, in words; empty if all do. Rank 0 keeps the store until it leaves."""
+        """Return which ranks have ended, in words; empty if none has. Rank 0 keeps the store until it leaves."""
         try:
             ranks = returned_ranks(self._store, self._info.world_size)
         except RuntimeError:
@@ -122,12 +122,12 @@ class Membership:
 
 
 def returned_ranks(store: Store, world_size: int) -> list[int]:
-    """The ranks whose function has returned."""
+    """Return the ranks whose function has returned."""
     return [rank for rank in range(world_size) if store.check([f"{_LEFT}/{rank}"])]
 
 
 def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
-    """A store that listens at one address of this machine alone, on a free port.
+    """Open a store that listens only at one address of this machine, on a free port.
 
     Returns:
         The store, which serves as long as it is referred to, and its port.
@@ -139,8 +139,8 @@ def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
     listener = first_free(ports, lambda port: socket.create_server((host, port), family=family, backlog=1024))
     if listener is None:
         raise RuntimeError(
-            f"rank_ports={shown(ports)}: none of these ports is free at {host} on {socket.gethostname()}; pass a wider "
-            "range, with a port for each trial of several workers that may run on one machine at a time"
+            f"rank_ports must have a free port, got {shown(ports)} at {host} on {socket.gethostname()}; use a wider "
+            "range, with one port for each multi-worker trial that may run on a machine at the same time"
         )
     port = int(listener.getsockname()[1])
     store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
@@ -148,7 +148,7 @@ def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
 
 
 def local_address(peer: str, *, ipv6: bool = False) -> str:
-    """The address of this machine from which a name or address is reached (no packet is sent)."""
+    """Return the address of this machine from which a name or address is reached (no packet is sent)."""
     family = socket.AF_INET6 if ipv6 or ":" in peer else socket.AF_INET
     found = socket.getaddrinfo(peer, 9, family, socket.SOCK_DGRAM, flags=socket.AI_V4MAPPED)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -157,9 +157,9 @@ def local_address(peer: str, *, ipv6: bool = False) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has an address; empty if it cannot be found.
+    """Return the network interface of an address; empty if it cannot be found.
 
-    Gloo asks for the machine's own name otherwise, which on many resolves to an address that others cannot reach.
+    Otherwise gloo resolves the machine's own name, often to an address that others cannot reach.
     """
     if ":" in address:
         return ipv6_interface_of(address)
@@ -176,7 +176,7 @@ def interface_of(address: str) -> str:
 
 
 def ipv6_interface_of(address: str) -> str:
-    """The network interface that has an IPv6 address; empty where this system does not tell."""
+    """Return the network interface of an IPv6 address; empty if this system does not provide it."""
     wanted = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
     with contextlib.suppress(OSError):
         for line in _IPV6_ADDRESSES.read_text().splitlines():

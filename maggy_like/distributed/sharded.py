@@ -1,7 +1,7 @@
-"""States whose tensors are spread over the ranks, saved by all of them together and loaded by any number.
+"""States with tensors that are sharded over the ranks, saved by all of them together and loaded by any number.
 
-They go through torch's distributed checkpoints: each rank writes what it holds into one folder, and the folder's
-metadata, which is written last, says that it is whole.
+They use torch's distributed checkpoints: each rank writes its shards into one folder. The folder's metadata is written
+last, so it marks the state as complete.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class ShardedStateError(RuntimeError):
 
 
 class ShardedStoreError(ShardedStateError, StoreFault):
-    """A sharded state could not be saved or loaded because the store refused; every rank raises it."""
+    """A sharded state could not be saved or loaded because the store refused it; every rank raises this."""
 
 
 class IncompleteStateError(ShardedStateError, StateLostError):
-    """A folder holds no whole state: nothing was saved there, or the ranks were interrupted."""
+    """A folder has no complete state: nothing was saved there, or the ranks were interrupted."""
 
 
 def is_sharded(state: Any) -> bool:
-    """Whether a tensor in nested dicts, lists and tuples is spread over ranks (a DTensor, or a ShardedTensor).
+    """Whether a tensor in nested dicts, lists and tuples is sharded over ranks (a DTensor, or a ShardedTensor).
 
     Example:
         >>> is_sharded({"step": 3, "model": {"weight": torch.zeros(2)}})
@@ -58,22 +58,22 @@ def is_sharded(state: Any) -> bool:
 
 
 class Saving:
-    """A save that may still go on. Made by :func:`save`."""
+    """A save that may still be in progress. Created by :func:`save`."""
 
     def __init__(self, url: str, future: concurrent.futures.Future[Any]) -> None:
         self._url = url
         self._future = future
 
     def is_written(self) -> bool:
-        """Whether it has ended well on this rank; the folder is whole once it has on rank 0."""
+        """Whether it has succeeded on this rank; the folder is complete once it has on rank 0."""
         return self._future.done() and self._future.exception() is None
 
     def wait(self) -> None:
         """Wait for its end.
 
         Raises:
-            ShardedStoreError: The store refused it, to this rank or another.
-            ShardedStateError: It failed otherwise.
+            ShardedStoreError: The store refused it on some rank.
+            ShardedStateError: It failed for another reason.
         """
         from torch.distributed.checkpoint.api import CheckpointException
 
@@ -84,9 +84,10 @@ class Saving:
 
 
 class _Pending:
-    """The newest save of this process, and the group that saves talk over.
+    """The newest save of this process, and the process group for saves.
 
-    Saves talk in a thread of their own, beside the training: over the same group their messages would be mixed up.
+    Saves communicate in their own thread, in parallel with the training. On the same group, their messages would be
+    mixed.
     """
 
     saving: concurrent.futures.Future[Any] | None = None
@@ -95,22 +96,22 @@ class _Pending:
 
 
 def save(url: str, state: dict[str, Any]) -> Saving:
-    """Begin to save a state; every rank calls it with what it holds, and may train on when it returns.
+    """Begin to save a state. Every rank calls it with its shards, and may continue to train when it returns.
 
-    Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. An earlier save is waited
-    for. What the ranks have in common (plain tensors, step numbers) is written once, as one of them has it.
+    Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. It first waits for an
+    earlier save. Parts that all ranks have (plain tensors, step numbers) are written once, by one of them.
 
     Args:
-        url: A folder of any fsspec file system, for this state alone.
-        state: Nested dicts, lists and tuples of tensors and of anything that pickles.
+        url: Folder on any fsspec file system, only for this state.
+        state: Nested dicts, lists and tuples of tensors and of picklable objects.
 
     Returns:
-        The save. The folder is whole only when it has ended.
+        The save. The folder is complete only when it has ended.
 
     Raises:
-        FileExistsError: The folder holds a whole state already.
-        ReportError: A part that holds no tensor cannot be pickled.
-        ValueError: Two parts of the state have one name, as those of ``{"a": {"b": x}, "a.b": y}``.
+        FileExistsError: The folder has a complete state already.
+        ReportError: A part without tensors cannot be pickled.
+        ValueError: Two parts of the state have one name, as in ``{"a": {"b": x}, "a.b": y}``.
     """
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -122,11 +123,11 @@ def save(url: str, state: dict[str, Any]) -> Saving:
     try:
         is_whole = fs.exists(_metadata(path))
         if is_local(fs):
-            os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, for the user alone
+            os.makedirs(path, 0o700, exist_ok=True)  # on this machine's disks, only for the user
     except Exception as error:
         raise _failure(error)(f"the state could not be saved to {url}: {_reason(error)}") from error
     if is_whole:
-        raise FileExistsError(f"{url} holds a whole state already; save each state to a folder of its own")
+        raise FileExistsError(f"{url} has a complete state already; save each state to its own folder")
     future = async_save(
         parts,
         storage_writer=_writer(url),
@@ -138,22 +139,22 @@ def save(url: str, state: dict[str, Any]) -> Saving:
 
 
 def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
-    """Load a state that any number of ranks saved into one of the present sharding.
+    """Load a state that any number of ranks saved into a state of the present sharding.
 
-    Every rank calls it; without a process group, one process loads it alone, into plain tensors. What an optimizer
-    remembers is there only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` gives a
-    state that has it, for :func:`save` and :func:`load`.
+    Every rank calls it. Without a process group, one process loads it into plain tensors. The state of an optimizer
+    exists only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` returns a state that
+    has it, for :func:`save` and :func:`load`.
 
     Args:
-        url: The folder.
-        into: A state with the structure of the saved one. Its tensors are overwritten, and so is the rest in its
-            dicts and lists.
+        url: Folder of the state.
+        into: State with the structure of the saved one. Its tensors are overwritten, and so are the other values in
+            its dicts and lists.
 
     Returns:
         ``into``.
 
     Raises:
-        IncompleteStateError: The folder holds no whole state.
+        IncompleteStateError: The folder has no complete state.
         ShardedStateError: ``into`` has another structure, or the state could not be read.
     """
     from torch.distributed.checkpoint import state_dict_loader
@@ -166,15 +167,15 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
         metadata = reader.read_metadata()
     except FileNotFoundError:
         raise IncompleteStateError(
-            f"{url} holds no whole state: there is no {_metadata('')[1:]}, which is written last"
+            f"{url} has no complete state: {_metadata('')[1:]}, which is written last, is missing"
         ) from None
     except (EOFError, pickle.UnpicklingError) as error:
-        raise IncompleteStateError(f"{url} holds no whole state: {_metadata('')[1:]} is damaged ({error})") from error
+        raise IncompleteStateError(f"{url} has no complete state: {_metadata('')[1:]} is damaged ({error})") from error
     except Exception as error:
         raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
     flat = _flatten(into)
     _compare(url, set(metadata.state_dict_metadata), set(flat))
-    alone = not dist.is_initialized()
+    is_single = not dist.is_initialized()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
@@ -182,8 +183,8 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
                 flat,
                 storage_reader=reader,
                 planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-                process_group=None if alone else _group(),
-                no_dist=alone,
+                process_group=None if is_single else _group(),
+                no_dist=is_single,
             )
     except (Exception, CheckpointException) as error:  # the latter is no Exception
         raise _failure(error)(f"the state of {url} could not be loaded: {_reason(error)}") from error
@@ -192,7 +193,7 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(url: str, saved: set[str], wanted: set[str]) -> None:
-    """Refuse to load a part: momenta that stay behind, say, would go unnoticed.
+    """Reject a partial load, by which for example momenta would be lost without notice.
 
     Raises:
         ShardedStateError: Names differ.
@@ -201,20 +202,20 @@ def _compare(url: str, saved: set[str], wanted: set[str]) -> None:
         lacks = ", ".join(sorted(saved - wanted)[:5]) or "nothing"
         extra = ", ".join(sorted(wanted - saved)[:5]) or "nothing"
         raise ShardedStateError(
-            f"the state to load into has not the structure of {url}: it lacks {lacks}, and has besides {extra} (five "
-            "at most are named); make it as it was made for saving; get_state_dict() of torch.distributed.checkpoint."
-            "state_dict fills in what an optimizer remembers"
+            f"into must have the structure of {url}; it lacks {lacks}, and has in addition {extra} (at most five are "
+            "listed); create it as for saving, and use get_state_dict() of torch.distributed.checkpoint.state_dict for "
+            "the state of an optimizer"
         )
 
 
 def _failure(error: BaseException) -> type[ShardedStateError]:
-    """What to raise: all ranks know of all failures, and so raise the same."""
+    """Return the class to raise: all ranks know all failures, and so raise the same."""
     causes = [failure[0] for failure in getattr(error, "failures", {None: (error,)}).values()]
     return ShardedStoreError if all(map(is_store_fault, causes)) else ShardedStateError
 
 
 def _reason(error: BaseException) -> str:
-    """What failed on which rank, without the tracebacks that torch puts into its message."""
+    """Return what failed on which rank, without the tracebacks that torch puts into its message."""
     failures = getattr(error, "failures", {None: (error,)})
     return "; ".join(
         f"{'' if rank is None else f'on rank {rank}, '}{type(failure[0]).__name__}: {failure[0]}"
@@ -223,14 +224,14 @@ def _reason(error: BaseException) -> str:
 
 
 def _finish_pending() -> None:
-    """Wait for the newest save; its own :class:`Saving` tells how it went."""
+    """Wait for the newest save; its own :class:`Saving` has the result."""
     if _Pending.saving is not None:
         concurrent.futures.wait([_Pending.saving])
         _Pending.saving = None
 
 
 def _group() -> dist.ProcessGroup:
-    """A gloo group for saves alone, made at the first one."""
+    """Return a gloo group only for saves, created at the first one."""
     if _Pending.group is None or _Pending.default is not dist.group.WORLD:
         _Pending.default = dist.group.WORLD
         _Pending.group = dist.new_group(backend="gloo")
@@ -238,7 +239,7 @@ def _group() -> dist.ProcessGroup:
 
 
 def _pickle(name: str, part: Any) -> io.BytesIO:
-    """A part without tensors as torch writes it, but with the classes of a script or notebook in it."""
+    """Pickle a part without tensors as torch does, but with the classes of a script or notebook."""
     file = io.BytesIO()
     with naming(f"{name!r} of the state given to checkpoint()"):
         torch.save(part, file, pickle_module=pickles, pickle_protocol=5)
@@ -282,7 +283,7 @@ def _metadata(path: str) -> str:
 
 
 def _children(node: Any) -> Iterator[tuple[Any, Any]] | None:
-    """What a container holds by key or index; None for what is no container."""
+    """Return what a container has by key or index; None if it is not a container."""
     if isinstance(node, dict):
         return iter(node.items())
     return enumerate(node) if isinstance(node, list) or type(node) is tuple else None
@@ -298,17 +299,19 @@ def _leaves(node: Any) -> Iterator[Any]:
 
 
 def _flatten(state: dict[str, Any]) -> dict[str, Any]:
-    """The tensors of a state by name (``model.fc.weight``), and the parts without tensors, each as one.
+    """Return the tensors of a state by name (``model.fc.weight``), and the parts without tensors, each as one.
 
     torch's own flattening turns the integer keys of optimizer states into strings and pickles tuples of tensors.
 
     Raises:
-        ValueError: A name is there twice.
+        ValueError: A name occurs twice.
     """
     flat: dict[str, Any] = {}
     for name, part in _parts(state):
         if name in flat:
-            raise ValueError(f"two parts of the state have the name {name!r} when joined by dots; rename one")
+            raise ValueError(
+                f"the parts of the state must have different names, got {name!r} twice when joined by dots; rename one"
+            )
         flat[name] = part
     return flat
 
@@ -323,7 +326,7 @@ def _parts(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _put_back(node: Any, flat: dict[str, Any], name: str) -> Any:
-    """Put loaded parts where :func:`_flatten` found them."""
+    """Put loaded parts back where :func:`_flatten` found them."""
     if name in flat:
         return flat[name]
     children = [

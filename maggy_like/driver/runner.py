@@ -279,8 +279,8 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
         training=plan,
         keep=settings.files.keep_checkpoints,
         max_attempts=failures.max_attempts,
-        alike=failures.enough if grows else failures.enough(size // width),
-        expected=failures.names,
+        max_identical_failures=failures.enough if grows else failures.enough(size // width),
+        catch=failures.names,
         trial_timeout=failures.trial_timeout,
         target=settings.limits.target,
     )

@@ -1,4 +1,4 @@
-"""From a DataFrame to predictions: what a model reads of a table, and how it is fed.
+"""PyTorch on DataFrames: read Parquet files in batches, train networks, and add predictions to DataFrames.
 
     from maggy_like.ml import ParquetLoader
 

@@ -1,4 +1,4 @@
-"""``TorchFeaturizer``: what a layer of a trained network gives, as features for other models."""
+"""``TorchFeaturizer``: the output of a layer of a trained network, as features for other models."""
 
 from __future__ import annotations
 
@@ -25,34 +25,37 @@ from maggy_like.processes.pickles import dumps
 
 
 class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
-    """Adds what a layer of a network gives for each row, flattened; the layers after it are not computed.
+    """Add the flattened output of a network's layer to each row. The layers after it are not computed.
 
-    Rows that the network cannot take stay, with null. Nothing is downloaded: the network comes with its weights.
+    A row that the network cannot take is kept, with null as its features. Nothing is downloaded: the network brings
+    its weights.
 
     Args:
-        model: The network.
-        layer: Name of a module in it, as ``model.named_modules()`` gives it.
-        inputCol: Column that the network takes: numbers, arrays, vectors, or bytes.
-        outputCol: Column to be made.
+        model: Trained network.
+        layer: Name of a module of the network, as in ``model.named_modules()``.
+        inputCol: Input column of numbers, arrays, vectors or bytes.
+        outputCol: Name of the new column.
         outputType: ``"array"`` of floats, or ``"vector"`` for estimators of pyspark.ml.
-        inputShape: Shape of a row's value, to which flat arrays are reshaped; that of the column if omitted.
-        batchSize: Rows that the network gets at once, at most.
-        decode: Makes a tensor or array of a row's bytes, such as one of an image file.
+        inputShape: Shape of a row's value, to which flat arrays are reshaped. Default: the shape of the column.
+        batchSize: Maximum number of rows that the network computes at once.
+        decode: Function from the bytes of a row, such as an image file, to a tensor or array.
 
     Raises:
-        ConfigError: There is no such layer, or an argument is none that its Param takes.
+        ConfigError: The layer does not exist, or an argument is invalid.
 
     Example:
         >>> featurizer = TorchFeaturizer(network, "body.pool", inputCol="image", decode=read_image)  # doctest: +SKIP
         >>> Pipeline(stages=[featurizer, TorchEstimator(featuresCol="embedding", ...)]).fit(df)  # doctest: +SKIP
     """
 
-    inputCol = Param(Params._dummy(), "inputCol", "column that the network takes", TypeConverters.toString)
-    outputCol = Param(Params._dummy(), "outputCol", "column to be made", TypeConverters.toString)
-    layer = Param(Params._dummy(), "layer", "name of the module whose output is taken", TypeConverters.toString)
+    inputCol = Param(Params._dummy(), "inputCol", "input column of the network", TypeConverters.toString)
+    outputCol = Param(Params._dummy(), "outputCol", "name of the new column", TypeConverters.toString)
+    layer = Param(
+        Params._dummy(), "layer", "name of the module whose output becomes the features", TypeConverters.toString
+    )
     outputType = Param(Params._dummy(), "outputType", "'array' or 'vector'", TypeConverters.toString)
     inputShape: Param[Any] = Param(Params._dummy(), "inputShape", "shape of a row's value", TypeConverters.toListInt)
-    batchSize = Param(Params._dummy(), "batchSize", "rows of a batch, at most", TypeConverters.toInt)
+    batchSize = Param(Params._dummy(), "batchSize", "maximum number of rows of a batch", TypeConverters.toInt)
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         self.decode = decode
         if model is not None:
             if layer is None:
-                raise ConfigError("layer is missing; give the name of a module, as model.named_modules() has it")
+                raise ConfigError("layer must be the name of a module, got None; use a name of model.named_modules()")
             LayerOutput(model, layer)  # checks that it is there
         self.setParams(
             layer=layer,
@@ -87,10 +90,10 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         )
 
     def setParams(self, **given: Any) -> TorchFeaturizer:
-        """Set Params by name; those that are None stay as they are.
+        """Set Params by name. Those that are None are not changed.
 
         Raises:
-            ConfigError: A value is none that its Param takes.
+            ConfigError: A value is invalid for its Param.
         """
         if given.get("outputType", "array") not in ("array", "vector"):
             raise ConfigError(f"outputType must be 'array' or 'vector', got {given['outputType']!r}")
@@ -119,12 +122,12 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         return found.withColumn(made, F.when(numbers.isNotNull(), array_to_vector(numbers)))  # which fails on nulls
 
     def write(self) -> PartsWriter:
-        """The writer, of pyspark.ml's kind."""
+        """Return a writer, as other stages of pyspark.ml do."""
         return _Writer(self)
 
     @classmethod
     def read(cls) -> MLReader[TorchFeaturizer]:
-        """The reader, of pyspark.ml's kind."""
+        """Return a reader, as other stages of pyspark.ml do."""
         return _Reader()
 
 

@@ -1,6 +1,6 @@
-"""A fitted network as a model of MLflow's ``python_function`` flavor, which predicts from a pandas DataFrame.
+"""Save a fitted network as an MLflow model of the ``python_function`` flavor, which predicts from a pandas DataFrame.
 
-MLflow loads it with this module (``_load_pyfunc``), without Spark. The code of this package travels with it.
+MLflow loads it with this module (``_load_pyfunc``), without Spark. The model includes the code of this package.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ _OWN = ("loader_module", "data_path", "code_paths", "python_model", "artifacts")
 def save_pyfunc(model: TorchModel, path: str | Path, **options: Any) -> None:
     """Save a fitted model as a folder of MLflow's ``python_function`` flavor.
 
-    It takes a pandas DataFrame with the columns of ``featuresCol`` (numbers, lists or arrays, bytes), and gives one
-    with the columns that ``transform`` adds: ``predictionCol``, ``probabilityCol``, and those that were named. A row
-    that the network cannot take has nulls there. The model's result and history stay with :meth:`TorchModel.save`.
+    The saved model takes a pandas DataFrame with the columns of ``featuresCol`` (numbers, lists or arrays, bytes). It
+    returns a DataFrame with the columns that ``transform`` adds: ``predictionCol``, ``probabilityCol``, and others
+    that were named. A row that the network cannot take has nulls in them. The result and the history of the training
+    are not included; :meth:`TorchModel.save` keeps them.
 
     Args:
-        model: A fitted :class:`TorchModel`.
-        path: A folder that is not there yet.
-        options: Further arguments of ``mlflow.pyfunc.save_model`` (``signature``, ``metadata``, ...).
+        model: Fitted :class:`TorchModel`.
+        path: Folder to create; it must not exist.
+        **options: Further arguments of ``mlflow.pyfunc.save_model`` (``signature``, ``metadata``, ...).
 
     Raises:
-        ConfigError: An option is set here already, or the network cannot be pickled.
+        ConfigError: This function sets an option itself, or the network cannot be pickled.
         UserError: MLflow is not installed.
 
     Example:
@@ -61,18 +62,18 @@ def save_pyfunc(model: TorchModel, path: str | Path, **options: Any) -> None:
 
 
 def log_pyfunc(model: TorchModel, name: str = "model", **options: Any) -> Any:
-    """Log a fitted model to the active run of MLflow, or a new one: see :func:`save_pyfunc`.
+    """Log a fitted model to the active MLflow run, or to a new one. See :func:`save_pyfunc`.
 
     Args:
-        model: A fitted :class:`TorchModel`.
-        name: Of the model, in the run.
-        options: Further arguments of ``mlflow.pyfunc.log_model`` (``registered_model_name``, ``signature``, ...).
+        model: Fitted :class:`TorchModel`.
+        name: Name of the model in the run.
+        **options: Further arguments of ``mlflow.pyfunc.log_model`` (``registered_model_name``, ``signature``, ...).
 
     Returns:
-        MLflow's ``ModelInfo``; its ``model_uri`` loads it.
+        MLflow's ``ModelInfo``, whose ``model_uri`` loads the model.
 
     Raises:
-        ConfigError: An option is set here already, or the network cannot be pickled.
+        ConfigError: This function sets an option itself, or the network cannot be pickled.
         UserError: MLflow is not installed.
 
     Example:
@@ -87,9 +88,9 @@ def _with_files(model: TorchModel, function: str, options: Mapping[str, Any], **
     import mlflow.pyfunc
 
     if not hasattr(model, "outputs") or not model.outputs:
-        raise ConfigError(f"pass a fitted TorchModel, which TorchEstimator.fit returns, got {model!r}")
+        raise ConfigError(f"model must be a fitted TorchModel, got {model!r}; use the result of TorchEstimator.fit")
     if taken := sorted(set(options) & set(_OWN)):
-        raise ConfigError(f"{taken[0]} is set by {function.split('_')[0]}_pyfunc; leave it out")
+        raise ConfigError(f"{taken[0]} must not be given, because {function.split('_')[0]}_pyfunc sets it; omit it")
     if "pip_requirements" not in options:
         options = {**options, "pip_requirements": [f"{name}=={version(name)}" for name in _NEEDED]}
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +125,7 @@ def _write(model: TorchModel, folder: Path) -> None:
 
 
 def _load_pyfunc(path: str) -> _Predictions:
-    """What MLflow calls to load a model."""
+    """Load a model. Called by MLflow."""
     folder = Path(path)
     about = json.loads((folder / "about.json").read_bytes())
     network = network_of_bytes({name: (folder / name).read_bytes() for name in ("structure", "weights")})
@@ -144,16 +145,16 @@ def _load_pyfunc(path: str) -> _Predictions:
 
 
 class _Predictions:
-    """Predicts; MLflow calls it with what came to its server or to ``predict``."""
+    """Predicts. Called by MLflow's server and by ``predict``."""
 
     def __init__(self, predictor: Predictor, columns: Mapping[str, list[str]]) -> None:
         self._predictor, self._columns = predictor, columns
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
-        """The columns that ``transform`` adds, for each row.
+        """Return the columns that ``transform`` adds, for each row.
 
         Raises:
-            DataError: A column is missing, or is not what the network takes.
+            DataError: A column is missing, or the network cannot take it.
         """
         import pandas as pd
 
@@ -161,13 +162,13 @@ class _Predictions:
         if not isinstance(data, pd.DataFrame) or set(names) - set(data.columns):
             columns = ", ".join(map(repr, getattr(data, "columns", [])))
             has = f"the columns {columns}" if columns else f"a {type(data).__name__}"
-            raise DataError(f"the model takes a pandas DataFrame with {', '.join(map(repr, names))}, and got {has}")
+            raise DataError(f"data must be a pandas DataFrame with {', '.join(map(repr, names))}, got {has}")
         found = list(self._predictor(iter([[_array(data[name]) for name in names]]))) if len(data) else []
         return pd.DataFrame({name: _values(found, part) for name, part in self._columns.items()}, data.index)
 
 
 def _array(values: pd.Series) -> pa.Array:
-    """A column as Arrow has it. Rows of arrays within arrays are lists, which is all that Arrow takes."""
+    """Convert a column to Arrow. Rows of nested arrays become lists, because Arrow accepts nothing else."""
     if values.dtype != object:
         return pa.array(values.to_numpy())
     rows = [it.toArray() if hasattr(it, "toArray") else it for it in values]  # vectors of pyspark.ml
@@ -175,7 +176,7 @@ def _array(values: pd.Series) -> pa.Array:
 
 
 def _values(found: list[pa.StructArray], part: list[str]) -> Any:
-    """A column of the results: a field of an output, or the whole struct as a dict."""
+    """Return a column of the results: a field of an output, or the whole struct as a dict."""
     import pandas as pd
 
     *output, field = part

@@ -1,1 +1,1 @@
-"""The wire: a ROUTER on the driver, a DEALER per worker, CURVE between them."""
+"""Communication: a ROUTER on the driver, a DEALER on each worker, CURVE between them."""

@@ -1,4 +1,4 @@
-"""Frames that have arrived and wait to be read, shared out fairly between their connections."""
+"""Frames that have arrived and wait to be read, shared fairly between their connections."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import msgspec
 _Frame = TypeVar("_Frame", bound=Sized)
 
 FRAME_COST = 1024
-"""What a frame counts for beside its bytes: many small ones take time and memory too."""
+"""Cost of a frame in addition to its bytes, because many small ones take time and memory too."""
 
 HEAD_START = 1 << 20
-"""Bytes of others that a frame passes by whose connection has sent as much less of late."""
+"""Maximum bytes of others that a frame overtakes if its connection has recently sent as much less."""
 
 URGENT_START = 1 << 20
-"""Bytes of others that a connection with an urgent frame passes by besides."""
+"""Further bytes of others that an urgent frame overtakes."""
 
 
 class _Queue(msgspec.Struct, Generic[_Frame]):
-    """What waits of one connection.
+    """The waiting frames of one connection.
 
     Attributes:
-        frames: In order, each with when it is due and what it counts for; None stands for a frame that was not kept.
-        end: When the last frame that came is due.
-        urgent: How many frames there are up to the last urgent one.
-        entry: Which entry among those that are due stands for this connection.
+        frames: Frames in order, each with its due time and its cost; None stands for a frame that was not kept.
+        end: Due time of the last frame that arrived.
+        urgent: Number of frames up to the last urgent one.
+        entry: Valid entry of this connection among those that are due.
     """
 
     frames: deque[tuple[int, int, _Frame | None]]
@@ -39,15 +39,15 @@ class _Queue(msgspec.Struct, Generic[_Frame]):
 
 
 class Backlog(Generic[_Frame]):
-    """A queue that serves connections by turns, by bytes: one that sends little never waits for one that sends much.
+    """A queue that serves connections in turns, by bytes: one that sends little never waits for one that sends much.
 
     Each frame is due when its connection has had as many bytes as all others (self-clocked fair queueing, Golestani
     1994, equations 3 and 4, with equal shares). The frames of one connection stay in order. An urgent one is due
-    sooner, and with it those of its connection before it; it counts for as much as any other, so that a connection
-    that calls all it says urgent soon waits for its share like the others.
+    sooner, and so are earlier ones of its connection. It costs as much as any other, so a connection that declares
+    everything urgent soon waits for its share like the others.
 
     Attributes:
-        size: Bytes that wait.
+        size: Number of waiting bytes.
 
     Example:
         >>> backlog = Backlog()
@@ -91,7 +91,7 @@ class Backlog(Generic[_Frame]):
             self._forget()
 
     def take(self) -> tuple[bytes, _Frame | None]:
-        """The frame that is due next, and its connection; there must be one."""
+        """Return the next frame that is due, and its connection; the queue must not be empty."""
         while True:
             _, entry, connection = heapq.heappop(self._due)
             queue = self._queues.get(connection)
@@ -112,7 +112,7 @@ class Backlog(Generic[_Frame]):
         return connection, frame
 
     def _enter(self, connection: bytes, queue: _Queue[_Frame]) -> None:
-        """Have a connection's first frame taken when it is due."""
+        """Enter a connection's first frame by its due time."""
         due = queue.frames[0][0]
         if queue.urgent:  # the frames before it go first, and must not keep it
             due = min(due, queue.frames[queue.urgent - 1][0] - URGENT_START)
@@ -120,7 +120,7 @@ class Backlog(Generic[_Frame]):
         heapq.heappush(self._due, (due, queue.entry, connection))
 
     def _forget(self) -> None:
-        """Forget the connections that have their whole head start again."""
+        """Forget the connections whose advantage is complete again."""
         late = self._clock - HEAD_START
         self._queues = {name: queue for name, queue in self._queues.items() if queue.frames or queue.end > late}
         self._many = 1000 + 2 * len(self._queues)

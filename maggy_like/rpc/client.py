@@ -1,4 +1,4 @@
-"""The worker's end of the wire: a DEALER socket, heartbeats, and one poll loop."""
+"""The worker's end of the communication: a DEALER socket, heartbeats, and one poll loop."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, 
 from maggy_like.rpc.security import secure_client
 
 HEARTBEAT = 1.0
-"""Seconds between two beats of a worker that says nothing else."""
+"""Seconds between two heartbeats of a worker that sends nothing else."""
 
 TALK = 2.0
-"""Heartbeats for which any other message stands in for a beat: a report each heartbeat, with some to spare."""
+"""Intervals for which any other message replaces a heartbeat: a report per interval, with a margin."""
 
 HEARSAY = 3.0
-"""Heartbeats without a word of the driver after which a worker beats although it talks: the answer to a beat says that
-the driver is alive, and acknowledges what it has."""
+"""Intervals without a message of the driver after which a worker sends a heartbeat in addition to other messages. The
+answer shows that the driver is alive, and acknowledges what it has received."""
 
 
 class Heartbeat:
-    """Says when a worker's next beat is due.
+    """Determines when a worker's next heartbeat is due.
 
     Args:
-        now: By the monotonic clock.
-        interval: Seconds between two beats of a worker that says nothing else.
+        now: Time of the monotonic clock.
+        interval: Seconds between two heartbeats of a worker that sends nothing else.
 
     Attributes:
-        heard: When the driver last said anything.
+        heard: Time of the driver's last message.
 
     Example:
         >>> heartbeat = Heartbeat(now=0.0)
@@ -64,16 +64,16 @@ class Heartbeat:
 
     @property
     def due(self) -> float:
-        """When the next beat is, by the monotonic clock."""
+        """Time of the next heartbeat on the monotonic clock."""
         silent = min(self._spoke + TALK * self._interval, self.heard + HEARSAY * self._interval)
         return max(self._beat + self._interval, silent)
 
     def beat(self, now: float) -> None:
-        """Take in that the worker beats."""
+        """Record that the worker sends a heartbeat."""
         self._beat = now
 
     def spoke(self, now: float) -> None:
-        """Take in that the worker says something else to the driver, over a connection that the driver knows."""
+        """Record that the worker sends another message, over a connection that the driver knows."""
         self._spoke = now
 
 
@@ -82,7 +82,7 @@ Source = int | zmq.Socket[bytes]
 
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message waits; takes a fifth of the time of an attempt to receive one where there is none."""
+    """Whether a message waits; takes a fifth of the time of a failed attempt to receive one."""
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
 
@@ -104,20 +104,20 @@ class Poller:
         self._register(source)
 
     def remove(self, source: int | None) -> None:
-        """Watch it no more; fine if it was not watched."""
+        """Stop watching a source, if it is watched."""
         if source is not None and self._handlers.pop(source, None) is not None:
             self._writers.pop(source, None)
             self._paused.discard(source)
             self._register(source)
 
     def pause(self, source: int, paused: bool) -> None:
-        """Leave what comes from ``source`` where it is for now, or go on with it; fine if it is not watched."""
+        """Pause or resume reading from ``source``, if it is watched."""
         if source in self._handlers and paused is not (source in self._paused):
             (self._paused.add if paused else self._paused.discard)(source)
             self._register(source)
 
     def when_writable(self, source: int, handler: Handler | None) -> None:
-        """Call ``handler`` whenever ``source`` can be written to, or no more; fine if it is not watched."""
+        """Call ``handler`` whenever ``source`` can be written to, or stop that with None."""
         if source in self._handlers and (handler is None) is (source in self._writers):
             if handler is None:
                 del self._writers[source]
@@ -126,7 +126,7 @@ class Poller:
             self._register(source)
 
     def poll(self, seconds: float) -> None:
-        """Wait that long at most, and call the handlers that are due."""
+        """Wait up to ``seconds``, and call the handlers that are due."""
         for source, events in self._poller.poll(math.ceil(seconds * 1000)):
             if (writer := self._writers.get(source)) is not None and events != zmq.POLLIN:
                 writer()
@@ -142,30 +142,30 @@ class Poller:
 
 
 CLOSE_PATIENCE = 1.0
-"""Seconds that the last words get to arrive."""
+"""Seconds within which the last messages must arrive."""
 
 MAX_UNANSWERED = 2
-"""Beats without an answer after which the worker introduces itself again."""
+"""Heartbeats without an answer after which the worker introduces itself again."""
 
 _WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _BEAT = encode(Beat())
 
 
 class Client:
-    """A DEALER socket to the driver; used from one thread. Nothing waits but :meth:`close`.
+    """A DEALER socket to the driver, used from one thread. Only :meth:`close` waits.
 
-    What is sent reaches the driver once and in order, also where the connection breaks: it is kept until the driver
-    has acknowledged it, and sent again on the next connection.
+    Messages reach the driver once and in order, even if the connection breaks: each is kept until the driver has
+    acknowledged it, and sent again on the next connection.
 
     Args:
         address: ZeroMQ address of the driver.
         server_key: The driver's public CURVE key.
         keys: The worker's own key pair.
-        ipv6: Whether the driver listens at an IPv6 address. A name is resolved anew for each connection.
+        ipv6: Whether the driver listens at an IPv6 address. A name is resolved again for each connection.
 
     Attributes:
-        sockets: To be polled for :meth:`receive`.
-        was_answered: Whether the driver ever said anything.
+        sockets: Sockets to be polled for :meth:`receive`.
+        was_answered: Whether the driver has ever sent a message.
     """
 
     def __init__(self, address: str, server_key: bytes, keys: KeyPair, *, ipv6: bool = False) -> None:
@@ -190,22 +190,22 @@ class Client:
 
     @property
     def heard(self) -> float:
-        """When the driver last said anything, by the monotonic clock."""
+        """Time of the driver's last message on the monotonic clock."""
         return self._heartbeat.heard
 
     @property
     def due(self) -> float:
-        """When to :meth:`beat` next; it is put off by what is sent."""
+        """Time of the next :meth:`beat`, which other messages postpone."""
         return self._heartbeat.due
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the driver that nothing more should be taken from the trial."""
+        """Whether too much waits for the driver to read more from the trial."""
         return self._link.is_full
 
     @property
     def is_crowded(self) -> bool:
-        """Whether what may be dropped should be."""
+        """Whether messages that may be dropped should be."""
         return self._link.fullness > 0.5
 
     def introduce(self, hello: Hello) -> None:
@@ -218,14 +218,14 @@ class Client:
         self.forward(encode(message), urgent=awaits_answer(message))
 
     def forward(self, body: bytes, *, urgent: bool = False) -> None:
-        """Send a message that is encoded already; the driver reads an urgent one before others."""
+        """Send an encoded message; the driver reads an urgent one before others."""
         frame = self._link.number(body, urgent=urgent)
         if self._welcome:
             self._heartbeat.spoke(time.monotonic())
             self._put(frame)
 
     def beat(self) -> None:
-        """Give a sign of life, which the driver answers."""
+        """Send a heartbeat, which the driver answers."""
         now = time.monotonic()
         self._heartbeat.beat(now)
         self._unanswered += 1
@@ -237,7 +237,7 @@ class Client:
             self._put(self._link.bare(_BEAT))
 
     def receive(self) -> list[ToWorker]:
-        """All messages that have arrived; unreadable ones are left out."""
+        """Return all messages that have arrived, except unreadable ones."""
         if is_readable(self._monitor):
             self._watch_connection()
         messages: list[ToWorker] = []
@@ -250,7 +250,7 @@ class Client:
         return messages
 
     def close(self) -> None:
-        """Wait up to a second until the driver has all, then close."""
+        """Wait up to a second until the driver has everything, then close."""
         deadline = time.monotonic() + CLOSE_PATIENCE
         poller = zmq.Poller()
         for socket in self.sockets:
@@ -298,9 +298,9 @@ class Client:
                 self._say_hello()
 
     def _connect_anew(self) -> None:
-        """Leave a connection on which nobody answers: something between here and the driver may hold it open."""
+        """Leave a connection without answers, which something between here and the driver may keep open."""
         self._connected = self._welcome = False
-        with contextlib.suppress(zmq.ZMQError):  # it was closed a moment ago, and is made anew anyway
+        with contextlib.suppress(zmq.ZMQError):  # it was closed a moment ago, and is opened again anyway
             self._socket.disconnect(self._address)
         self._socket.connect(self._address)
 
@@ -315,6 +315,6 @@ class Client:
             self._put(frame)
 
     def _put(self, frame: bytes) -> None:
-        """Hand a frame to ZeroMQ; what it cannot take now is still in the link."""
+        """Pass a frame to ZeroMQ; what it does not accept now is still in the link."""
         with contextlib.suppress(zmq.Again):
             self._socket.send(frame, zmq.NOBLOCK)

@@ -1,4 +1,4 @@
-"""Where the driver listens, and at which address workers reach it: behind NAT these are two different things."""
+"""The addresses at which the driver listens and at which workers reach it, which differ behind NAT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from maggy_like.errors import ConfigError, EngineError
 
 PortRange = tuple[int, int]
-"""The lowest and the highest of the ports that may be taken."""
+"""Lowest and highest port of a range."""
 
 ANY_PORT: PortRange = (0, 0)
 """A free port that the operating system chooses."""
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 def shown(ports: PortRange) -> str:
-    """A range as a user writes it.
+    """Format a range as a user writes it.
 
     Example:
         >>> shown((20000, 20100)), shown((20000, 20000))
@@ -37,14 +37,14 @@ def first_free(ports: PortRange, take: Callable[[int], _T]) -> _T | None:
     """Take the first free port of a range.
 
     Args:
-        ports: The range.
+        ports: Range of ports.
         take: Listens at a port.
 
     Returns:
-        What ``take`` returned; None if each port is in use.
+        The result of ``take``; None if all ports are in use.
 
     Raises:
-        OSError: ``take`` failed for another cause.
+        OSError: ``take`` failed for another reason.
     """
     for port in range(ports[0], ports[1] + 1):
         try:
@@ -56,7 +56,7 @@ def first_free(ports: PortRange, take: Callable[[int], _T]) -> _T | None:
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a port.
+    """Format a host for use before a port.
 
     Example:
         >>> bracketed("::1"), bracketed("localhost")
@@ -70,12 +70,12 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the driver is.
+    """Address of the driver.
 
     Attributes:
-        host: The name or address that workers get. They resolve it, not this machine.
-        bind: The name or address of this machine that the server binds to; an empty one stands for ``host``.
-        ports: The ports that it may take.
+        host: Name or address that workers receive. They resolve it, not this machine.
+        bind: Name or address of this machine to bind to; empty for ``host``.
+        ports: Ports to choose from.
     """
 
     host: str
@@ -84,7 +84,7 @@ class Endpoint:
 
 
 def read_host(name: str, value: object) -> str:
-    """An argument that is a host name or an address; of ``[::1]``, which Spark writes, the part between the brackets.
+    """Parse a host name or an address; from ``[::1]``, as Spark writes it, remove the brackets.
 
     Raises:
         ConfigError: It is neither.
@@ -100,24 +100,25 @@ def read_host(name: str, value: object) -> str:
 
 
 def read_reachable(name: str, value: object) -> str:
-    """An argument by which other machines are to reach this one.
+    """Parse the name or address at which other machines reach this one.
 
     Raises:
-        ConfigError: It is no name or address of one machine.
+        ConfigError: It is not the name or address of one machine.
     """
     host = read_host(name, value)
     if is_address(host) and ipaddress.ip_address(host).is_unspecified:
         raise ConfigError(
-            f"{name}={value!r} is no address that workers can connect to; bind={value!r} listens at all addresses"
+            f"{name} must be an address that workers can connect to, got {value!r}; use bind={value!r} to listen at "
+            "all addresses"
         )
     return host
 
 
 def read_ports(name: str, value: object) -> PortRange:
-    """An argument that is a port or a range of ports: ``20000``, ``"20000-20100"`` or ``(20000, 20100)``.
+    """Parse a port or a range of ports: ``20000``, ``"20000-20100"`` or ``(20000, 20100)``.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is invalid.
     """
     ends: tuple[object, ...]
     if isinstance(value, str):
@@ -136,7 +137,7 @@ def read_ports(name: str, value: object) -> PortRange:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IPv4 or IPv6 address, and no name."""
+    """Whether a host is an IPv4 or IPv6 address rather than a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -145,16 +146,16 @@ def is_address(host: str) -> bool:
 
 
 def own_address(host: str) -> str:
-    """The first address of a host name that this machine has.
+    """Return the first address of a host name that belongs to this machine.
 
     Raises:
-        EngineError: It does not resolve here, or to addresses of other machines alone.
+        EngineError: It does not resolve here, or only to addresses of other machines.
     """
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise EngineError(
-            f"the driver cannot listen at {host!r}: the name does not resolve on this machine ({error}); pass bind= "
+            f"the driver cannot listen at {host!r}: the name does not resolve on this machine ({error}); use bind= "
             "with an address of this machine, as in SparkEngine(host='what workers reach', bind='10.0.0.5')"
         ) from None
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -163,13 +164,13 @@ def own_address(host: str) -> str:
             return address
     meant = "" if addresses == [host] else f", which is {' or '.join(addresses)}"
     raise EngineError(
-        f"the driver cannot listen at {host!r}{meant}: that is no address of this machine; pass bind= with one that "
-        f"is, as in SparkEngine(host={host!r}, bind='10.0.0.5'), or bind='0.0.0.0' for all"
+        f"the driver cannot listen at {host!r}{meant}: that is not an address of this machine; use bind= with one of "
+        f"its addresses, as in SparkEngine(host={host!r}, bind='10.0.0.5'), or bind='0.0.0.0' for all"
     )
 
 
 def resolves(host: str) -> bool:
-    """Whether this machine knows an address of a host; an address is one itself."""
+    """Whether this machine can resolve a host; an address resolves to itself."""
     try:
         return bool(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
@@ -199,12 +200,12 @@ def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int
     """Take the first free port of ``SparkEngine(port=)``.
 
     Args:
-        address: Of this machine.
-        ports: The range.
-        take: Binds to a port, and raises OSError where it cannot.
+        address: Address of this machine.
+        ports: Range of ports.
+        take: Binds to a port, and raises OSError if it cannot.
 
     Raises:
-        EngineError: None is free, or may be taken.
+        EngineError: No port is free, or allowed.
     """
     low, high = ports
     try:
@@ -212,12 +213,12 @@ def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int
             return taken
     except PermissionError:
         raise EngineError(
-            f"port={shown(ports)}: this user may not listen at ports below 1024; pass others, as in port='20000-20100'"
+            f"port must be at least 1024 for this user, got {shown(ports)}; use other ports, as in port='20000-20100'"
         ) from None
     which, remedy = ("this port", "another") if low == high else ("each of these ports", "others")
     raise EngineError(
-        f"port={shown(ports)}: {which} is taken at {address}; pass {remedy}, or a wider range, of which the first free "
-        f"one is taken: port='{low}-{min(65535, high + 100)}'"
+        f"port must be free at {address}, got {shown(ports)}, and {which} is taken; use {remedy}, or a wider range "
+        f"such as port='{low}-{min(65535, high + 100)}'"
     )
 
 

@@ -1,41 +1,40 @@
-"""Bounds of the wire: sizes, queues, and how soon a dead connection is noticed."""
+"""Limits of the communication: sizes, queues, and the time after which a dead connection is noticed."""
 
 from __future__ import annotations
 
 import zmq
 
 MAX_FRAME = 16 << 20
-"""Bytes of the largest message that either end takes."""
+"""Maximum bytes of a message."""
 
 WINDOW = 2 << 20
-"""Bytes of a worker that may wait to be acknowledged before it takes nothing more from its trial.
+"""Maximum unacknowledged bytes of a worker, above which it reads nothing more from its trial.
 
-The driver acknowledges what its journal has, so this bounds what a worker that reports more than the driver can take
-costs it in memory.
+The driver acknowledges what its journal has, so this limits the driver's memory for a worker that reports too fast.
 """
 
 MAX_BACKLOG = 128 << 20
-"""Bytes of all workers that wait in the driver itself, past which the rest stays where it is."""
+"""Maximum bytes of all workers that wait in the driver; the rest stays in the sockets."""
 
 HIGH_WATER = 2000
-"""Messages that ZeroMQ itself queues per peer; a link keeps fewer, so that an honest one never fills it."""
+"""Number of messages that ZeroMQ itself queues per peer; a link keeps fewer, so that a correct one never fills it."""
 
 ACCEPT_BACKLOG = 4096
-"""Connections that the kernel keeps for the driver until it accepts them: workers that come all at once. What overflows
-is tried again by the worker's kernel, after a second at the earliest. Kernels cut this to a bound of their own."""
+"""Number of connections that the kernel queues for the driver, for workers that connect at once. The worker's kernel
+retries others after a second or more. Kernels limit this number themselves."""
 
 DEAD = 8.0
-"""Seconds after which a connection is given up: by a worker that hears nothing of the driver, though it beats; and by
-either end's kernel where the other acknowledges nothing. It is less than the driver's patience with a worker, and more
-than a busy driver takes to answer."""
+"""Seconds after which a connection is abandoned: by a worker without messages of the driver despite heartbeats, and by
+either end's kernel without acknowledgements. It is less than the driver's patience with a worker, and more than a busy
+driver takes to answer."""
 
 KEEPALIVE = 2
-"""Seconds between two of TCP's own signs of life, on a connection on which nothing is said. ZeroMQ's would be encrypted
-and answered by its thread, and be a good part of what that does for a large gang. And libzmq 4.3.5 aborts the process
-where one is due on a connection whose reading was stopped at the high-water mark when the peer hung up."""
+"""Seconds between two keepalives of TCP on a silent connection. ZeroMQ's own would be encrypted and answered by its
+thread, which would be a large part of its work for thousands of workers. And libzmq 4.3.5 aborts the process if one is
+due on a connection whose reading was stopped at the high-water mark when the peer hung up."""
 
 RECONNECT, MAX_RECONNECT = 0.05, 1.0
-"""Seconds to the first try to connect again, and at most between two."""
+"""Seconds before the first try to connect again, and the longest pause between two."""
 
 _HARD_MAX = 2 * MAX_FRAME
 

@@ -1,11 +1,11 @@
-"""Exactly once and in order, whatever becomes of the connection beneath: numbers, acknowledgements, resending.
+"""Delivery exactly once and in order over connections that may break: numbers, acknowledgements, resending.
 
-A link is one end of the talk between one incarnation of a worker and the driver. It does no I/O: it turns bodies
-into frames and says of each frame that came in whether its body is the next. Each frame begins with a header of 25
-bytes: the session, a number, the last number that came in from the other end and is safe here (settled), and flags.
-Numbered bodies are kept until the other end has acknowledged them; a bare one (a hello, a welcome, a beat) is not, and
-carries the number of the last numbered one instead, by which the other end sees whether it misses any. A flag says that
-a body is urgent: its sender waits for the answer.
+A link is one end of the communication between one incarnation of a worker and the driver. It does no I/O: it turns
+bodies into frames, and determines for each frame that arrived whether its body is the next. Each frame begins with a
+header of 25 bytes: the session, a number, the last number that arrived from the other end and is safe here (settled),
+and flags. Numbered bodies are kept until the other end has acknowledged them. A bare one (a hello, a welcome, a
+heartbeat) is not kept, and carries the number of the last numbered one instead, by which the other end sees whether it
+misses any. A flag marks a body as urgent: its sender waits for the answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections import deque
 import msgspec
 
 SESSION_SIZE = 8
-"""Bytes of a session's name."""
+"""Length of a session's name in bytes."""
 
 ACK_BYTES = 1 << 19
-"""Bytes that may come in before they are acknowledged without waiting for a frame that goes out anyway."""
+"""Bytes that may arrive before an acknowledgement is sent by itself, without waiting for another frame."""
 
 ACK_COUNT = 100
-"""The same for frames."""
+"""The same as a number of frames."""
 
 _HEADER = struct.Struct(f"!{SESSION_SIZE}sQQB")
 _NUMBERED, _AGAIN, _URGENT = 1, 2, 4
@@ -32,16 +32,16 @@ _FLAGS_AT = _HEADER.size - 1
 
 
 class LinkError(ValueError):
-    """A frame that no honest other end sends."""
+    """A frame that no correct peer sends."""
 
 
 class Arrival(enum.Enum):
-    """What a frame is to its link."""
+    """The result of a frame for its link."""
 
     NEXT = "next"
-    """Its body is the next one, to be taken exactly now."""
+    """Its body is the next one, to be processed now."""
     REPEATED = "repeated"
-    """It was taken before."""
+    """It was processed before."""
     EARLY = "early"
     """One before it is missing; it will come again."""
     BARE = "bare"
@@ -49,13 +49,13 @@ class Arrival(enum.Enum):
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """What stands before each body.
+    """The header of a frame.
 
     Attributes:
-        session: Which incarnation of which worker; made up at random by the worker.
-        number: Of this body; of the last numbered one that was sent where this one is bare.
-        ack: The last number that came in from the other end and is safe here.
-        is_numbered: Whether the body has a number of its own.
+        session: Incarnation of a worker; chosen at random by the worker.
+        number: Number of this body; for a bare one, that of the last numbered body that was sent.
+        ack: Last number that arrived from the other end and is safe here.
+        is_numbered: Whether the body has its own number.
         again: Whether the sender misses bodies after ``ack``.
     """
 
@@ -67,7 +67,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 
 def new_session() -> bytes:
-    """A name for a session that nobody guesses."""
+    """Return an unpredictable name for a session."""
     return secrets.token_bytes(SESSION_SIZE)
 
 
@@ -86,17 +86,17 @@ def read_header(frame: bytes) -> Header:
 
 
 def is_urgent(frame: bytes) -> bool:
-    """Whether the sender waits for an answer to a frame, so that it should be read before others; of any bytes."""
+    """Whether the sender of a frame waits for an answer, so that it should be read before others; accepts any bytes."""
     return len(frame) > _FLAGS_AT and bool(frame[_FLAGS_AT] & _URGENT)
 
 
 def body_of(frame: bytes) -> memoryview:
-    """What stands after the header."""
+    """Return a frame without its header."""
     return memoryview(frame)[_HEADER.size :]
 
 
 def bare_frame(session: bytes, body: bytes) -> bytes:
-    """A frame to a peer with which there is no link."""
+    """Return a frame for a peer without a link."""
     return _HEADER.pack(session, 0, 0, 0) + body
 
 
@@ -104,9 +104,9 @@ class Link:
     """One end of a session.
 
     Args:
-        session: Its name.
-        max_bytes: Bodies that may wait to be acknowledged before :attr:`is_full`, in bytes.
-        max_count: The same as a number of bodies.
+        session: Name of the session.
+        max_bytes: Maximum size of unacknowledged bodies before :attr:`is_full`, in bytes.
+        max_count: Maximum number of them.
 
     Example:
         >>> here, there = Link(b"8 bytes."), Link(b"8 bytes.")
@@ -130,12 +130,12 @@ class Link:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was numbered has arrived."""
+        """Whether all numbered bodies have arrived."""
         return not self._kept
 
     @property
     def fullness(self) -> float:
-        """Share of the room that is taken; past 1 by the last body, which is taken whole."""
+        """Fraction of the capacity in use; above 1 after the last body, which is accepted completely."""
         return max(self._size / self._max_bytes, len(self._kept) / self._max_count)
 
     @property
@@ -145,11 +145,11 @@ class Link:
 
     @property
     def owes_ack(self) -> bool:
-        """Whether so much came in since the last frame out that the other end's room may run short."""
+        """Whether so much has arrived since the last outgoing frame that the other end's capacity may run short."""
         return self._settled - self._acknowledged >= ACK_COUNT or self._owed_bytes >= ACK_BYTES
 
     def number(self, body: bytes, *, urgent: bool = False) -> bytes:
-        """Number a body and keep it; gives the frame to send, which says whether it is urgent."""
+        """Number a body, keep it, and return its frame, which carries whether it is urgent."""
         self._sent += 1
         flags = _NUMBERED | (_URGENT if urgent else 0)
         self._kept.append((self._sent, body, flags))
@@ -157,19 +157,19 @@ class Link:
         return self._frame(self._sent, body, flags)
 
     def bare(self, body: bytes, *, again: bool = False) -> bytes:
-        """The frame of a body that may be lost; with ``again`` it also asks for what is missing."""
+        """Return the frame of a body that may be lost; with ``again`` it also requests what is missing."""
         return self._frame(self._sent, body, _AGAIN if again else 0)
 
     def unacknowledged(self) -> list[bytes]:
-        """Frames of all bodies that are kept, to be sent again in this order."""
+        """Return the frames of all kept bodies, to be sent again in this order."""
         return [self._frame(number, body, flags) for number, body, flags in self._kept]
 
     def take(self, header: Header, size: int) -> Arrival:
-        """Take in a frame of this session; it is acknowledged once it is settled.
+        """Process a frame of this session; it is acknowledged once it is settled.
 
         Args:
-            header: Its header.
-            size: Its size in bytes.
+            header: Header of the frame.
+            size: Size of the frame in bytes.
 
         Raises:
             LinkError: It acknowledges what was never sent.
@@ -189,13 +189,13 @@ class Link:
         return Arrival.NEXT
 
     def settle(self) -> None:
-        """Acknowledge all that was taken, in the frames from now on: it is safe in the journal."""
+        """Acknowledge in later frames everything that was processed, because it is safe in the journal."""
         self._settled = self._received
         self._owed_bytes += self._unsettled_bytes
         self._unsettled_bytes = 0
 
     def should_ask(self, header: Header) -> bool:
-        """Whether a frame shows a gap that must be asked for: once a gap, and again with each beat while it lasts."""
+        """Whether a frame reveals a gap to be requested: once per gap, and again with each heartbeat while it lasts."""
         if header.number <= self._received + header.is_numbered:
             return False
         if header.is_numbered and self._gap_after == self._received:

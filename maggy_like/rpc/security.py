@@ -17,7 +17,7 @@ def new_key_pair() -> KeyPair:
 
 
 def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
-    """Make a socket speak CURVE, and ask for each peer whether it may come in; call before it binds."""
+    """Enable CURVE on a socket, with a check of each peer; call before it binds."""
     socket.curve_publickey, socket.curve_secretkey = keys
     socket.curve_server = True
     socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -25,18 +25,17 @@ def secure_server(socket: zmq.Socket[bytes], keys: KeyPair) -> None:
 
 
 def secure_client(socket: zmq.Socket[bytes], server_key: bytes, keys: KeyPair) -> None:
-    """Make a socket speak to the owner of ``server_key`` alone; call before it connects."""
+    """Let a socket connect only to the owner of ``server_key``; call before it connects."""
     socket.curve_publickey, socket.curve_secretkey = keys
     socket.curve_serverkey = server_key
 
 
 class AllowList:
-    """Answers ZeroMQ's question for each handshake whether the peer's key is a worker's, and which.
+    """Checks for each handshake of ZeroMQ whether the peer's key is a worker's, and which.
 
-    ZeroMQ keeps the answer beside every frame of the connection, so that one worker cannot speak for another.
-    It follows ZeroMQ's RFC 27. It is served from the same poll loop as the server's socket, so that there is neither
-    a thread nor a lock; a handshake waits for as long as the driver's loop does. :meth:`admit` alone is called from
-    other threads.
+    ZeroMQ attaches the answer to every frame of the connection, so that one worker cannot impersonate another. The
+    protocol is ZeroMQ's RFC 27. It is served from the same poll loop as the server's socket, so there is neither a
+    thread nor a lock; a handshake waits for the driver's loop. Only :meth:`admit` is called from other threads.
 
     Args:
         context: The server's own.
@@ -51,7 +50,7 @@ class AllowList:
         self.socket.bind("inproc://zeromq.zap.01")
 
     def admit(self, worker: WorkerId) -> KeyPair:
-        """Make a key pair for an incarnation that is about to be launched, and let it in from now on."""
+        """Create a key pair for an incarnation that is about to be launched, and accept it from now on."""
         public, secret = new_key_pair()
         user = f"{worker.index}.{worker.incarnation}"
         self._newest[worker.index] = max(worker.incarnation, self._newest.get(worker.index, 0))
@@ -60,25 +59,25 @@ class AllowList:
         return public, secret
 
     def expect(self, worker: WorkerId, public: bytes) -> None:
-        """Let an incarnation in whose key pair was made before the run, and that comes by itself if it ever does."""
+        """Accept an incarnation whose key pair was created before the run, and that may never connect."""
         user = f"{worker.index}.{worker.incarnation}"
         self._workers[user] = worker
         self._users[z85.decode(public)] = user.encode()
 
     def has_come(self, worker: WorkerId) -> None:
-        """Take in that an incarnation is there: older ones of its place come too late."""
+        """Record that an incarnation has connected, so that older ones of its place are stale."""
         self._newest[worker.index] = max(worker.incarnation, self._newest.get(worker.index, 0))
 
     def owner(self, frame: zmq.Frame) -> WorkerId:
-        """The worker with whose key the connection that sent a frame has shaken hands."""
+        """Return the worker whose key was used for the connection of a frame."""
         return self._workers[str(frame.get("User-Id"))]
 
     def is_newest(self, worker: WorkerId) -> bool:
-        """Whether no later incarnation of its place was launched, or has come."""
+        """Whether no later incarnation of its place was launched, or has connected."""
         return self._newest.get(worker.index, 0) <= worker.incarnation
 
     def answer(self) -> bool:
-        """Answer one question, if there is one; False when there is none."""
+        """Answer one request, if there is one; False if there is none."""
         try:
             version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:

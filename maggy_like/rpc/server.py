@@ -1,4 +1,4 @@
-"""The driver's end of the wire: frames in, typed messages out, each exactly once."""
+"""The driver's end of the communication: frames in, typed messages out, each exactly once."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from maggy_like.rpc.security import AllowList, new_key_pair, secure_server
 _log = logging.getLogger(__name__)
 
 MAX_ANSWERS = 3
-"""Times that one connection gets an answer that says why it is refused."""
+"""Number of answers to one connection with the reason why it is refused."""
 
 MAX_STRIKES = 20
-"""Refused frames of one connection after which nothing that it sends is read."""
+"""Number of refused frames of one connection after which it is no longer read."""
 
 _MAX_CONNECTIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A worker that was launched cannot serve this driver, and was refused.
+    """A launched worker that cannot serve this driver, and was refused.
 
     Attributes:
         host: Its machine.
-        why: How it differs from the driver, and what to do.
+        why: How it differs from the driver, and the remedy.
     """
 
     host: str
@@ -60,10 +60,10 @@ class Unfit:
 
 
 class Refusals:
-    """Keeps count of what was refused, in bounded memory and log lines.
+    """Counts refusals, in bounded memory and log lines.
 
     Attributes:
-        counts: How often, by reason. The reasons are our own words, never the peer's.
+        counts: Number by reason. The reasons are our own texts, never the peer's.
     """
 
     def __init__(self) -> None:
@@ -71,17 +71,17 @@ class Refusals:
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # by connection; the oldest are forgotten first
 
     def is_muted(self, identity: bytes) -> bool:
-        """Whether a connection sent so much nonsense that it is not read any more."""
+        """Whether a connection sent so many invalid frames that it is no longer read."""
         return self._strikes.get(identity, 0) >= MAX_STRIKES
 
     def count(self, reason: str) -> None:
-        """Count something that speaks against nobody: honest peers do it too, after a reset connection."""
+        """Count an event that correct peers also cause, after a reset connection."""
         self.counts[reason] += 1
         if self.counts[reason] == 1:  # once a kind: a flood must not become a flood of log lines
-            _log.warning("refused a peer or message: %s (told once)", reason)
+            _log.warning("refused a peer or message: %s (logged once)", reason)
 
     def strike(self, identity: bytes, reason: str) -> bool:
-        """Count nonsense against its connection; whether it is worth an answer."""
+        """Count an invalid frame of a connection; whether to answer it."""
         self.count(reason)
         strikes = self._strikes[identity] = self._strikes.pop(identity, 0) + 1
         if len(self._strikes) > _MAX_CONNECTIONS:
@@ -90,10 +90,10 @@ class Refusals:
 
 
 HANDSHAKE_PATIENCE = 30.0
-"""Seconds that a connection gets to shake hands before it is cut off.
+"""Seconds within which a connection must complete its handshake.
 
-Thousands of workers that come at once wait for each other's cryptography. One that is cut off meanwhile begins again,
-so that a short patience makes more work the more there is.
+Thousands of workers that connect at once wait for each other's cryptography. One that is disconnected meanwhile begins
+again, so a short limit increases the load.
 """
 
 _EVENT = struct.Struct("=HI")
@@ -107,15 +107,15 @@ _ROUND = 2000
 
 
 class Handshakes:
-    """Lets peers of the run into a ROUTER socket and counts the others.
+    """Admits peers of the run to a ROUTER socket, and counts the others.
 
     Args:
-        socket: Not yet bound.
-        allowed: Says who may come in.
-        refusals: Where the others are counted.
+        socket: Socket that is not bound yet.
+        allowed: Decides who is admitted.
+        refusals: Counts the others.
 
     Attributes:
-        sockets: To be polled for :meth:`attend`.
+        sockets: Sockets to be polled for :meth:`attend`.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList, refusals: Refusals) -> None:
@@ -129,10 +129,10 @@ class Handshakes:
         self.sockets = (allowed.socket, self._monitor)
 
     def attend(self, ready: Container[object]) -> None:
-        """Take in what happened; bounded, never waits.
+        """Process what happened; bounded, never waits.
 
         Args:
-            ready: Those of :attr:`sockets` that can be read; to try the others takes time from each message.
+            ready: Those of :attr:`sockets` that can be read, because trying the others takes time from each message.
         """
         for _ in range(_ROUND if self._allowed.socket in ready else 0):
             if not self._allowed.answer():
@@ -166,9 +166,9 @@ class Handshakes:
 
 
 def _monitor(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """What tells of a socket's handshakes, without a bound on what waits there.
+    """Return a monitor of a socket's handshakes with an unbounded queue.
 
-    At a bound libzmq's I/O thread would stand still until somebody reads, and with it every connection.
+    With a bound, libzmq's I/O thread would stop until somebody reads, and with it every connection.
     """
     address = f"inproc://handshakes-{id(socket)}"
     socket.monitor(address, _WATCHED)
@@ -179,26 +179,27 @@ def _monitor(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
 
 
 MAX_BEATS = 10.0
-"""Beats of a worker a second that are passed on; as many may come at once after a pause. More are counted only."""
+"""Heartbeats per second and worker that are passed on; as many may arrive at once after a pause. More are only
+counted."""
 
 REMINDER = 1.0
-"""Seconds after which a worker that says something, and does not acknowledge what it was sent, is shown what that was:
+"""Seconds after which a message is announced again to a worker that sends messages but does not acknowledge it, because
 it may have been lost."""
 
 MIN_RESEND = 0.02
-"""Seconds between two times that a worker may have everything sent again."""
+"""Minimum seconds between two requests of a worker to send everything again."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """A worker's session, and the connection that it has now.
+    """A worker's session, and its present connection.
 
     Attributes:
-        worker: Whose session it is.
+        worker: Worker of the session.
         link: Numbers and acknowledges what is sent in it.
         route: ZeroMQ's name of the connection.
-        connection: How many the worker has made.
-        leaves: Whether it has said goodbye.
+        connection: Number of connections that the worker has made.
+        leaves: Whether it has sent its goodbye.
     """
 
     worker: WorkerId
@@ -212,25 +213,25 @@ class Peer:
     _sent_at: float = 0.0
 
     def may_beat(self, now: float) -> bool:
-        """Whether a beat that comes now is passed on."""
+        """Whether a heartbeat that arrives now is passed on."""
         left = min(MAX_BEATS, self._beats + (now - self._beat_at) * MAX_BEATS)
         allowed = left >= 1
         self._beat_at, self._beats = now, left - 1 if allowed else left
         return allowed
 
     def was_sent(self, now: float) -> None:
-        """Take in that the worker is sent something that it must acknowledge."""
+        """Record that the worker is sent something that it must acknowledge."""
         self._sent_at = now
 
     def must_be_reminded(self, now: float) -> bool:
-        """Whether a worker that has just said something should have acknowledged by now what it was sent."""
+        """Whether a worker that has just sent something should have acknowledged earlier messages by now."""
         if self.link.is_empty or now - self._sent_at < REMINDER:
             return False
         self._sent_at = now
         return True
 
     def may_resend(self, now: float) -> bool:
-        """Whether all that is not acknowledged may be sent again now."""
+        """Whether all unacknowledged messages may be sent again now."""
         if now - self._resent_at < MIN_RESEND:
             return False
         self._resent_at = now
@@ -238,10 +239,10 @@ class Peer:
 
 
 def listen(socket: zmq.Socket[bytes], address: str, ports: PortRange) -> int:
-    """Listen at the first free port of a range; gives the port.
+    """Listen at the first free port of a range, and return the port.
 
     Raises:
-        EngineError: None is free, or may be taken.
+        EngineError: No port is free, or allowed.
     """
 
     def bind(port: int) -> int:
@@ -255,17 +256,17 @@ def listen(socket: zmq.Socket[bytes], address: str, ports: PortRange) -> int:
 
 
 FETCH = 1000
-"""Parts of messages that are fetched at once, at most; a message should be one."""
+"""Maximum number of parts of messages that are fetched at once; a message should be one."""
 
 FETCH_SECONDS = 0.002
-"""Seconds of work after which :meth:`Server.poll` looks for what has arrived meanwhile: it may be more urgent."""
+"""Seconds of work after which :meth:`Server.poll` checks for new messages, which may be more urgent."""
 
 ROUND_SECONDS = 0.01
-"""Seconds in which one :meth:`Server.poll` gives what waits, what its caller does with it included; the rest waits. So
-do the answers: they are sent at the round's end, once its events are in the journal."""
+"""Seconds for which one :meth:`Server.poll` yields messages, the work of its caller included. The rest waits, and so do
+the answers, which are sent at the end of the round, once its events are in the journal."""
 
 ROUND_BYTES = 4 << 20
-"""Bytes that it gives at most, past which the last message is given whole."""
+"""Maximum bytes that it yields; the last message is yielded completely."""
 
 IMPOSTOR = "speaks for another worker"
 
@@ -273,34 +274,35 @@ _NO_SESSION = bytes(8)
 
 _MORE = zmq.NOBLOCK | zmq.SNDMORE
 _NEXT, _EARLY, _REPEATED = Arrival.NEXT, Arrival.EARLY, Arrival.REPEATED
-"""Members of enumerations are looked up once: Python 3.11 takes as long for one as for a call."""
+"""Members of enumerations, looked up once, because Python 3.11 takes as long for one as for a call."""
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message of a worker that has introduced itself, or word of one that is unfit."""
+    """A message of an introduced worker, or of one that is unfit."""
 
     worker: WorkerId
     message: ToDriver | Unfit
 
 
 class Server:
-    """A ROUTER socket. Used from the driver's thread, but for :meth:`wake` and :meth:`admit`.
+    """A ROUTER socket. Used from the driver's thread, except :meth:`wake` and :meth:`admit`.
 
-    It accepts only the workers that were admitted, each with its own key, and each speaks for itself alone.
+    It accepts only the workers that were admitted, each with its own key, and each only for itself.
 
     Args:
-        host: The name or address that workers reach.
-        bind: The name or address of this machine to bind to; ``host`` if not given.
-        ports: The ports that may be taken.
-        keys: The server's key pair; a new one if not given.
+        host: Name or address at which workers reach it.
+        bind: Name or address of this machine to bind to. Default: ``host``.
+        ports: Ports to choose from.
+        keys: The server's key pair. Default: a new one.
 
     Attributes:
-        address: Where workers connect to.
-        is_ipv6: Whether it is bound to an IPv6 address: of the addresses that ``host`` has, workers need such a one.
-        public_key: By which workers know the driver.
+        address: Address to which workers connect.
+        is_ipv6: Whether it is bound to an IPv6 address, which workers must then choose among the addresses of
+            ``host``.
+        public_key: Key by which workers recognise the driver.
 
     Raises:
-        EngineError: The address is none of this machine, or no port is free.
+        EngineError: The address does not belong to this machine, or no port is free.
     """
 
     def __init__(self, host: str, *, bind: str = "", ports: PortRange = ANY_PORT, keys: KeyPair | None = None) -> None:
@@ -341,15 +343,15 @@ class Server:
 
     @property
     def refused(self) -> Counter[str]:
-        """What was not taken, by reason."""
+        """Number of refusals by reason."""
         return self._refusals.counts
 
     def admit(self, worker: WorkerId) -> KeyPair:
-        """Let an incarnation of a worker in from now on; its key pair. No older one of its place is let in any more."""
+        """Accept an incarnation of a worker from now on, but no older one of its place, and return its key pair."""
         return self._allowed.admit(worker)
 
     def expect(self, worker: WorkerId, public: bytes) -> None:
-        """Let an incarnation in that comes by itself, with a key pair made before the run; call before :meth:`poll`."""
+        """Accept an incarnation with a key pair that was created before the run; call before :meth:`poll`."""
         self._allowed.expect(worker, public)
 
     def wake(self) -> None:
@@ -360,9 +362,9 @@ class Server:
             return
 
     def poll(self, timeout: float) -> Iterator[Received]:
-        """Wait up to ``timeout`` seconds, then give what has arrived: for a bounded time, and fair between workers.
+        """Wait up to ``timeout`` seconds, then yield what has arrived, for a bounded time and fairly between workers.
 
-        It is acknowledged with :meth:`acknowledge` alone.
+        Only :meth:`acknowledge` acknowledges it.
         """
         ready = dict(self._poller.poll(0 if self._backlog else int(timeout * 1000)))
         if self._wake_read.fileno() in ready:
@@ -382,7 +384,7 @@ class Server:
                 yield received
 
     def acknowledge(self) -> None:
-        """Acknowledge all messages given so far, so that workers may drop them."""
+        """Acknowledge all messages yielded so far, so that workers may drop them."""
         for peer in self._heard.values():
             peer.link.settle()
             if peer.link.owes_ack or peer.leaves:
@@ -390,17 +392,20 @@ class Server:
         self._heard.clear()
 
     def send(self, worker: WorkerId, message: ToWorker) -> None:
-        """Send to a worker; one that never introduced itself or was replaced is passed over. Never waits.
+        """Send to a worker, unless it never introduced itself or was replaced. Never waits.
 
         Raises:
-            ConfigError: The message is larger than a frame may be: the configuration is.
+            ConfigError: The message, and so the configuration, is larger than a frame may be.
         """
         peer = self._places.get(worker.index)
         if peer is None or peer.worker != worker:
             return
         body = encode(message)
         if len(body) > MAX_FRAME:
-            raise ConfigError(f"a configuration of {len(body)} bytes cannot be sent; keep it below {MAX_FRAME}")
+            raise ConfigError(
+                f"a configuration must have less than {MAX_FRAME} bytes, got {len(body)}; pass large values by path "
+                "or URL"
+            )
         if isinstance(message, Beat):
             self._put(peer.route, peer.link.bare(body))
         elif peer.link.is_full:  # it beats, but never acknowledges: no worker of ours
@@ -411,7 +416,7 @@ class Server:
             self._put(peer.route, peer.link.number(body))
 
     def close(self) -> None:
-        """Send what is left for up to half a second, then close the port; a second call does nothing."""
+        """Send the rest for up to half a second, then close the port; a second call does nothing."""
         if self._socket.closed:
             return
         self._handshakes.close()
@@ -421,7 +426,7 @@ class Server:
         self._wake_write.close()
 
     def _fetch(self) -> None:
-        """Take what has arrived from ZeroMQ, up to a bound; it serves all connections by turns, message by message."""
+        """Take messages from ZeroMQ, up to a bound; it serves all connections in turns, message by message."""
         for _ in range(FETCH):
             if self._backlog.size >= MAX_BACKLOG:
                 return
@@ -461,7 +466,7 @@ class Server:
             return None
 
     def _hear(self, identity: bytes, peer: Peer, header: Header, frame: bytes) -> Received | None:
-        """A frame of a known session."""
+        """Process a frame of a known session."""
         arrival = peer.link.take(header, len(frame))
         if header.again:
             self._resend(peer)
@@ -496,7 +501,7 @@ class Server:
         return None if header.again else Received(peer.worker, beat)
 
     def _meet(self, identity: bytes, sender: WorkerId, header: Header, frame: bytes) -> Received | None:
-        """A frame of an unknown session: a hello, or nothing that is heard."""
+        """Process a frame of an unknown session, which must be a hello."""
         before = self._places.get(sender.index)
         is_due = self._allowed.is_newest(sender) and (before is None or before.worker != sender)
         if (foreign := foreign_hello(body_of(frame))) is not None and is_due:
@@ -519,7 +524,7 @@ class Server:
         return None
 
     def _welcome(self, identity: bytes, worker: WorkerId, header: Header, hello: Hello) -> Received:
-        """A worker that was launched is there, for the first time."""
+        """Accept a launched worker that connects for the first time."""
         before = self._places.get(worker.index)
         if before is not None:
             self._sessions.pop(before.link.session, None)
@@ -530,7 +535,7 @@ class Server:
         return Received(worker, hello)
 
     def _meet_again(self, identity: bytes, peer: Peer, hello: Hello) -> Received | None:
-        """A worker is back on a new connection: no new worker, but a sign of life."""
+        """Accept a known worker on a new connection, which is a sign of life."""
         if hello.connection <= peer.connection:
             self._refusals.count("repeated")
             return None
@@ -545,7 +550,7 @@ class Server:
                 self._put(peer.route, frame)
 
     def _put(self, route: bytes, frame: bytes) -> None:
-        """Hand a frame to ZeroMQ; what it cannot take now, or not any more, is still in the link."""
+        """Pass a frame to ZeroMQ; what it does not accept is still in the link."""
         try:  # send_multipart takes three times as long
             self._socket.send(route, _MORE)
             self._socket.send(frame, zmq.NOBLOCK)
@@ -560,4 +565,4 @@ class Server:
 _BEAT = encode(Beat())
 _WELCOME = encode(Welcome())
 _BARE = Hello, Beat
-"""What has no number of its own."""
+"""Messages without a number."""

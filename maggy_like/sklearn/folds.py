@@ -1,4 +1,4 @@
-"""The training function of a cross-validated search: one fold a step."""
+"""The training function of a cross-validated search, with one fold per step."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Folds:
-    """Cross-validates one configuration, and reports after each fold. It is sent to the workers once, with its data.
+    """Cross-validate one configuration, and report after each fold. It is sent to each worker once, with its data.
 
     Attributes:
-        estimator: What is cloned for each fold.
-        objects: What names in configurations stand for.
-        x: The samples.
-        y: Their targets, or None.
-        splits: Indices of training and test samples, a pair a fold.
-        scoring: As ``cross_validate`` takes it.
-        params: What goes to ``fit`` and, with scikit-learn's metadata routing, to the scorer.
-        score_params: What goes to the scorer without it: values of the samples.
-        config: Scikit-learn's settings where the search was called (``sklearn.set_config``).
+        estimator: Estimator that is cloned for each fold.
+        objects: Objects that names in configurations stand for.
+        x: Samples.
+        y: Targets, or None.
+        splits: Pairs of indices of training and test samples, one pair per fold.
+        scoring: Metric, as ``cross_validate`` takes it.
+        params: Arguments of ``fit`` and, with scikit-learn's metadata routing, of the scorer.
+        score_params: Arguments of the scorer without metadata routing: values per sample.
+        config: Scikit-learn's settings at the call of the search (``sklearn.set_config``).
     """
 
     estimator: Any
@@ -52,7 +52,7 @@ class Folds:
 
         Raises:
             ValueError: A score is not finite.
-            TypeError: The scorer gives several.
+            TypeError: The scorer returns several scores.
         """
         with config_context(**self.config):
             self._run(config, reporter)
@@ -72,10 +72,12 @@ class Folds:
             )
             if "test_score" not in measured:
                 names = ", ".join(name.removeprefix("test_") for name in measured if name.startswith("test_"))
-                raise TypeError(f"scoring gives several metrics ({names}); give one, the metric to search by")
+                raise TypeError(
+                    f"scoring must give one metric, got several ({names}); pass only the metric to search by"
+                )
             score = float(measured["test_score"][0])
             if not np.isfinite(score):
-                raise ValueError(f"fold {fold} has the score {score}; scores must be finite")
+                raise ValueError(f"the score of fold {fold} must be finite, got {score}")
             scores.append(score)
             reporter.report(
                 mean_test_score=float(np.mean(scores)),
@@ -86,7 +88,7 @@ class Folds:
             )
 
     def _scorer_of(self, samples: Any) -> Any:
-        """The scorer with what it gets of these samples."""
+        """Return the scorer with its arguments for these samples."""
         if not self.score_params:
             return self.scoring
         return partial(self.scoring, **{name: np.asarray(value)[samples] for name, value in self.score_params.items()})

@@ -38,41 +38,45 @@ if TYPE_CHECKING:
 
 
 class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
-    """Search for an estimator's best parameters; a configuration is stopped after its first bad folds.
+    """Search for the best parameters of an estimator by cross-validation, and stop bad configurations after few folds.
 
-    Each fold is a step of a trial, so ``"asha"`` runs all folds of promising configurations alone. ``predict``,
-    ``score`` and what else the best estimator has come from it, as with scikit-learn's own searches.
+    It replaces ``RandomizedSearchCV`` and ``GridSearchCV``. Each fold is a step of a trial, so ``"asha"`` runs all
+    folds only for promising configurations. After ``fit``, ``predict``, ``score`` and other methods use the best
+    estimator.
 
     Args:
-        estimator: What is searched over; in a ``Pipeline`` parameters are named as ``clf__C``.
-        search_space: Domains by parameter, as :func:`maggy_like.lagom` or ``RandomizedSearchCV`` takes them: also an
-            array of values, ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``, and a list with objects:
+        estimator: Estimator to tune. Parameters of a ``Pipeline`` have names such as ``clf__C``.
+        search_space: Domains by parameter, as :func:`maggy_like.lagom` or ``RandomizedSearchCV`` takes them. A value
+            may also be an array, ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``, or a list of objects:
             ``{"scaler": [StandardScaler(), "passthrough"]}``.
-        n_trials: How many configurations to try.
-        optimizer: As :func:`maggy_like.lagom` takes it.
-        scoring: One metric: a name, a scorer, or None for the estimator's own ``score``. Greater is better.
+        n_trials: Number of configurations to try.
+        optimizer: Optimizer, as :func:`maggy_like.lagom` takes it.
+        scoring: Metric: a name, a scorer, or None for the estimator's ``score``. Greater values are better.
         cv: Folds: a number, a splitter, or a list of pairs of indices.
-        refit: Whether the best configuration is trained on all samples in the end.
-        error_score: The score of configurations that fail in ``fit`` or ``score``; ``"raise"`` raises the failure.
-        random_state: Source of the search's randomness. With it and one worker a search repeats exactly.
-        engine: As :func:`maggy_like.lagom` takes it: ``"local"``, ``"spark"``, ``"inline"``, ``"auto"`` or an engine.
-        workers: Size of the gang; by default all slots of the engine.
-        directory: Folder in which the run is kept, by the estimator's name, such as ``SVC-20260131-120000-1f2e``; by
-            default a temporary one, which is removed.
-        progress: Show a live display.
+        refit: If True, the best configuration is trained on all samples at the end.
+        error_score: Score of configurations that fail in ``fit`` or ``score``. With ``"raise"``, the failure is
+            raised.
+        random_state: Seed of the search. With a seed and one worker, the search is reproducible.
+        engine: Engine, as :func:`maggy_like.lagom` takes it: ``"local"``, ``"spark"``, ``"inline"``, ``"auto"`` or an
+            engine object.
+        workers: Number of parallel workers. Default: all slots of the engine.
+        directory: Folder in which the run is kept, under the estimator's name, such as ``SVC-20260131-120000-1f2e``.
+            Default: a temporary folder, which is removed.
+        progress: If True, a live display is shown.
 
     Attributes:
-        best_estimator_: Trained on all samples, where ``refit``.
-        best_params_: The best configuration of those that ran all folds.
-        best_score_: Its mean score.
-        best_index_: Its row of ``cv_results_``.
-        cv_results_: As of scikit-learn's searches, with ``n_folds`` (how many were run) and ``stopped``. Folds not run
-            are nan, means are over the folds that were, and stopped configurations rank after all complete ones.
-        n_splits_: How many folds there are.
-        scorer_: What scored.
-        result_: The search's :class:`~maggy_like.Result`, with its trials and plots. ``result_.log`` needs
-            ``directory``, since a temporary folder is gone.
-        refit_time_: Seconds that the last training took.
+        best_estimator_: Best estimator, trained on all samples. Exists only with ``refit=True``.
+        best_params_: Best configuration of those that ran all folds.
+        best_score_: Mean score of the best configuration.
+        best_index_: Row of the best configuration in ``cv_results_``.
+        cv_results_: Table as in scikit-learn's searches, with two additional columns: ``n_folds`` (folds that were
+            run) and ``stopped``. Folds that were not run are nan, means are over the folds that were run, and stopped
+            configurations rank after all complete ones.
+        n_splits_: Number of folds.
+        scorer_: Scorer that was used.
+        result_: :class:`~maggy_like.Result` of the search, with its trials and plots. ``result_.log`` requires
+            ``directory``, because a temporary folder is removed.
+        refit_time_: Seconds of the training on all samples.
 
     Example:
         >>> search = SearchCV(SVC(), {"C": Float(1e-3, 1e3, log=True)}, n_trials=30, random_state=0)
@@ -112,17 +116,20 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         self.progress = progress
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> SearchCV:  # scikit-learn's name
-        """Search, and train the best configuration on all samples.
+        """Run the search, and train the best configuration on all samples.
 
         Args:
-            X: The samples, (samples, features).
-            y: Their targets.
-            **params: What goes to ``fit`` (``sample_weight``), and ``groups`` for the splitter.
+            X: Samples, of shape (samples, features).
+            y: Targets, of shape (samples,), or None.
+            **params: Arguments of the estimator's ``fit``, such as ``sample_weight``, and ``groups`` for the splitter.
+
+        Returns:
+            The fitted search itself.
 
         Raises:
-            UserError: An argument is wrong, all configurations fail, or none ran all folds.
+            UserError: An argument is wrong, all configurations failed, or none ran all folds.
             RuntimeError: A configuration failed, with ``error_score="raise"``.
-            KeyboardInterrupt: Ctrl-C; what was found until then is kept.
+            KeyboardInterrupt: The user pressed Ctrl-C. The results until then are kept.
         """
         space, self._objects = self._check_arguments()
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
@@ -143,8 +150,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             with contextlib.suppress(ConfigError, RuntimeError):
                 self._read(result)
             raise KeyboardInterrupt(
-                f"the search was interrupted after {len(result.trials)} configurations; cv_results_ has what they came "
-                "to, if one ran all folds"
+                f"the search was interrupted after {len(result.trials)} configurations; if one of them ran all folds, "
+                "cv_results_ has their scores"
             )
         self._read(result)
         if self.refit:
@@ -160,7 +167,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         """Check what lagom does not.
 
         Returns:
-            What is searched, and the objects that names in it stand for.
+            The search space, and the objects that names in it stand for.
 
         Raises:
             ConfigError: An argument is wrong.
@@ -171,16 +178,16 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         wrong = [name for name in space if name not in known]
         if wrong:
             raise ConfigError(
-                f"{type(self.estimator).__name__} has no parameter {wrong[0]!r}{did_you_mean(wrong[0], known)}; it has "
-                f"{', '.join(sorted(known))}"
+                f"search_space must have parameters of {type(self.estimator).__name__}, got "
+                f"{wrong[0]!r}{did_you_mean(wrong[0], known)}; use some of {', '.join(sorted(known))}"
             )
         if not isinstance(self.refit, bool):
-            raise ConfigError(f"refit must be True or False, not {self.refit!r}")
+            raise ConfigError(f"refit must be True or False, got {self.refit!r}")
         if isinstance(self.scoring, (list, tuple, set, dict)):
-            raise ConfigError(f"scoring must be one metric, not {self.scoring!r}; name the one to search by")
+            raise ConfigError(f"scoring must be one metric, got {self.scoring!r}; pass only the metric to search by")
         is_number = isinstance(self.error_score, (int, float)) and not isinstance(self.error_score, bool)
         if not is_number and self.error_score != "raise":
-            raise ConfigError(f"error_score must be a number or 'raise', not {self.error_score!r}")
+            raise ConfigError(f"error_score must be a number or 'raise', got {self.error_score!r}")
         return space, objects
 
     def _search(self, folds: Folds, space: SearchSpace) -> Result:
@@ -205,11 +212,11 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             )
 
     def _read(self, result: Result) -> None:
-        """Keep what the search found.
+        """Store what the search found.
 
         Raises:
             RuntimeError: A configuration failed, with ``error_score="raise"``.
-            ConfigError: All failed, or none ran all folds.
+            ConfigError: All configurations failed, or none ran all folds.
         """
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and self.error_score == "raise":
@@ -221,15 +228,15 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         self.cv_results_ = cv_results(result.trials, configs, self.n_splits_, error_score)
         if not (self.cv_results_["n_folds"] == self.n_splits_).any():
             raise ConfigError(
-                f"none of {len(result.trials)} configurations ran all {self.n_splits_} folds; give the search more "
-                f"n_trials than {self.n_trials}, or look at what failed with error_score='raise'"
+                f"none of {len(result.trials)} configurations ran all {self.n_splits_} folds; use more n_trials than "
+                f"{self.n_trials}, or error_score='raise' to see a failure"
             )
         self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
         self.best_params_ = self.cv_results_["params"][self.best_index_]
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
         if failed:
             warnings.warn(
-                f"{len(failed)} of {len(result.trials)} configurations failed, and count as error_score={error_score}; "
+                f"{len(failed)} of {len(result.trials)} configurations failed, and have error_score={error_score}; "
                 f"{self._objects.of(failed[0].config)}: {failed[0].failure}",
                 FitFailedWarning,
                 stacklevel=3,

@@ -1,4 +1,4 @@
-"""Search spaces as users of scikit-learn's searches have them: distributions of scipy, lists and arrays of values."""
+"""Search spaces as scikit-learn's searches take them: distributions of scipy, lists and arrays of values."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from optimizers.space.domains import Domain, Float, Integer
 from optimizers.space.search_space import SearchSpace
 
 _OWN = (bool, int, float, str, tuple, list, np.generic)
-"""Types of the values that a search space has, or has errors of its own for; None too."""
+"""Types of values that a search space accepts, or rejects with its own message; None too."""
 
 _TAILS = (0.005, 0.995)
-"""Quantiles of a distribution that an error proposes as bounds."""
+"""Quantiles of a distribution that a message proposes as bounds."""
 
 
 @dataclass(frozen=True)
 class Objects:
-    """Values that no search space has, such as the steps of a pipeline: by parameter, and by the name in the space."""
+    """Values that no search space accepts, such as pipeline steps: by parameter, and by their name in the space."""
 
     by_name: Mapping[str, Mapping[str, Any]]
 
     def of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A configuration with objects in place of their names."""
+        """Return a configuration with objects in place of their names."""
         return {
             parameter: self.by_name.get(parameter, {}).get(value, value) if isinstance(value, str) else value
             for parameter, value in config.items()
@@ -37,21 +37,21 @@ class Objects:
 
 
 def read_space(given: Any) -> tuple[SearchSpace, Objects]:
-    """The search space of what ``SearchCV`` got, and the objects that names stand for in it.
+    """Convert what ``SearchCV`` received into a search space, and the objects that names stand for in it.
 
-    Beside what :func:`maggy_like.lagom` takes, a parameter may have a frozen distribution of scipy (``loguniform``,
-    ``uniform``, ``randint``), a numpy array of values, each of them as likely, or a list with objects in it
+    In addition to what :func:`maggy_like.lagom` takes, a parameter may have a frozen distribution of scipy
+    (``loguniform``, ``uniform``, ``randint``), a numpy array of equally likely values, or a list with objects
     (estimators, functions, dicts).
 
     Raises:
-        ConfigError: It is no mapping, or there is no domain of that distribution or array.
+        ConfigError: It is not a mapping, or a distribution or array has no matching domain.
         SearchSpaceError: A domain is wrong.
     """
     if isinstance(given, SearchSpace):
         return given, Objects({})
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"search_space maps the names of parameters to domains, got {given!r}; use one dict, and "
+            f"search_space must be a dict from parameters to domains, got {given!r}; use one dict, and "
             "Float(low, high, when={'kernel': 'rbf'}) for a parameter that only some configurations have"
         )
     names = {name: _names(value) for name, value in given.items() if isinstance(value, list)}
@@ -64,7 +64,7 @@ def read_space(given: Any) -> tuple[SearchSpace, Objects]:
 
 
 def _names(values: Sequence[Any]) -> list[Any]:
-    """What stands for each of a list of values in a search space: the value itself, or the name of an object."""
+    """Return what stands for each value in a search space: the value itself, or the name of an object."""
     names: list[Any] = []
     for value in values:
         name = value
@@ -82,7 +82,7 @@ def _is_object(value: object) -> bool:
 
 
 def _read(name: str, value: Any) -> Any:
-    """What a search space takes for it."""
+    """Convert one domain."""
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return list(dict.fromkeys(value.tolist()))
     return _of_distribution(name, value) if hasattr(value, "rvs") or hasattr(value, "sample") else value
@@ -98,12 +98,12 @@ def _of_distribution(name: str, frozen: Any) -> Domain:
             return Float(low, high)
         if math.isclose(frozen.median() ** 2, low * high):  # else it is shifted by loc=
             return Float(low, high, log=True)
-    raise ConfigError(f"parameter {name!r}: there is no domain for scipy's {known}; {_instead(frozen)}")
+    raise ConfigError(f"parameter {name!r} must have a known distribution, got scipy's {known}; {_instead(frozen)}")
 
 
 def _instead(frozen: Any) -> str:
-    """What to use for a distribution that has no domain: its bounds, where it has a quantile function."""
+    """Propose a domain for an unsupported distribution: its bounds, if it has a quantile function."""
     if not hasattr(frozen, "ppf"):
         return "use Float(low, high), Integer(low, high) or a list of values"
     low, high = (number(float(frozen.ppf(tail))) for tail in _TAILS)
-    return f"use Float({low}, {high}), where 99 % of its values lie, with log=True if their size matters"
+    return f"use Float({low}, {high}), which has 99 % of its values, with log=True if their magnitude matters"

@@ -1,4 +1,4 @@
-"""``cv_results_``: what the trials of a search measured, in scikit-learn's columns."""
+"""``cv_results_``: the measurements of a search's trials in scikit-learn's columns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optimizers.core.trial import Trial, TrialState
 def cv_results(
     trials: Sequence[Trial], configs: Sequence[dict[str, Any]], folds: int, error_score: float
 ) -> dict[str, Any]:
-    """The columns of ``cv_results_``, a row a configuration in the order of their creation.
+    """Return the columns of ``cv_results_``, with one row per configuration in the order of creation.
 
     Args:
         trials: All trials.
         configs: Their configurations, as the estimator takes them.
-        folds: How many folds a full evaluation has.
-        error_score: The score of configurations that failed.
+        folds: Number of folds of a full evaluation.
+        error_score: Score of configurations that failed.
     """
     scores, fit_times, score_times = (
         _by_fold(trials, name, folds) for name in ("test_score", "fit_time", "score_time")
@@ -49,7 +49,7 @@ def _values(trial: Trial, metric: str) -> list[float]:
 
 
 def _by_fold(trials: Sequence[Trial], metric: str, folds: int) -> np.ndarray[Any, Any]:
-    """A metric as (trials, folds); nan for folds that were not run."""
+    """Return a metric with shape (trials, folds); nan for folds that were not run."""
     table = np.full((len(trials), folds), np.nan)
     for row, trial in enumerate(trials):
         values = _values(trial, metric)[:folds]
@@ -58,7 +58,7 @@ def _by_fold(trials: Sequence[Trial], metric: str, folds: int) -> np.ndarray[Any
 
 
 def _mean_and_std(table: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Mean and standard deviation of each row over the folds that were run; nan where there were none."""
+    """Return mean and standard deviation of each row over the folds that were run; nan if there are none."""
     rows = [row[~np.isnan(row)] for row in table]
     mean = np.array([row.mean() if len(row) else np.nan for row in rows])
     std = np.array([row.std() if len(row) else np.nan for row in rows])
@@ -66,7 +66,7 @@ def _mean_and_std(table: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np
 
 
 def _masked(configs: Sequence[dict[str, Any]], name: str) -> np.ma.MaskedArray[Any, Any]:
-    """One parameter's values; masked where a configuration has no such parameter."""
+    """Return the values of one parameter, masked for configurations without it."""
     column = np.ma.MaskedArray(np.empty(len(configs), dtype=object), mask=True)
     for row, config in enumerate(configs):
         if name in config:
@@ -77,7 +77,7 @@ def _masked(configs: Sequence[dict[str, Any]], name: str) -> np.ma.MaskedArray[A
 def _ranks(
     mean: np.ndarray[Any, Any], complete: np.ndarray[Any, Any], failed: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """From 1: those with all folds first, then the stopped ones, then the failed; each by mean, ties alike."""
+    """Rank from 1 by mean: complete configurations first, then stopped, then failed ones; ties share a rank."""
     group = np.where(complete, 0, np.where(failed, 2, 1))
     keys = [(int(g), np.inf if np.isnan(m) else -float(m)) for g, m in zip(group, mean, strict=True)]
     order = sorted(keys)

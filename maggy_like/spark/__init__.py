@@ -1,4 +1,4 @@
-"""Spark at hand: the engine, a session with the settings of this project, and a small cluster or server to try."""
+"""Spark support: the engine, sessions with suitable settings, and a small cluster or server for tests."""
 
 from __future__ import annotations
 

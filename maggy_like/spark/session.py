@@ -1,4 +1,4 @@
-"""One way to get a Spark session that suits a gang of long-running tasks."""
+"""Create Spark sessions with settings for long-running workers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ GANG_DEFAULTS = {
     "spark.python.task.killTimeout": "500ms",
     "spark.log.level": "ERROR",
 }
-"""Settings that suit a gang of long-running tasks (see :func:`spark_session`)."""
+"""Settings for long-running tasks (see :func:`spark_session`)."""
 
 LOUD = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSchedulerImpl",
     "org.apache.spark.scheduler.TaskSetManager",
 )
-"""Classes of Spark that log the whole error of each failed task."""
+"""Classes of Spark that log the complete error of each failed task."""
 
 _LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -46,40 +46,42 @@ _LOCAL_DEFAULTS = {
 def spark_session(
     master: str | None = None, *, app_name: str = "maggy_like", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the active Spark session, or make one.
+    """Return the active Spark session, or create one.
 
-    A session that is already there, classic or Spark Connect, is returned as it is: ``app_name`` and ``conf``
-    then change nothing. A new one gets the settings below, unless ``conf``, ``spark-submit`` or
-    ``spark-defaults.conf`` says otherwise:
+    An active session, classic or Spark Connect, is returned unchanged, and ``app_name`` and ``conf`` have no effect. A
+    new session has the settings below, unless ``conf``, ``spark-submit`` or ``spark-defaults.conf`` sets them:
 
-    - ``spark.scheduler.barrier.maxConcurrentTasksCheck.interval=1s`` and ``.maxFailures=3``: too few slots
-      for the gang is an error within seconds, and it is launched again once they are there; Spark's own
-      defaults look every 15 seconds, and wait ten minutes. A search counts the slots before it launches, so a
-      session made elsewhere pays those 15 seconds only where an executor is lost in just that moment.
-    - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a barrier stage
-      that failed starts again once its last task has been killed; Spark's defaults (1 s and 2 s) let it wait.
-    - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would draw over the display of the search.
-    - ``spark.log.level=ERROR``: the search itself reports a lost task. What Spark's classes for
-      tasks (:data:`LOUD`) log of a failed one is left out too, unless you set the level: pages of Java that PySpark's
-      exception has as well, and for a search the file ``workers/spark.log`` of its run.
-    - ``spark.ui.enabled=false``, and ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, for a local
-      master alone: nothing listens on the network, and a host name that does not resolve does no harm. On a cluster
-      the Spark UI is on: it shows a search as a job with its name, and can cancel it.
+    - ``spark.scheduler.barrier.maxConcurrentTasksCheck.interval=1s`` and ``.maxFailures=3``: if there are too few
+      slots for the workers, Spark fails within seconds, and the workers are launched again once there are enough. By
+      default, Spark checks every 15 seconds and waits for ten minutes. A search counts the slots before it launches
+      workers, so in other sessions the 15 seconds only matter if an executor is lost at that moment.
+    - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a failed barrier stage
+      restarts as soon as its last task is killed. With Spark's defaults (1 s and 2 s), it waits longer.
+    - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would overwrite the display of the search.
+    - ``spark.log.level=ERROR``: the search itself reports lost tasks. The errors that Spark's classes for tasks
+      (:data:`LOUD`) log for a failed task are also left out, unless you set the level. They are pages of Java, which
+      PySpark's exception and, for a search, the file ``workers/spark.log`` of its run also have.
+    - ``spark.ui.enabled=false``, and ``spark.driver.host`` and ``spark.driver.bindAddress`` on 127.0.0.1, only for a
+      local master: nothing listens on the network, and a host name that does not resolve does no harm. On a cluster,
+      the Spark UI is on. It shows a search as a job with its name, and can cancel it.
 
-    ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` are set to this interpreter unless they are set: Spark
-    would run the ``python3`` of the PATH, which may lack what the training function imports. On a cluster
-    where this interpreter's path does not exist, set ``PYSPARK_PYTHON`` yourself.
+    ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` are set to this interpreter unless they are set. Otherwise Spark
+    would run the ``python3`` of the PATH, which may lack what the training function imports. On a cluster without this
+    interpreter's path, set ``PYSPARK_PYTHON`` yourself.
 
     Args:
-        master: Where to run: ``"local[4]"``, ``"spark://host:7077"``, ``"yarn"``, ``"sc://host:15002"`` for
-            Spark Connect. None takes what is configured (``SPARK_REMOTE``, ``SPARK_MASTER``, ``MASTER``,
-            ``spark-submit``, ``spark-defaults.conf``), or else ``local[*]``.
-        app_name: The name Spark shows for a new session.
-        conf: Spark settings of a new session; they win over all others.
+        master: Master: ``"local[4]"``, ``"spark://host:7077"``, ``"yarn"``, or ``"sc://host:15002"`` for Spark
+            Connect. Default: the configured one (``SPARK_REMOTE``, ``SPARK_MASTER``, ``MASTER``, ``spark-submit``,
+            ``spark-defaults.conf``), or ``local[*]``.
+        app_name: Name of a new session in Spark's UI.
+        conf: Spark settings of a new session. They override all others.
+
+    Returns:
+        The session.
 
     Raises:
-        EngineError: The active session has another master than the one asked for, there is no Java, or Spark gives no
-            session: nobody answers at that address, or there is no such master.
+        EngineError: The active session has another master, there is no Java, or Spark cannot create a session, because
+            nothing answers at the address or the master is unknown.
 
     Example:
         >>> spark = spark_session("local[2]")  # doctest: +SKIP
@@ -92,20 +94,20 @@ def spark_session(
             session = _new_session(master, app_name, dict(conf or {}))
         except (PySparkException, Py4JError) as error:
             raise EngineError(
-                f"Spark gives no session{'' if master is None else f' for master={master!r}'}: {_reason(error)}; Spark "
-                "knows local[2], spark://host:7077, yarn, k8s://host:port and sc://host:15002"
+                f"Spark cannot create a session{'' if master is None else f' for master={master!r}'}: "
+                f"{_reason(error)}; use a master such as local[2], spark://host:7077, yarn, k8s://host:port or sc://host:15002"
             ) from error
     masters = masters_of(session)
     if master is not None and master not in masters:
         raise EngineError(
-            f"got master={master!r}, but this process has a Spark session on {' = '.join(masters)!r}; "
-            "use that one (master=None) or call its stop() first: a process has one master at a time"
+            f"master must be {' = '.join(masters)!r} of this process's active Spark session, got {master!r}; use "
+            "master=None, or call stop() of that session first"
         )
     return session
 
 
 def active_session() -> SparkSession | None:
-    """The session of this process, from whichever thread; None if there is none."""
+    """Return the session of this process, created in any thread; None if there is none."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
@@ -113,7 +115,7 @@ def active_session() -> SparkSession | None:
 
 
 def masters_of(session: SparkSession) -> list[str]:
-    """Return the names under which the session's master can be asked for."""
+    """Return the names by which the session's master can be requested."""
     if not is_remote():
         return [str(session.sparkContext.master)]
     endpoint: str = session.client._builder.endpoint  # type: ignore[attr-defined]
@@ -140,7 +142,7 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
         return builder.remote(remote).config(map=GANG_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
     if master := master or conf.get("spark.master") or os.environ.get("SPARK_MASTER"):
         conf["spark.master"] = master
-    # The JVM starts here, with the settings that it reads at its start alone (spark.driver.memory). The SparkConf
+    # The JVM starts here, with the settings that it reads only at its start (spark.driver.memory). The SparkConf
     # below then knows what spark-submit and spark-defaults.conf say, too: the master, and what is set.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
     configured = SparkConf()
@@ -156,13 +158,15 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
 
 
 def _remote_session(url: str, configured: SparkSession.Builder) -> SparkSession:
-    """A session of the Spark Connect server at ``url``, which must answer: pyspark asks ten minutes for an answer.
+    """Return a session of the Spark Connect server at ``url``, after a quick check that it answers.
+
+    PySpark would wait ten minutes for an answer.
 
     Args:
-        configured: What is set in it.
+        configured: Builder with the settings.
 
     Raises:
-        EngineError: It does not answer.
+        EngineError: The server does not answer.
     """
     session = SparkSession.builder.remote(url).getOrCreate()  # which says nothing to the server yet
     try:
@@ -175,14 +179,14 @@ def _remote_session(url: str, configured: SparkSession.Builder) -> SparkSession:
 
 
 def _reason(error: Exception) -> str:
-    """What Spark says, without pages of Java."""
+    """Return Spark's message, without pages of Java."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).strip().splitlines()[0]
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _hush(session: SparkSession) -> None:
-    """Have :data:`LOUD` classes log nothing in this process."""
+    """Silence the :data:`LOUD` classes in this process."""
     with contextlib.suppress(Exception):  # of a Spark that logs in another way
         logging: Any = session.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
         for name in LOUD:

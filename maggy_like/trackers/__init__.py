@@ -1,4 +1,4 @@
-"""Trackers: what a run records elsewhere, beside its own files.
+"""Trackers, which record a run elsewhere in addition to its own files.
 
 from maggy_like.trackers import MLflow, TensorBoard
 
@@ -22,7 +22,7 @@ _HOMES = {"MLflow": "maggy_like.trackers.mlflow", "TensorBoard": "maggy_like.tra
 
 
 def __getattr__(name: str) -> Any:
-    """Load a tracker when it is used: a search without trackers does not pay for them."""
+    """Load a tracker on first use, so that a search without trackers does not pay for them."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

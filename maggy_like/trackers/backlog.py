@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from optimizers.core.events import Columns, Event, Measured
 
 MOST = 200_000
-"""Events and measured values that wait for a tracker at most (some 20 MB); beginnings and ends of trials have as many
-again to themselves, since a trial without them is worth less than one without some of its measurements."""
+"""Maximum number of events and measured values that wait for a tracker (about 20 MB). Starts and ends of trials have
+the same capacity to themselves, because they matter more than single measurements."""
 
 
 @dataclass
 class Waiting:
-    """An event, and when it happened: Unix time."""
+    """An event and its Unix time."""
 
     event: Event
     time: float
 
 
 class Backlog:
-    """What a run's thread puts, and another thread takes. Putting never waits.
+    """A bounded queue from a run's thread to another. Putting never waits.
 
     Args:
-        most: Events and measured values that may wait.
-        merges: Whether the measurements of one attempt that wait become one event.
+        most: Maximum number of waiting events and measured values.
+        merges: If True, the waiting measurements of an attempt are merged into one event.
 
     Attributes:
-        dropped: Events that found no room.
+        dropped: Number of events that were dropped because the queue was full.
         is_closed: Whether no more events come.
     """
 
@@ -45,7 +45,7 @@ class Backlog:
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """Return the number of waiting events."""
         return len(self._waiting)
 
     def put(self, event: Event) -> None:
@@ -65,10 +65,10 @@ class Backlog:
             self._changed.notify()
 
     def take(self, interval: float) -> list[Waiting]:
-        """All that waits, once there is some; empty when the backlog is closed and nothing is left.
+        """Wait for events and return all of them; empty if the backlog is closed and nothing is left.
 
         Args:
-            interval: Seconds to go on collecting after the first event, unless the backlog is closed.
+            interval: Seconds to continue collecting after the first event, unless the backlog is closed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self.is_closed)
@@ -80,13 +80,13 @@ class Backlog:
             return taken
 
     def close(self) -> None:
-        """Say that no more comes."""
+        """Declare that no more events come."""
         with self._changed:
             self.is_closed = True
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> bool:
-        """Wait, until the backlog is closed at the latest; whether it is."""
+        """Wait ``seconds``, or until the backlog is closed; whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_closed, seconds)
 

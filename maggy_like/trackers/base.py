@@ -1,4 +1,4 @@
-"""What a tracker is told of a run, and what it has to offer."""
+"""The base class of trackers, and what a tracker receives of a run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from optimizers.core.trial import Trial
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as it begins, or goes on.
+    """A run that starts or resumes.
 
     Attributes:
-        name: The run's name.
-        directory: Its folder, a path or a URL as text.
-        settings: What it was given, for people: optimizer, seed, limits, and each domain of the space.
-        is_resumed: Whether it was begun earlier: a tracker goes on with what it has of it.
-        history: Events that tell what happened earlier.
+        name: Name of the run.
+        directory: Folder of the run, a path or a URL as text.
+        settings: Settings of the run, for people: optimizer, seed, limits, and each domain of the space.
+        is_resumed: Whether the run was started earlier. If so, the tracker continues its record.
+        history: Events that describe what happened earlier.
     """
 
     name: str
@@ -33,13 +33,13 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class TrackedEnd:
-    """A run as it ends.
+    """A run that ends.
 
     Attributes:
         ending: How it ended.
-        objective: Name of the metric that is optimised.
-        best: The best trial, if there is one.
-        best_state: URL of the state that it saved at its best value, if it saved one.
+        objective: Name of the optimised metric.
+        best: Best trial, if there is one.
+        best_state: URL of the state saved at the best value, if there is one.
     """
 
     ending: Ending
@@ -49,23 +49,23 @@ class TrackedEnd:
 
 
 class TrackerUnavailable(Exception):
-    """A tracker's service does not answer now, and may later: what it was told is to be told again."""
+    """The tracker's service does not answer now, but may later. The same call is repeated."""
 
 
 class Session(abc.ABC):
-    """One run at a tracker; all methods are called in one thread, which is the tracker's own.
+    """The record of one run at a tracker. All methods are called in one thread, which is the tracker's own.
 
-    An error other than :class:`TrackerUnavailable` refuses what it was told; that is counted, and left out.
+    If a method raises an error other than :class:`TrackerUnavailable`, the event is counted as refused and left out.
     """
 
     @abc.abstractmethod
     def record(self, event: Event, now: float) -> None:
-        """Record an event; it may be told again after a :class:`TrackerUnavailable`.
+        """Record an event. It may be repeated after a :class:`TrackerUnavailable`.
 
         Args:
-            event: Measurements of one trial come together, of many reports; the value of an end is what its trial is
-                worth.
-            now: When it happened: Unix time.
+            event: Event of the study. The measurements of a trial come together, from many reports. The value of an
+                ``AttemptEnded`` is the trial's value.
+            now: Unix time of the event.
         """
 
     @abc.abstractmethod
@@ -74,11 +74,21 @@ class Session(abc.ABC):
 
 
 class Tracker(abc.ABC):
-    """Records a run elsewhere; one of them may serve several runs, also at the same time.
+    """Record runs elsewhere. Subclass it to support another service.
+
+    One tracker may record several runs, also at the same time.
 
     Attributes:
-        name: By which ``callbacks=[...]`` knows it.
-        patience: Seconds that the end of a run waits for it.
+        name: Name of the tracker in messages.
+        patience: Seconds that the end of a run waits for the tracker.
+
+    Example:
+        >>> class Lines(Tracker):
+        ...     name = "lines"
+        ...     patience = 5.0
+        ...
+        ...     def open(self, run):
+        ...         return LineSession(run.name)  # a subclass of maggy_like.trackers.base.Session
     """
 
     name: str
@@ -86,25 +96,32 @@ class Tracker(abc.ABC):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it asks a server, which may be gone: then the end of a run waits less for a silent one."""
+        """Whether it contacts a server. If so, the end of a run waits less for a silent one."""
         return True
 
     @abc.abstractmethod
     def check(self, directory: str) -> None:
-        """Check that it can be used, as far as that shows without asking anybody.
+        """Check that the tracker can be used, without contacting a server.
 
         Args:
-            directory: The run's folder, a path or a URL.
+            directory: Folder of the run, a path or a URL.
 
         Raises:
-            UserError: It cannot: a package is missing, or a setting.
+            UserError: A package or a setting is missing.
         """
 
     @abc.abstractmethod
     def open(self, run: TrackedRun) -> Session:
-        """Begin to record a run; called in the tracker's thread, and again after a :class:`TrackerUnavailable`."""
+        """Begin to record a run. Called in the tracker's thread, and again after a :class:`TrackerUnavailable`.
+
+        Args:
+            run: Description of the run.
+
+        Returns:
+            The session that receives the run's events.
+        """
 
 
 def plain(value: Any) -> str:
-    """The value of a parameter as text."""
+    """Return the value of a parameter as text."""
     return value if isinstance(value, str) else repr(value)

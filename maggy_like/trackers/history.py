@@ -1,4 +1,4 @@
-"""The events that tell what has become of trials, for trackers that join a run later."""
+"""Events that describe past trials, for trackers that join a run later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from optimizers.core.trial import Trial, TrialState
 
 
 def history_of(trials: Iterable[Trial]) -> Iterator[Event]:
-    """What there is to know of trials, as if each had had one attempt; times that are not known any more are 0.
+    """Yield what is known of trials, as if each had had one attempt; unknown times are 0.
 
     Args:
-        trials: As they are; nothing may change them meanwhile.
+        trials: Trials; they must not change during the iteration.
     """
     for trial in trials:
         yield TrialCreated(trial.id, trial.config, trial.ask, trial.parent, trial.training)

@@ -1,4 +1,4 @@
-"""MLflow: a parent run for each run, and a nested one for each trial."""
+"""MLflow: a parent run for each run, and a nested run for each trial."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "maggy_like"
-"""The experiment where none is named."""
+"""Name of the default experiment."""
 
 _MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 5000
-"""What one call of MLflow takes: metrics, parameters, characters of a parameter or a tag."""
+"""Limits of one call of MLflow: metrics, parameters, characters of a parameter or a tag."""
 
 _MOST_NAME = 250
 """Characters of a name."""
@@ -51,23 +51,27 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class MLflow(Tracker):
-    """Records a run in MLflow: a parent run, and in it a nested run a trial.
+    """Record a run in MLflow: a parent run, and one nested run per trial.
 
-    The parent has the search space and the limits as parameters, and in the end the best value, and the best
-    configuration as ``best_config.json``. A nested run has its configuration, each metric by step, its best value, its
-    state (``KILLED`` is a trial that was stopped early), and why it failed; that of the best trial has its saved state
-    as an artifact. With ``resume=True`` the same parent run goes on.
+    The parent run has the search space and the limits as parameters. When the run ends, it also has the best value,
+    and the best configuration as ``best_config.json``. A nested run has its configuration, each metric by step, its
+    best value, its state, and the reason of a failure. The state ``KILLED`` means that the trial was stopped early.
+    The best trial also has its saved state as an artifact. With ``resume=True``, the same parent run continues.
 
     Args:
-        experiment: Name of the experiment; by default that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID``,
-            else ``maggy_like``. On Databricks it is a path in the workspace, ``/Users/you@example.com/digits``.
-        tracking_uri: Of the server, or ``databricks`` or ``databricks://PROFILE``; by default as MLflow is set
-            (``MLFLOW_TRACKING_URI``, ``mlflow.set_tracking_uri``; a notebook of Databricks is set to its own).
-        state: Whether the best trial's saved state is copied there when the run ends.
-        patience: Seconds that the end of the run waits for it; pass more for large states.
+        experiment: Name of the experiment. Default: ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID`` if set,
+            otherwise ``maggy_like``. On Databricks it is a path in the workspace, ``/Users/you@example.com/digits``.
+        tracking_uri: URI of the tracking server, ``databricks``, or ``databricks://PROFILE``. Default: the setting of
+            MLflow (``MLFLOW_TRACKING_URI`` or ``mlflow.set_tracking_uri``), which a Databricks notebook sets for you.
+        state: If True, the best trial's saved state is copied to MLflow when the run ends. Default: True.
+        patience: Seconds that the end of the run waits for MLflow. Increase it for large states.
+
+    Raises:
+        UserError: MLflow is not installed, or a setting is wrong. Raised when the run starts.
 
     Example:
-        >>> result = lagom(train_fn, space, callbacks=[MLflow(experiment="digits", tracking_uri="http://mlflow:5000")])
+        >>> tracker = MLflow(experiment="digits", tracking_uri="http://mlflow:5000")
+        >>> result = lagom(train_fn, space, callbacks=[tracker])
     """
 
     experiment: str | None = None
@@ -78,33 +82,33 @@ class MLflow(Tracker):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server is asked, and not a database or a folder of this machine."""
+        """Whether it contacts a server, and not a database or a folder of this machine."""
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
         return uri.startswith(("http", "databricks"))
 
     def check(self, directory: str) -> None:
-        """Check that the package is there, and that Databricks gets a path as the experiment's name.
+        """Check that MLflow is installed, and that Databricks gets a path as the experiment's name.
 
         Raises:
-            UserError: It is missing.
+            UserError: MLflow is not installed.
             ConfigError: A setting is wrong.
         """
         require("mlflow", "callbacks=[MLflow()]")
         for argument in ("experiment", "tracking_uri"):
             given = getattr(self, argument)
             if given is not None and (not isinstance(given, str) or not given.strip()):
-                raise ConfigError(f"MLflow({argument}={given!r}) is no text; leave it out, or pass a name")
+                raise ConfigError(f"MLflow({argument}=...) must be text, got {given!r}; omit it, or pass a name")
         where = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
         named = name is not None or "MLFLOW_EXPERIMENT_ID" in os.environ
         if where.startswith("databricks") and (not named or (name is not None and not name.startswith("/"))):
             raise ConfigError(
-                f"on Databricks an experiment is a path in the workspace, not {name!r}; use "
+                f"on Databricks, experiment must be a path in the workspace, got {name!r}; use "
                 "MLflow(experiment='/Users/you@example.com/NAME')"
             )
 
     def open(self, run: TrackedRun) -> Session:
-        """Find the parent run of a run that goes on, or make one."""
+        """Create the parent run, or find that of a resumed run."""
         # Or else MLflow prints two lines at the end of each nested run, and asks the server for them.
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         from mlflow import MlflowClient
@@ -118,9 +122,9 @@ class _Nested:
     """The nested run of a trial.
 
     Attributes:
-        steps: Those that it had by metric when the run went on; None where they are not known yet.
+        steps: Steps recorded before the run was resumed, by metric; None while unknown.
         last: The last step that was logged, by metric.
-        objective: Name of the metric that is optimised, once it was reported.
+        objective: Name of the optimised metric, once it was reported.
         best: Its best value, once an attempt has ended.
     """
 
@@ -135,15 +139,15 @@ class _Nested:
 
     @property
     def is_final(self) -> bool:
-        """Whether it has all but measurements that were left out: its trial never runs again."""
+        """Whether the trial is never retried, so only measurements that were left out may be missing."""
         return bool(self.state) and TrialState(self.state).is_final
 
 
 class _Names:
-    """Names as MLflow takes them: what it would take for one name stays apart.
+    """Names that MLflow accepts; different names remain different.
 
     Args:
-        numbered: The names that got a number, by kind, as the session before left them in :attr:`numbered`.
+        numbered: Names that received a number, by kind, from :attr:`numbered` of the previous session.
     """
 
     def __init__(self, numbered: dict[str, dict[str, str]]) -> None:
@@ -151,7 +155,7 @@ class _Names:
         self._fitted = {kind: dict(names) for kind, names in numbered.items()}
 
     def fit(self, kind: str, name: str, *, own: bool = False) -> str:
-        """The name of a ``kind`` of things: of the user's, or of our own."""
+        """Return the accepted name of a ``kind`` of things, which are the user's or ours."""
         names = self._fitted.setdefault(kind, {})
         key = f"own {name}" if own else name
         if (known := names.get(key)) is not None:
@@ -214,7 +218,7 @@ class _Session(Session):
     def close(self, end: TrackedEnd, now: float) -> None:
         with _answering():
             for nested in self._trials.values():
-                if not nested.is_over:  # it waits for a promotion, or was cut off: nothing will run it any more
+                if not nested.is_over:  # it waits for a promotion, or was interrupted: nothing will run it again
                     self._log_value(nested, now)
                     self._client.set_terminated(nested.id, "KILLED", int(now * 1000))
                     nested.is_over = True
@@ -239,12 +243,12 @@ class _Session(Session):
         self._client.log_text(self._parent, config, "best_config.json")
 
     def _log_value(self, nested: _Nested, now: float) -> None:
-        """Log what a trial is worth, by the name that it has in the parent run: so a table can be ordered by it."""
+        """Log the trial's value under its name in the parent run, so that a table can be sorted by it."""
         if nested.objective and nested.best is not None:
             self._client.log_metric(nested.id, self._best(nested.objective), nested.best, int(now * 1000))
 
     def _copy_state(self, trial: int, url: str) -> None:
-        """Make the state that a trial has saved an artifact of its nested run."""
+        """Copy a trial's saved state to its nested run as an artifact."""
         fs, path = open_url(url)
         with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as folder:
             local = os.path.join(folder, path.rstrip("/").rpartition("/")[2])
@@ -252,7 +256,7 @@ class _Session(Session):
             self._client.log_artifact(self._trials[trial].id, local, "state")
 
     def _find(self, run: TrackedRun) -> Run | None:
-        """The newest parent run of a run, if there is one."""
+        """Return the newest parent run of a run, if there is one."""
         found = self._client.search_runs(
             [self._experiment],
             filter_string=f"tags.`maggy_like.run` = '{run.name}'",  # names have no quotes
@@ -280,7 +284,7 @@ class _Session(Session):
                 return
 
     def _nested(self, trial: int, now: float, config: Config | None = None) -> _Nested:
-        """The nested run of a trial, made if there is none."""
+        """Return the nested run of a trial, and create it if there is none."""
         nested = self._trials.get(trial)
         if nested is None:
             tags = self._context | {"mlflow.parentRunId": self._parent, "maggy_like.trial": str(trial)}
@@ -299,7 +303,7 @@ class _Session(Session):
             self._client.log_batch(run, params=named[start : start + _MOST_PARAMS])
 
     def _log_columns(self, nested: _Nested, columns: Any, now: float) -> None:
-        """Log the measurements that are not there yet: of a run that goes on, some are told again."""
+        """Log the measurements that are new: events of a resumed run may be repeated."""
         from mlflow.entities import Metric
 
         if nested.steps is None:
@@ -331,7 +335,7 @@ class _Session(Session):
             }
             columns = {name: ([step], [value]) for name, value in others.items()}
             self._log_columns(nested, columns, now)
-        if nested.is_final and event.state == nested.state:  # told again, to a run that goes on
+        if nested.is_final and event.state == nested.state:  # repeated, for a resumed run
             return
         nested.best = None if event.state is TrialState.FAILED else event.value
         for name, value in event.attributes.items():
@@ -344,11 +348,11 @@ class _Session(Session):
         self._enter(nested, event.state, now)
 
     def _best(self, objective: str) -> str:
-        """The name of the best value, which a metric of the function may have too."""
+        """Return the name of the best value, which must differ from the function's metrics."""
         return self._fit("metric", f"best_{objective}", own=True)
 
     def _fit(self, kind: str, name: str, *, own: bool = False) -> str:
-        """A name as MLflow takes it; the parent run keeps those that got a number, for a run that goes on."""
+        """Return a name that MLflow accepts; numbered ones are kept in the parent run for a resumed run."""
         fitted = self._names.fit(kind, name, own=own)
         if (count := sum(map(len, self._names.numbered.values()))) > self._n_numbered:
             self._n_numbered = count
@@ -367,7 +371,7 @@ class _Session(Session):
 
 
 def _experiment(client: MlflowClient, name: str | None) -> str:
-    """The id of the experiment, which is made if there is none."""
+    """Return the id of the experiment, and create it if there is none."""
     named = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
     if named is None and (known := os.environ.get("MLFLOW_EXPERIMENT_ID")):
         return known
@@ -380,7 +384,7 @@ def _experiment(client: MlflowClient, name: str | None) -> str:
 
 @contextlib.contextmanager
 def _answering() -> Iterator[None]:
-    """Errors of a server that cannot be reached, or is not well, are :class:`TrackerUnavailable`."""
+    """Turn errors of a server that is unreachable or overloaded into :class:`TrackerUnavailable`."""
     from mlflow.exceptions import MlflowException
 
     try:

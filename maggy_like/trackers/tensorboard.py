@@ -1,4 +1,4 @@
-"""TensorBoard: a folder a trial with its curves and its hyperparameters, for the tabs Scalars and HParams."""
+"""TensorBoard: a folder per trial with its curves and hyperparameters, for the tabs Scalars and HParams."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
 FOLDER = "tensorboard"
-"""The folder of a run's event files, in that of the run."""
+"""Name of the folder of event files in the folder of a run."""
 
 
 @dataclass(frozen=True)
 class TensorBoard(Tracker):
-    """Writes TensorBoard's event files: ``tensorboard --logdir FOLDER`` shows curves and the table of HParams.
+    """Write TensorBoard event files. ``tensorboard --logdir FOLDER`` shows the curves and the HParams table.
 
     Args:
-        logdir: Folder of all runs' event files; each run has one of its own there. By default ``tensorboard`` in the
+        logdir: Folder of the event files of all runs. Each run has a folder in it. Default: ``tensorboard`` in the
             folder of the run.
-        patience: Seconds that the end of the run waits for it.
+        patience: Seconds that the end of the run waits for the last files.
+
+    Raises:
+        UserError: TensorBoard is not installed, or the folder is not on this machine. Raised when the run starts.
 
     Example:
         >>> result = lagom(train_fn, space, callbacks=[TensorBoard()])
@@ -44,23 +47,21 @@ class TensorBoard(Tracker):
     name: str = field(default="tensorboard", init=False)
 
     def check(self, directory: str) -> None:
-        """Check that the package is there, and the folder one of this machine.
+        """Check that TensorBoard is installed, and that the folder is on this machine.
 
         Raises:
-            UserError: One is not.
+            UserError: TensorBoard is not installed.
+            ConfigError: ``logdir`` is not a folder of this machine.
         """
         require("tensorboard", "callbacks=[TensorBoard()]")
         if self.logdir is not None and not isinstance(self.logdir, str | os.PathLike):
-            raise ConfigError(f"TensorBoard(logdir={self.logdir!r}) is no path; leave it out, or pass a folder")
+            raise ConfigError(f"TensorBoard(logdir=...) must be a path, got {self.logdir!r}; omit it, or pass a folder")
         where = directory if self.logdir is None else os.fspath(self.logdir)
         if "://" in where:
-            raise ConfigError(
-                f"TensorBoard writes its event files to a folder of this machine, not to {where}; pass "
-                "TensorBoard(logdir=PATH)"
-            )
+            raise ConfigError(f"logdir must be a folder of this machine, got {where}; use TensorBoard(logdir=PATH)")
 
     def open(self, run: TrackedRun) -> Session:
-        """Make the run's folder."""
+        """Create the run's folder."""
         root = Path(run.directory) / FOLDER if self.logdir is None else Path(self.logdir).expanduser() / run.name
         root.mkdir(parents=True, exist_ok=True)
         return _Session(root)
@@ -76,7 +77,7 @@ class _Session(Session):
 
     def record(self, event: Event, now: float) -> None:
         match event:
-            case TrialCreated(trial=trial, config=config):  # what an earlier driver wrote of it is told again
+            case TrialCreated(trial=trial, config=config):  # events that an earlier driver wrote are repeated
                 shutil.rmtree(_folder(self._root, trial), ignore_errors=True)
                 self._file(trial, now).begin(_folder(self._root, trial).name, config, now)
             case AttemptStarted() | CheckpointSaved():
@@ -104,14 +105,14 @@ class _Session(Session):
         self._files.clear()
 
     def _file(self, trial: int, now: float) -> _EventFile:
-        """The file of a trial that is written at present; each attempt has one of its own."""
+        """Return the open file of a trial; each attempt has its own."""
         if trial not in self._files:
             self._files[trial] = _EventFile(_folder(self._root, trial), now)
         return self._files[trial]
 
 
 class _EventFile:
-    """An event file, as TensorBoard's own writers make it, but without a thread for each."""
+    """An event file in the format of TensorBoard's writers, but without a thread per file."""
 
     def __init__(self, folder: Path, now: float) -> None:
         from tensorboard.compat.proto.event_pb2 import Event as Record
@@ -152,7 +153,7 @@ class _EventFile:
         self._write(Record(wall_time=now, step=step, summary=summary))
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Make what was written visible to readers."""
         self._file.flush()
 
     def close(self) -> None:
@@ -179,7 +180,7 @@ def _folder(root: Path, trial: int) -> Path:
 
 
 def _typed(value: Any) -> Mapping[str, Any]:
-    """A parameter as a ``google.protobuf.Value``: numbers, booleans and text; others as text."""
+    """Return a parameter as a ``google.protobuf.Value``; types other than numbers and booleans become text."""
     if isinstance(value, bool):
         return {"bool_value": value}
     if isinstance(value, int | float):

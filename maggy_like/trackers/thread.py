@@ -1,4 +1,4 @@
-"""The thread of a tracker: a tracker that fails, hangs or is slow costs the run nothing."""
+"""The thread of a tracker, so that a slow, failing or hanging tracker does not delay the run."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, T
 from optimizers.core.events import Event
 
 INTERVAL = 1.0
-"""Seconds for which measurements are put together before a tracker is told."""
+"""Seconds for which measurements are collected before a tracker receives them."""
 
 PAUSES = (1.0, 10.0)
-"""Seconds between two tries of what a tracker did not take: the first and the longest."""
+"""Seconds between two tries of a failed call: the first pause and the longest."""
 
 EVENT_PATIENCE = 300.0
-"""Seconds after which an event that the tracker does not take is left out, in case it is this one alone."""
+"""Seconds after which an event that fails repeatedly is left out, in case only this one fails."""
 
 POLL = 0.1
 """Seconds between two looks at whether the user still waits for a tracker."""
 
 SILENCE = 1 / 3
-"""The part of a tracker's patience after which the end of a run does not wait for one that takes nothing."""
+"""Fraction of a tracker's patience after which the end of a run no longer waits for a silent tracker."""
 
 SAID_AFTER = 15.0
-"""Seconds after which the user is told that a tracker does not answer, while its client still tries."""
+"""Seconds after which a note reports that a tracker does not answer, while its client still tries."""
 
 _LONGEST = 300
 """Characters of an error that a note quotes."""
 
 
 class TrackerThread:
-    """Tells a tracker of a run.
+    """Passes the events of a run to a tracker.
 
     Args:
-        tracker: Is told.
-        run: As it begins.
-        most: Events and measured values that may wait.
-        interval: Seconds for which measurements are put together.
+        tracker: Receives the events.
+        run: Description of the run at its start.
+        most: Maximum number of waiting events and measured values.
+        interval: Seconds for which measurements are collected.
     """
 
     def __init__(self, tracker: Tracker, run: TrackedRun, *, most: int = MOST, interval: float = INTERVAL) -> None:
@@ -55,7 +55,7 @@ class TrackerThread:
         self._left = 0  # events that were taken from the backlog, and not told
         self._lost = 0
         self._is_down = False
-        self._asked_at = math.inf  # since when the tracker has not taken what it is told; inf while it is told nothing
+        self._asked_at = math.inf  # start of the present call of the tracker; inf without one
         self._session: Session | None = None
         self._end: TrackedEnd | None = None
         self._is_through = threading.Event()
@@ -63,32 +63,32 @@ class TrackerThread:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Tell an event, some time later; never waits."""
+        """Queue an event; never waits."""
         self._backlog.put(event)
 
     def take_notes(self) -> list[str]:
-        """Lines for the user since the last call."""
+        """Return lines for the user since the last call."""
         if self._end is None and not self._is_down and time.monotonic() - self._asked_at > SAID_AFTER:
             self._is_down = True
-            said = f"{self._tracker.name} has not answered for {SAID_AFTER:.0f} s; the run goes on meanwhile"
+            said = f"{self._tracker.name} has not answered for {SAID_AFTER:.0f} s; the run continues meanwhile"
             self._notes.append(said)
         return [self._notes.popleft() for _ in range(len(self._notes))]
 
     def finish(self, end: TrackedEnd) -> None:
-        """Say that the run has ended; :meth:`wait` waits for the tracker."""
+        """Queue the end of the run; :meth:`wait` waits for the tracker."""
         self._end = end
         self._backlog.close()
 
     def wait(self, deadline: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the tracker has everything, or has given up; what it has not got is noted.
+        """Wait until the tracker has received everything or has given up; note what it has not received.
 
-        One that takes nothing for a part of its patience is not waited for: it hangs, or its client tries again and
-        again. Time before the end of the run counts. To take the end itself, it has all the time: that copies a state.
-        So has one that asks no server: MLflow takes seconds to make its database.
+        The wait ends early for a tracker that has taken nothing during a fraction of its patience, counted also before
+        the end of the run: it hangs, or its client retries. Two cases have the full time: the end of the run itself,
+        because it copies a state, and a tracker without a server, because MLflow takes seconds to create its database.
 
         Args:
-            deadline: Of ``time.monotonic()``: until then at most.
-            is_hurried: Whether the user does not want to wait any more.
+            deadline: Latest end of the wait on the clock of ``time.monotonic()``.
+            is_hurried: Whether the user no longer wants to wait.
         """
         silence = SILENCE * self._tracker.patience
         while self._thread.is_alive() and time.monotonic() < deadline and not is_hurried():
@@ -104,8 +104,8 @@ class TrackerThread:
         why = self._error or (slow if is_late else "")
         what = f"{missing} of the run's events" if missing else "the end of the run"
         self._notes.append(
-            f"{self._tracker.name} has not got {what}{f' ({why})' if why else ''}; "
-            f"load_run({self._run.directory!r}).watch(callbacks=[...]) tells it everything again"
+            f"{self._tracker.name} did not receive {what}{f' ({why})' if why else ''}; "
+            f"use load_run({self._run.directory!r}).watch(callbacks=[...]) to send all events again"
         )
 
     def _serve(self) -> None:
@@ -125,7 +125,7 @@ class TrackerThread:
             session.close(self._end, time.time())
 
     def _told_all(self, session: Session) -> bool:
-        """Whether the tracker was there for all events, those of earlier first."""
+        """Pass on all events, earlier ones first; whether the tracker answered."""
         waiting = [Waiting(event, getattr(event, "time", 0.0) or time.time()) for event in self._run.history]
         while waiting or (waiting := self._backlog.take(self._interval)):
             self._left = len(waiting)
@@ -137,13 +137,13 @@ class TrackerThread:
         return True
 
     def _told(self, tell: Callable[[], None], patience: float = EVENT_PATIENCE, *, is_end: bool = False) -> bool:
-        """Whether the tracker is there: it has taken what it was told, or has refused it.
+        """Pass on an event until the tracker accepts or rejects it; whether the tracker answered.
 
-        A tracker that does not answer is tried again; once the run has ended, no more than once.
+        A tracker that does not answer is tried again, but only once after the run has ended.
 
         Args:
-            tell: Tells it.
-            patience: Seconds after which the tracker has refused.
+            tell: Passes on the event.
+            patience: Seconds after which the event counts as rejected.
             is_end: Whether it is the end of the run.
         """
         self._asked_at = math.inf if is_end else time.monotonic()
@@ -164,7 +164,7 @@ class TrackerThread:
                     return False
                 if not self._is_down:
                     self._is_down = True
-                    said = f"{self._tracker.name} does not answer ({self._error}); the run goes on meanwhile"
+                    said = f"{self._tracker.name} does not answer ({self._error}); the run continues meanwhile"
                     self._notes.append(said)
                 if time.monotonic() - began > patience:
                     self._lost += 1

@@ -1,1 +1,1 @@
-"""The worker's side: an agent that owns the socket, a fork server, and a child per trial."""
+"""The worker: an agent with the socket, a fork server, and a child process for each trial."""

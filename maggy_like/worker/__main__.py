@@ -1,6 +1,6 @@
-"""An agent as a process of its own: ``python -m maggy_like.worker``, the task and the worker's slot on stdin.
+"""An agent as a separate process: ``python -m maggy_like.worker``, with the task and the worker's slot on stdin.
 
-Stdin stays open for as long as the launcher lives; its end ends the agent.
+Stdin stays open as long as the launcher lives; its end ends the agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Advice on an import that fails on a worker: where its Python looks for modules, and how to bring what is missing."""
+"""Advice on an import that fails on a worker: where its Python looks for modules, and what to install."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from maggy_like.processes.resources import TOO_LITTLE_MEMORY, address_space, too
 from maggy_like.protocol.task import DriverProcess
 
 MAX_SHOWN = 6
-"""Folders of a search path that are named, beside those of installed packages."""
+"""Maximum number of folders of a search path in a message, in addition to those of installed packages."""
 
 _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
 
 
 def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
-    """Words to append to the message of an error; none if it is not about an import.
+    """Return text to append to the message of an error; empty if it is not about an import.
 
     Args:
-        error: What was raised on a worker.
-        driver: Where the driver runs; None if it is on this machine and interpreter.
+        error: Error that was raised on a worker.
+        driver: Process of the driver; None if it is on this machine and interpreter.
     """
     if (limit := address_space()) is not None and _is_of_memory(error):
         return f"; {here()} may have {limit >> 20} MB of address space, {too_small()}"
@@ -31,18 +31,18 @@ def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
         return ""
     is_missing = isinstance(error, ModuleNotFoundError) and bool(error.name)
     if driver is None:
-        return f"; {sys.executable} has no such module: install the package that brings it" if is_missing else ""
+        return f"; {sys.executable} has no such module; install its package" if is_missing else ""
     found = f"; {here()} looks for modules in {shown_path(module_path())}"
     return f"{found}; {_remedy(error.name or '', driver)}" if is_missing else found
 
 
 def here() -> str:
-    """This interpreter and machine."""
+    """Return this interpreter and machine."""
     return f"{sys.executable} on {socket.gethostname()}"
 
 
 def shown_path(path: Sequence[str]) -> str:
-    """The folders of a search path that say something: neither Python's own modules nor Spark's are ever missing."""
+    """Return the relevant folders of a search path, without Python's and Spark's, whose modules are never missing."""
     packages = [entry for entry in path if entry.rstrip("/").endswith("-packages")]
     others = [entry or "." for entry in path if not is_installation(entry) and not _SPARKS_OWN.search(entry)]
     rest = len(others) - MAX_SHOWN
@@ -55,14 +55,14 @@ def _remedy(name: str, driver: DriverProcess) -> str:
     if (file := driver.own_modules.get(top)) is not None:
         sent = file if file.endswith(".py") else f"a zip of {file}"
         return (
-            f"on the driver's machine it is {file}, which is not there: send it with spark-submit --py-files, "
+            f"on the driver's machine it is {file}, which the worker lacks; send it with spark-submit --py-files, "
             f"spark.sparkContext.addPyFile({sent!r}) or, on Spark Connect, spark.addArtifact({sent!r}, pyfile=True)"
         )
     other = ""
     if sys.executable != driver.executable:
-        other = f", or, if the driver's Python ({driver.executable}) has it, set PYSPARK_PYTHON to one like it"
+        other = f", or, if the driver's Python ({driver.executable}) has it, set PYSPARK_PYTHON to a Python like that"
     return (
-        f"install the package that brings it on every node ({sys.executable} -m pip install ...), or send an "
+        f"install its package on every node ({sys.executable} -m pip install ...), or send an "
         f"environment with spark.archives (docs/shipping.md){other}"
     )
 

@@ -1,6 +1,6 @@
-"""How an agent's process gets its task: two messages on its stdin, each with its length before it.
+"""Send a task to an agent's process: two messages on its stdin, each preceded by its length.
 
-A task may hold a gigabyte, since the function brings its data. So it is encoded once for all workers of a launch.
+A task may take a gigabyte, because the function includes its data. So it is encoded once for all workers of a launch.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _LENGTH = struct.Struct("!Q")
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """A place, and the process id of the launcher."""
+    """A worker's place, and the process id of the launcher."""
 
     context: WorkerContext
     parent: int
 
 
 def encode_task(task: WorkerTask) -> bytes:
-    """Encode a task for :func:`write_launch`, pickled: paths and arguments need not be UTF-8."""
+    """Encode a task for :func:`write_launch` by pickle, because paths and arguments need not be UTF-8."""
     return pickle.dumps(task)
 
 
 def decode_task(data: bytes) -> WorkerTask:
-    """Decode what :func:`encode_task` has made; it comes from the process that has started this one."""
+    """Decode the result of :func:`encode_task`, which comes from the process that has started this one."""
     task: WorkerTask = pickle.loads(data)
     return task
 
@@ -43,7 +43,7 @@ def write_launch(stream: IO[bytes], task: bytes, launch: Launch) -> None:
 
 
 def write_all(stream: IO[bytes], data: bytes) -> None:
-    """Write all of ``data``: a pipe without a buffer may take a part of it at a time."""
+    """Write all of ``data``: an unbuffered pipe may accept only a part at a time."""
     view = memoryview(data)
     while view:
         view = view[stream.write(view) :]

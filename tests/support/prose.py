@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections import Counter
@@ -41,6 +42,16 @@ PATTERNS = {
 }
 
 HEADINGS = r"^(What|How|Where|Who|Whatever|Which|For|Each)\b(?!.*\?$)"
+
+NOT_IN_CODE = frozenset({"history", "semicolon", "tests"})
+"""Rules that hold for pages only: a message joins what is wrong and its remedy by a semicolon."""
+
+PATTERNS_IN_CODE = {rule: pattern for rule, pattern in PATTERNS.items() if rule not in NOT_IN_CODE} | {
+    "is no": r"(?<![Tt]here )(?<!will )" + PATTERNS["is no"]  # docstrings state often that there is none
+}
+
+LONGEST_MESSAGE = 40
+"""Words; a value counts as one word."""
 
 EVIDENCE = "Evidence"
 """The heading under which a page may name tests and benchmarks."""
@@ -166,6 +177,43 @@ def shown(text: str, rules: Iterable[str]) -> Iterator[str]:
         elif rule in PATTERNS:
             everywhere = [*blocks, *page.cells]
             yield from (f"{rule}: {block}" for block in everywhere if re.search(PATTERNS[rule], block))
+
+
+def docstrings_of(source: str) -> Iterator[str]:
+    """The docstrings of a module, without their examples and literal blocks, a block each."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (found := ast.get_docstring(node)):
+            prose = re.sub(r"(?m)^ *(>>>|\.\.\.).*$|(?s:::\n\n.*?)(?=\n\n\S|\Z)", "", found)
+            yield from (plain(" ".join(block.split()).replace("``", "`")) for block in re.split(r"\n\s*\n", prose))
+
+
+def messages_of(source: str) -> Iterator[str]:
+    """What a module raises, warns of or logs; each value in a text is the word CODE."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield from map(_text_of, node.exc.args[:1])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in {"warn", "warning", "error", "info", "add_note"}:
+                yield from map(_text_of, node.args[:1])
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
+            yield _text_of(node.value)
+
+
+def _text_of(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text_of(part) if isinstance(part, ast.Constant) else "CODE" for part in node.values)
+    return ""
+
+
+def code_faults(source: str) -> list[str]:
+    """The docstrings and messages of a module that break a rule, each after the name of the rule."""
+    messages = list(messages_of(source))
+    found = [f"long message: {text}" for text in messages if words(text) > LONGEST_MESSAGE]
+    for text in [*docstrings_of(source), *messages]:
+        found += [f"{rule}: {text}" for rule, pattern in PATTERNS_IN_CODE.items() if re.search(pattern, text)]
+    return found
 
 
 class Measures(NamedTuple):

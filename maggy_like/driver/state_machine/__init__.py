@@ -1,4 +1,4 @@
-"""The driver's brain: a state machine, events in, commands out; no I/O, no clock."""
+"""The driver's state machine: events in, commands out; no I/O, no clock."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from optimizers.core.trial import Curve, Failure, FailureKind, Trial, TrialState
 MAX_NODES = 20
 """A trial fails as the likely cause of lost machines after this many of them at the earliest."""
 
-SLOWED = "reports faster than the driver takes it in (metrics: {}), so its report() waits; report fewer, or less often"
+SLOWED = "reports faster than the driver can record (metrics: {}), so its report() waits; report fewer, or less often"
 """The message about a trial whose reports wait, shown once a run."""
 
 _NOTHING: Columns = ([], [])
@@ -114,7 +114,7 @@ def _check_sign(run: Run, event: AttemptEnded) -> list[Show]:
 def _is_unclear(run: Run, trial: Trial, objective: str) -> bool:
     """Whether a first measurement leaves the direction of the search open, so that the search must end."""
     if run.study.objectives.is_open and not trial.training and (message := contradiction(objective)):
-        run.unclear = ConfigError(f"{message}. Then go on with resume=True, or start another run")
+        run.unclear = ConfigError(f"{message}. Then use resume=True, or start another run")
     return run.unclear is not None
 
 
@@ -508,11 +508,11 @@ def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
     if failure.kind is FailureKind.NODE_LEFT:
         kept = trial.checkpoint
         way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
-        return [Show(f"attempt {trial.attempt} ended: {failure.message}; it goes on {way}", trial.id)]
+        return [Show(f"attempt {trial.attempt} ended: {failure.message}; the trial continues {way}", trial.id)]
     if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
         return []
     why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all
-    return [Show(f"attempt {trial.attempt} lost{why}; it will run again", trial.id)]
+    return [Show(f"attempt {trial.attempt} lost{why}; the trial will be retried", trial.id)]
 
 
 def _warn(run: Run, key: str, text: str, trial: Trial) -> Commands:
@@ -549,8 +549,8 @@ def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:
     whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
     steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
     text = (
-        f"reported step {step} with a budget of {steps}{whole}: that ended the function, and nothing after that "
-        f"report was run; loop up to reporter.budget, or pass a larger {option}"
+        f"reported step {step} with a budget of {steps}{whole}, which ended the function at that report; loop up to "
+        f"reporter.budget, or use a larger {option}"
     )
     return _warn(run, "cut", text, trial)
 
@@ -560,5 +560,5 @@ def _warn_if_uncounted(run: Run, trial: Trial, value: float | None) -> Commands:
         return []
     if value in trial.curve.values or not math.isfinite(value):
         return []
-    text = f"returned {value:g} without having reported it; its value is its best report, so report it as well"
+    text = f"returned {value:g} without reporting it; the trial's value is its best report, so report it as well"
     return _warn(run, "uncounted", text, trial)

@@ -1,8 +1,8 @@
-"""What the state machine wants done. A command's class says when: before the journal has the events, or after it.
+"""The commands of the state machine, whose classes determine whether they run before or after the journal's append.
 
-All that one round of inputs wants is carried out in three stages: each :class:`BeforeJournal`; every :class:`Append`,
-in one go; each :class:`AfterJournal`, in order. So neither a worker nor the user hears of an event that a crash of the
-driver could undo.
+The commands of one round of inputs are carried out in three stages: each :class:`BeforeJournal`; every
+:class:`Append`, in one go; each :class:`AfterJournal`, in order. So neither a worker nor the user learns of an event
+that a crash of the driver could undo.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optimizers.core.events import Event
 
 
 class BeforeJournal(msgspec.Struct, frozen=True, gc=False):
-    """A command that must have succeeded before the journal says what follows from it."""
+    """A command that must have succeeded before the journal records what follows from it."""
 
 
 class AfterJournal(msgspec.Struct, frozen=True, gc=False):
@@ -26,7 +26,7 @@ class AfterJournal(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreReturned(BeforeJournal, frozen=True, gc=False):
-    """Put what the function of ``run`` returned into the store."""
+    """Put the returned value of the function of ``run`` into the store."""
 
     returned: Any
 
@@ -50,17 +50,17 @@ class Send(AfterJournal, frozen=True, gc=False):
 
 
 class Replace(AfterJournal, frozen=True, gc=False):
-    """Have the engine launch a new incarnation of a lost worker."""
+    """Let the engine launch a new incarnation of a lost worker."""
 
     worker: WorkerId
 
 
 class AskOptimizer(AfterJournal, frozen=True, gc=False):
-    """Have the optimizer propose its ``index``-th configuration, once it knows ``updates``.
+    """Let the optimizer propose its ``index``-th configuration, once it knows ``updates``.
 
     Attributes:
         trial: Number of the trial that will have it.
-        most: How many to propose at most, one after the other, each of which knows those before as pending.
+        most: Maximum number of proposals, each of which treats those before as pending.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Whether all trials fail in the same way."""
+"""Detects that all trials fail in the same way."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 _SUCCEEDED = (TrialState.COMPLETED, TrialState.PAUSED)
 _LEAST_AT_THE_END = 2
-"""Fewest failed trials from which a search that ends may conclude that the function is wrong."""
+"""Minimum number of failed trials from which a search that ends may conclude that the function is wrong."""
 
 
 @dataclass
 class _Outcomes:
-    """How attempts ended: the trials that failed by cause, and whether any succeeded."""
+    """Outcomes of attempts: the trials that failed by cause, and whether any succeeded."""
 
     failed: dict[tuple[FailureKind, str, str], set[int]] = field(default_factory=dict)
     newest: Failure | None = None
@@ -24,32 +24,32 @@ class _Outcomes:
 
 
 class IdenticalFailures:
-    """Counts the trials that failed alike while none has succeeded.
+    """Counts the trials that failed identically while none has succeeded.
 
-    Trials that go on after a pause are counted by themselves: that all of them began well says nothing of how they go
-    on, as where a function saves a state that it cannot restore.
+    Trials that continue after a pause are counted separately: that all of them started well does not show that they
+    can continue, for example if a function saves a state that it cannot restore.
 
-    A resumed search counts from zero, and tries the trials again for which it had ended, since the function may have
-    been fixed; a success before the resume still counts.
+    A resumed search counts from zero, and retries the trials that had ended it, because the function may have been
+    fixed. A success before the resume still counts.
 
     Args:
-        enough: How many end the search; 0 for never.
-        expected: Names of exceptions that do not count.
+        enough: Number of failed trials that ends the search; 0 for never.
+        catch: Names of exceptions that do not count.
         retries: Whether the scheduler can forget that a trial has failed, so that a resumed run tries it again.
 
     Attributes:
-        enough: How many end the search; it follows a gang that grows.
+        enough: Number of failed trials that ends the search; it follows the number of workers.
     """
 
-    def __init__(self, enough: int, expected: Collection[str], *, retries: bool = True) -> None:
+    def __init__(self, enough: int, catch: Collection[str], *, retries: bool = True) -> None:
         self.enough = enough
         self._retries = retries
-        self._expected = frozenset(expected)
+        self._catch = frozenset(catch)
         self._paused = set[int]()
         self._begun, self._continued = _Outcomes(), _Outcomes()
 
     def replay(self, event: AttemptEnded) -> None:
-        """Note whether an attempt succeeded, in this run or before a resume."""
+        """Record whether an attempt succeeded, in this run or before a resume."""
         self._outcomes(event.trial).has_success |= event.state in _SUCCEEDED
         if event.state is TrialState.PAUSED:
             self._paused.add(event.trial)
@@ -64,39 +64,39 @@ class IdenticalFailures:
         outcomes.newest = failure
 
     def to_retry(self, trials: Sequence[Trial], enough: int) -> list[Trial]:
-        """The failed trials for which a search had ended, as its journal tells; a resumed one tries them again.
+        """Return the failed trials that had ended a search according to its journal; a resumed search retries them.
 
         Args:
-            trials: All of the study.
-            enough: How many ended it, at the least; 0 for never.
+            trials: All trials of the study.
+            enough: Minimum number of failed trials that ended it; 0 for never.
         """
         found: list[Trial] = []
         for outcomes in (self._begun, self._continued) if enough else ():
-            alike: dict[object, list[Trial]] = {}
+            identical: dict[object, list[Trial]] = {}
             for trial in trials:
                 failure = trial.failure
                 if trial.state is not TrialState.FAILED or trial.training or failure is None:
                     continue
                 if self._counts(failure) and self._outcomes(trial.id) is outcomes:
-                    alike.setdefault(failure.cause, []).append(trial)
-            most = max(alike.values(), key=len, default=[])
+                    identical.setdefault(failure.cause, []).append(trial)
+            most = max(identical.values(), key=len, default=[])
             at_end = max(sum(not trial.training for trial in trials), _LEAST_AT_THE_END)
             if not outcomes.has_success and len(most) >= min(enough, at_end):
                 found += most
         return found
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
-        """What the search must end with, if anything.
+        """Return the error that must end the search, if any.
 
         Args:
-            n_trials: How many trials there were, where none will follow: it is enough that all of them failed alike.
+            n_trials: Number of trials if none will follow: it is enough that all of them failed identically.
         """
         if not self.enough:
             return None
         return self._error(self._begun, n_trials) or self._error(self._continued, n_trials)
 
     def _counts(self, failure: Failure) -> bool:
-        return failure.kind.is_fault and not self._expected.intersection(failure.types)
+        return failure.kind.is_fault and not self._catch.intersection(failure.types)
 
     def _outcomes(self, trial: int) -> _Outcomes:
         return self._continued if trial in self._paused else self._begun
@@ -107,19 +107,19 @@ class IdenticalFailures:
         count = len(outcomes.failed[failure.cause])
         if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
-        where = " when they went on from a pause" if outcomes is self._continued else ""
+        where = " when they continued after a pause" if outcomes is self._continued else ""
         trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
-        expected = f", or expected=({kind},) for failures of this type" if kind else ""
+        catch = f", or catch=({kind},) for failures of this type" if kind else ""
         if self._retries:
             remedy = (
-                "Fix the function and go on with resume=True and the run's name, which tries them again (if metric or "
-                "another argument is wrong, start another run instead)"
+                "Fix the function and use resume=True with the run's name to retry them (if metric or another argument "
+                "is wrong, start another run)"
             )
         else:
-            remedy = "Fix the function and start another run, since this optimizer does not try failed trials again"
+            remedy = "Fix the function and start another run, since this optimizer does not retry failed trials"
         return TrialsFailedError(
-            f"{count} trials failed alike{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\n{remedy}. To try all configurations all the same, pass "
-            f"failures=FailurePolicy(alike=0){expected}."
+            f"{count} trials failed identically{where} and none has succeeded, so the search has ended: "
+            f"{failure.message}{trace}\n{remedy}. To try all configurations anyway, use "
+            f"failures=FailurePolicy(max_identical_failures=0){catch}."
         )

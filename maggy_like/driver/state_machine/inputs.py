@@ -1,7 +1,7 @@
 """The inputs of the state machine.
 
-Every event of a worker carries its index and incarnation, so that the late word of a lost incarnation
-changes nothing. Those that hold an exception are seen by the garbage collector, since its traceback may hold them.
+Every event of a worker carries its index and incarnation, so that a stale message of a lost incarnation changes
+nothing. Those that hold an exception are tracked by the garbage collector, because its traceback may hold them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Proposal, Wait
 
 TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
-"""What a worker says of the attempt that it runs."""
+"""Messages of a worker about its attempt."""
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     """A worker introduced itself; it cannot take trials yet.
 
     Attributes:
-        store_unseen: Why it does not see the run's store (see :class:`maggy_like.protocol.messages.Hello`); None if it
-            does.
+        store_unseen: Why it has no access to the run's store (see :class:`maggy_like.protocol.messages.Hello`); None
+            if it has.
     """
 
     worker: WorkerId
@@ -44,18 +44,18 @@ class WorkerSeen(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerBroken(msgspec.Struct, frozen=True, gc=False):
-    """A worker can run no trial, whichever it is."""
+    """A worker can run no trial of any kind."""
 
     worker: WorkerId
     message: str
 
 
 class WorkerLost(msgspec.Struct, frozen=True, gc=False):
-    """A worker is gone without a goodbye, as its engine says.
+    """A worker is gone without a goodbye, according to its engine.
 
     Attributes:
-        with_gang: Whether others fell with it, so that nobody knows whose fault it was.
-        with_node: Whether its machine was taken away, or nobody knows that it was not.
+        with_gang: Whether others were lost with it, so that the cause is unknown.
+        with_node: Whether its machine was removed, or may have been.
     """
 
     worker: WorkerId
@@ -65,20 +65,20 @@ class WorkerLost(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerLeaving(msgspec.Struct, frozen=True, gc=False):
-    """A worker's machine is about to be taken away, as its engine says."""
+    """A worker's machine is about to be removed, according to its engine."""
 
     worker: WorkerId
     reason: str
 
 
 class WorkerGone(msgspec.Struct, frozen=True, gc=False):
-    """A worker said goodbye."""
+    """A worker sent its goodbye."""
 
     worker: WorkerId
 
 
 class TrialSaid(msgspec.Struct, frozen=True, gc=False):
-    """A worker sent a message about the attempt that it runs."""
+    """A worker sent a message about its attempt."""
 
     worker: WorkerId
     message: TrialMessage
@@ -88,9 +88,9 @@ class SuggestionReady(msgspec.Struct, frozen=True):
     """The optimizer answered an :class:`~maggy_like.driver.state_machine.commands.AskOptimizer`.
 
     Attributes:
-        answer: The optimizer's, checked: a proposal, ``WAIT``, or None when it has none left.
-        error: What it raised instead.
-        more: Whether the next proposal of the same question follows, which knows this one as pending.
+        answer: The optimizer's checked answer: a proposal, ``WAIT``, or None if it has none left.
+        error: Exception that it raised instead.
+        more: Whether the next proposal of the same request follows, which treats this one as pending.
     """
 
     index: int
@@ -103,8 +103,8 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed.
 
     Attributes:
-        stalled: Seconds for which the driver stood still, and could hear nobody.
-        held: Seconds for which it could decide nothing, since its journal was refused.
+        stalled: Seconds for which the driver stood still, and could receive nothing.
+        held: Seconds for which it could decide nothing, because its journal was refused.
     """
 
     stalled: float = 0.0
@@ -112,11 +112,11 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """End the search now and keep what there is.
+    """End the search now and keep its results.
 
     Attributes:
-        error: Raise this in the caller, if given.
-        by: Who stopped it, for the reader, where that was not the caller.
+        error: Exception to raise in the caller, if given.
+        by: Source of the stop, for the reader, if it was not the caller.
     """
 
     reason: Ending
@@ -125,6 +125,6 @@ class StopRequested(msgspec.Struct, frozen=True):
 
 
 WorkerEvent = WorkerReady | WorkerSeen | WorkerBroken | WorkerGone | TrialSaid
-"""What a worker that has joined says."""
+"""Events of a worker that has joined."""
 
 Input = WorkerEvent | WorkerJoined | WorkerLost | WorkerLeaving | SuggestionReady | Tick | StopRequested

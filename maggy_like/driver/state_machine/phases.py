@@ -25,7 +25,7 @@ def start(run: Run) -> Commands:
     failed = run.failures.to_retry(run.study.trials, run.options.enough(1))
     if again := [trial.id for trial in failed if run.study.retry(trial)]:
         which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
-        commands.append(Show(f"trials that had failed alike are tried again: {which}"))
+        commands.append(Show(f"trials that had failed identically are retried: {which}"))
     for trial in run.study.trials:
         if trial.objective is not None and run.objective is None:
             run.objective = trial.objective

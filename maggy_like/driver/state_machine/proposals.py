@@ -1,4 +1,4 @@
-"""Configurations kept ready for workers, and the questions to the optimizer that keep them so."""
+"""Configurations kept ready for workers, and the requests to the optimizer for them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from optimizers.core.study import Study
 from optimizers.space import Config
 
 MOST = 256
-"""Proposals that one question asks for at most: a large gang uses hundreds a second, and each question takes a turn of
-two threads."""
+"""Maximum number of proposals per request: thousands of workers use hundreds per second, and each request takes a turn
+of two threads."""
 
 
 _ASKS = 8
@@ -84,19 +84,19 @@ class Prefetch:
 class Proposals:
     """The study's points first, then the optimizer's proposals, up to the study's number of trials.
 
-    What waits here becomes a trial in the order in which it came, so its number is known at once, and the
-    optimizer gets it as pending with the next question: the ``index``-th ask knows the points and all
-    earlier proposals, as observed, running or waiting, and proposes none of them again.
+    A waiting configuration becomes a trial in order of arrival, so its number is known at once, and the optimizer
+    receives it as pending with the next request: the ``index``-th ask knows the points and all earlier proposals, as
+    observed, running or waiting, and proposes none of them again.
 
-    Which results an ask knows depends on when it was asked; its answer depends on nothing but what it knows.
-    So where asks take no time (in virtual time), a search repeats exactly. The journal has no proposals that
-    wait: a resumed search asks again, from the first index that became no trial, with the results known by then.
+    The results that an ask knows depend on its time; its answer depends only on what it knows. So if asks take no time
+    (in virtual time), a search is reproducible. The journal has no waiting proposals: a resumed search asks again,
+    from the first index that became no trial, with the results known by then.
 
     Args:
-        study: Where the trials are counted, and what is tried before the optimizer's.
-        workers: Size of the gang: how many proposals to keep ready where results do not matter.
-            An adaptive optimizer is asked no further ahead than :class:`Prefetch` says.
-        n_configs: How many configurations there are, where none is proposed once each was tried.
+        study: Study with the number of trials, and the points to try first.
+        workers: Number of workers, and so of proposals to keep ready if results do not matter. For an adaptive
+            optimizer, :class:`Prefetch` limits it.
+        n_configs: Number of configurations, if none is proposed once each was tried.
     """
 
     def __init__(self, study: Study, workers: int, n_configs: int | None = None) -> None:
@@ -115,7 +115,7 @@ class Proposals:
         self._waiting = False  # the optimizer wants to be asked again once anything has changed
 
     def go_on(self) -> None:
-        """Take up where a replayed study ends."""
+        """Continue at the end of a replayed study."""
         self._points = deque(self._study.points_left)
         self._unsent += (Pending(number, point) for number, point in enumerate(self._points, len(self._study.trials)))
         self._next_ask = self._study.n_asks
@@ -137,10 +137,10 @@ class Proposals:
         )
 
     def take(self, wanted: float) -> TrialCreated | None:
-        """The event that makes the next configuration a trial, if one is ready.
+        """Return the event that makes the next configuration a trial, if one is ready.
 
         Args:
-            wanted: When the trial's worker became free, in seconds.
+            wanted: Time at which the trial's worker became free, in seconds.
         """
         number = len(self._study.trials)
         if self._has_room and self._points:
@@ -154,7 +154,7 @@ class Proposals:
         return None
 
     def ask(self, now: float) -> AskOptimizer | None:
-        """The question to put to the optimizer now, so that a free worker never waits for it."""
+        """Return the request for the optimizer that is due now, so that a free worker never waits."""
         if self._asking or self._exhausted or self._has_tried_all:
             return None
         depth = self._prefetch.depth if self._study.optimizer.adaptive else max(2, self._workers)
@@ -175,7 +175,7 @@ class Proposals:
         return AskOptimizer(self._next_ask, updates, self._known, most)
 
     def answer(self, event: SuggestionReady, now: float) -> None:
-        """Take in the optimizer's answer."""
+        """Record the optimizer's answer."""
         self._asking = event.more
         self._prefetch.asked(now - self._asked)
         self._asked = now
@@ -205,7 +205,7 @@ class Proposals:
 
     @property
     def _known(self) -> int:
-        """How many trials there are and will be; the number of the next proposal's."""
+        """Return how many trials there are and will be, which is the number of the next proposal's trial."""
         return len(self._study.trials) + len(self._points) + len(self._ready)
 
     @property

@@ -61,9 +61,9 @@ class Options:
         training: What to train after the search; None for nothing.
         keep: How many saved states of an attempt to keep, in addition to the one of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before the trial fails for good.
-        alike: How many identical failures end the search if no trial has succeeded; 0 for never. With workers that
-            come and go, a function of the number of trials that can run at a time.
-        expected: Names of exceptions that do not count as identical failures.
+        max_identical_failures: How many identical failures end the search if no trial has succeeded; 0 for never. With
+            workers that come and go, a function of the number of trials that can run at a time.
+        catch: Names of exceptions that do not count as identical failures.
         trial_timeout: Seconds that one attempt may take; None for no limit.
         target: Value of the objective that ends the search.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
@@ -79,8 +79,8 @@ class Options:
     training: TrainingPlan | None = None
     keep: int = 2
     max_attempts: int = 3
-    alike: int | Callable[[int], int] = 0
-    expected: Collection[str] = ()
+    max_identical_failures: int | Callable[[int], int] = 0
+    catch: Collection[str] = ()
     trial_timeout: float | None = None
     target: float | None = None
     heartbeat_timeout: float = 15.0
@@ -89,11 +89,15 @@ class Options:
     @property
     def grows(self) -> bool:
         """Whether workers come and go."""
-        return not isinstance(self.alike, int)
+        return not isinstance(self.max_identical_failures, int)
 
     def enough(self, at_a_time: int) -> int:
         """Return how many identical failures end the search."""
-        return self.alike if isinstance(self.alike, int) else self.alike(at_a_time)
+        return (
+            self.max_identical_failures
+            if isinstance(self.max_identical_failures, int)
+            else self.max_identical_failures(at_a_time)
+        )
 
 
 # -- workers ------------------------------------------------------------------------------------------
@@ -325,7 +329,7 @@ class Run:
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}
         self.proposals = Proposals(study, options.workers // options.width, options.n_configs)
-        self.failures = IdenticalFailures(options.enough(1), options.expected, retries=study.scheduler.can_retry)
+        self.failures = IdenticalFailures(options.enough(1), options.catch, retries=study.scheduler.can_retry)
         self.states = SavedStates(study, options.keep)
         self.outage = StoreOutage(options.store_patience)
         self.known_until = 0.0

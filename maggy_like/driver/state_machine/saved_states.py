@@ -1,4 +1,4 @@
-"""Which saved states may be removed from the store."""
+"""The saved states that may be removed from the store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from optimizers.core.study import Study
 
 
 class SavedStates:
-    """Records which states are in the store, and which trials would go on from each.
+    """Records which states are in the store, and which trials would continue from each.
 
-    An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt
-    of a trial, its worker gets the names of the states to remove: those that earlier attempts left, and from which
-    neither this trial nor one that started from it (see :class:`~optimizers.core.base.Proposal`) would go on.
+    An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt of a
+    trial, its worker receives the names of the states to remove: those of earlier attempts from which neither this
+    trial nor one that started from it (see :class:`~optimizers.core.base.Proposal`) would continue.
 
     Args:
-        study: The ledger; it gets each event before this object does.
-        keep: How many of an attempt's states to keep at least.
+        study: State of the study; it receives each event before this object.
+        keep: Minimum number of states of an attempt to keep.
     """
 
     def __init__(self, study: Study, keep: int) -> None:
@@ -29,7 +29,7 @@ class SavedStates:
         self._needs: Counter[str] = Counter()
 
     def take(self, event: Event) -> None:
-        """Take in an event."""
+        """Record an event."""
         match event:
             case AttemptEnded():
                 self._count(event.trial)
@@ -43,7 +43,7 @@ class SavedStates:
                 self._count(trial)
 
     def superseded(self, trial: int) -> tuple[str, ...]:
-        """The states of the present attempt of ``trial`` that its worker may remove; each is named once."""
+        """Return once the states of the present attempt of ``trial`` that its worker may remove."""
         left = self._left[trial]
         present = [name for attempt, name in left if attempt == left[-1][0]]
         gone = {name for name in present[: -self._keep] if not self._needs[name]}
@@ -52,16 +52,16 @@ class SavedStates:
         return tuple(name for name in present if name in gone)
 
     def unneeded(self, trial: int) -> tuple[str, ...]:
-        """What a worker may remove as the next attempt of ``trial`` starts."""
+        """Return the states that a worker may remove when the next attempt of ``trial`` starts."""
         return tuple(name for _, name in self._left.get(trial, ()) if not self._needs[name])
 
     def older(self, name: str) -> tuple[str, ...]:
-        """The states that were saved before ``name`` by the same trial and may still be there, the newest first."""
+        """Return earlier states of the same trial than ``name`` that may still exist, newest first."""
         names = [state for _, state in self._left.get(parse_name(name).trial, ())]
         return tuple(reversed(names[: names.index(name)])) if name in names else ()
 
     def _count(self, number: int) -> None:
-        """Enter what a trial, and those that may yet start from it, would go on from."""
+        """Record what a trial, and those that may yet start from it, would continue from."""
         trial = self._study.trials[number]
         if trial.checkpoint is None and number not in self._needed:
             return  # nor has it any other state

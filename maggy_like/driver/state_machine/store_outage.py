@@ -1,4 +1,4 @@
-"""Which trials wait for a store that refuses, since when, and when the run gives up."""
+"""The trials that wait for a store that refuses, and the time at which the run gives up."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ STORE_PATIENCE = 600.0
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-"""Seconds before the next attempt, where the store ended one: at first, and at most; they double each time."""
+"""Seconds before a retry of an attempt that the store ended: the first and the longest; they double each time."""
 
 MAX_REASON = 1000
-"""Characters of a worker's reason that are shown."""
+"""Maximum characters of a worker's reason that are shown."""
 
 
 @dataclass(slots=True)
 class _Failing:
-    """A trial whose attempts end because the store refuses: since when, how often, and when the next is due."""
+    """A trial whose attempts end because the store refuses: since when, how often, and when it is due again."""
 
     since: float
     last: float
@@ -31,9 +31,9 @@ class _Failing:
 
 
 class StoreOutage:
-    """Counts the trials that wait for the store, from when the first begins to wait until all are served.
+    """Counts the trials that wait for the store, from the first wait until all are served.
 
-    A trial waits within its attempt. Where several ranks write one state together, one cannot wait alone: the attempt
+    A trial waits within its attempt. If several ranks write one state together, one cannot wait by itself: the attempt
     ends, and the trial waits for the next one.
 
     Args:
@@ -69,19 +69,17 @@ class StoreOutage:
         return self.waits(trial, reason, now)
 
     def served(self, trial: int, now: float) -> list[Show]:
-        """The store serves a trial again."""
+        """Record that the store serves a trial again."""
         self._failing.pop(trial, None)
         self._waiting.discard(trial)
         if self._began is None or self._waiting:
             return []
         seconds, count = now - self._began, len(self._waited)
         self._forget()
-        return [
-            Show(f"the store serves again after {seconds:.0f} s; {count} trial{'s' * (count > 1)} had waited for it")
-        ]
+        return [Show(f"the store serves again after {seconds:.0f} s; {count} trial{'s' * (count > 1)} waited for it")]
 
     def ended(self, trial: Trial, now: float) -> list[Show]:
-        """An attempt ended; if the store ended it, its trial is due again after a pause."""
+        """Record the end of an attempt; if the store ended it, its trial is due again after a pause."""
         failure = trial.failure
         if trial.state is TrialState.PENDING and failure is not None and failure.kind is FailureKind.STORE:
             return self._failed(trial.id, failure.message, now)
@@ -91,7 +89,7 @@ class StoreOutage:
         return []
 
     def is_due(self, trial: int, now: float) -> bool:
-        """Whether a trial may run again."""
+        """Whether a trial may be retried."""
         return trial not in self._failing or now >= self._failing[trial].due
 
     def error(self, waits: Iterable[tuple[int, float]], now: float) -> StoreError | None:
@@ -107,10 +105,12 @@ class StoreOutage:
         seconds = max([*refused, *(it.last - it.since for it in self._failing.values())], default=0.0)
         if seconds < self._patience:
             return None
-        waiting = "1 trial that waits goes" if len(self._waiting) == 1 else f"{len(self._waiting)} trials that wait go"
+        waiting = (
+            "1 waiting trial continues" if len(self._waiting) == 1 else f"{len(self._waiting)} waiting trials continue"
+        )
         return StoreError(
-            f"{self._reason}, for {seconds:.0f} s now; make room or fix the access, then go on with resume=True: the "
-            f"{waiting} on from the last saved state"
+            f"{self._reason}, for {seconds:.0f} s now; free space or fix the access, then use resume=True: the "
+            f"{waiting} from the last saved state"
         )
 
     def _forget(self) -> None:

@@ -18,8 +18,8 @@ LEAVE_PATIENCE = 20.0
 SETTLING = 3.0
 """Seconds for which workers that join are collected, to be shown in one line."""
 
-REMEDY = "pass directory=URL or store=URL of a place that all hosts share"
-REMEDY_REFUSAL = "see to the package, the credentials and the way to it on that host, or pass another directory=URL"
+REMEDY = "use directory=URL or store=URL of a location that all hosts share"
+REMEDY_REFUSAL = "check the package, the credentials and the network on that host, or use another directory=URL"
 
 # -- they join ----------------------------------------------------------------------------------------
 
@@ -69,16 +69,16 @@ def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
         unseen: Why, if something refuses.
     """
     why = f" ({unseen})" if unseen else ""
-    who = f"worker {worker.id.index} on host {worker.host!r} does not see the store of this run{why}, so"
+    who = f"worker {worker.id.index} on host {worker.host!r} cannot access the store of this run{why}, so"
     remedy = REMEDY_REFUSAL if unseen else REMEDY
     if run.study.scheduler.may_promote:
         text = (
-            f"{who} a promoted trial could not go on there from its checkpoint; {remedy}, or use "
+            f"{who} a promoted trial could not continue there from its checkpoint; {remedy}, or use "
             "optimizer=ASHA(mode='stopping')"
         )
         return phases.end_search(run, Ending.ERROR, ConfigError(text))
     if unseen or run.options.width > 1 or run.options.training is not None:
-        return [Show(f"{who} what is cut off could not go on there; {remedy}")]
+        return [Show(f"{who} an interrupted trial could not continue there; {remedy}")]
     return []
 
 
@@ -181,7 +181,7 @@ def tick(run: Run) -> Commands:
     for worker in silent(run):
         # If machines come and go, nobody can tell a silent worker from one whose machine is gone.
         kind = FailureKind.NODE_LOST if run.options.grows else FailureKind.WORKER_LOST
-        reason = f"not heard of for {run.options.heartbeat_timeout:g} s"
+        reason = f"no message for {run.options.heartbeat_timeout:g} s"
         commands += lose(run, worker, reason, FailureKind.NODE_LEFT if worker.leaving else kind)
     if run.any_leaves:  # most runs need not look at every attempt
         for attempt in run.attempts.values():

@@ -1,1 +1,1 @@
-"""What a column of a table is to a model, and its values as arrays and tensors."""
+"""Shapes and types of a table's columns for a model, and their values as arrays and tensors."""

@@ -20,18 +20,18 @@ Values = npt.NDArray[Any]
 
 
 def to_tensor(array: pa.Array | pa.ChunkedArray, column: Column) -> torch.Tensor:
-    """The values of a column as a tensor that owns its memory.
+    """Convert the values of a column to a tensor that owns its memory.
 
     Args:
-        array: The column's values.
-        column: Its shape and type. Bytes of one length become a tensor if they are given a shape.
+        array: Values of the column.
+        column: Shape and type. Bytes of equal length become a tensor if they are given a shape.
 
     Returns:
         A tensor ``[rows, *shape]`` on the CPU.
 
     Raises:
-        DataError: There are nulls, rows of different lengths, or values that do not fit the type; it names the column,
-            the row and the remedy.
+        DataError: There are nulls, rows of different lengths, or values that the type cannot hold. The message has the
+            column, the row and the remedy.
 
     Example:
         >>> to_tensor(pa.array([[1.0, 2.0], [3.0, 4.0]]), Column("x", (2,), "float32")).shape
@@ -42,27 +42,27 @@ def to_tensor(array: pa.Array | pa.ChunkedArray, column: Column) -> torch.Tensor
 
 
 def precision_of(network: nn.Module) -> torch.dtype:
-    """The type in which a network computes fractions: that of its parameters."""
+    """Return the type in which a network computes floats: that of its parameters."""
     return next((it.dtype for it in network.parameters() if it.is_floating_point()), torch.get_default_dtype())
 
 
 def fractions_of(network: nn.Module) -> str:
-    """What a network's columns of fractions are read as: a type that rounds them no more than the network does."""
+    """Return the type for a network's float columns, which rounds them no more than the network does."""
     return "float64" if precision_of(network) == torch.float64 else "float32"
 
 
 def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
-    """The values of a column as an array, maybe a read-only view of Arrow's memory.
+    """Convert the values of a column to an array, possibly a read-only view of Arrow's memory.
 
     Args:
-        array: The column's values.
-        column: Its shape and type.
+        array: Values of the column.
+        column: Shape and type.
 
     Returns:
         An array ``[rows, *shape]``.
 
     Raises:
-        DataError: As :func:`to_tensor`.
+        DataError: As in :func:`to_tensor`.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -88,17 +88,17 @@ def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
 
 
 def check_nulls(array: pa.Array, column: Column, per_row: int = 1) -> None:
-    """Refuse nulls, of rows or of the elements of their lists."""
+    """Check that there are no nulls, neither rows nor elements of lists."""
     if array.null_count:
         first = pc.index(pc.is_null(array), True).as_py() // max(per_row, 1)
         raise DataError(
-            f"column {column.name!r} has {array.null_count} nulls, the first in row {first} of those read together; "
-            f"fill or drop them before: df.na.drop(subset=[{column.name!r}])"
+            f"column {column.name!r} must not have nulls, got {array.null_count} in the rows read together, the first "
+            f"in row {first}; fill or drop them first: df.na.drop(subset=[{column.name!r}])"
         )
 
 
 def _flat(array: pa.Array, column: Column) -> tuple[pa.Array, int]:
-    """The elements of lists, one after the other, and the length that all lists have."""
+    """Return the concatenated elements of lists, and the length that all lists have."""
     if kind.is_fixed_size_list(array.type):
         return array.flatten(), array.type.list_size
     offsets = array.offsets.to_numpy()
@@ -106,7 +106,7 @@ def _flat(array: pa.Array, column: Column) -> tuple[pa.Array, int]:
 
 
 def _common(lengths: Values, column: Column) -> int:
-    """The length that all rows have; -1 if there are no rows.
+    """Return the length that all rows have; -1 if there are no rows.
 
     Raises:
         DataError: They differ.
@@ -115,20 +115,20 @@ def _common(lengths: Values, column: Column) -> int:
         return -1
     if len(odd := np.flatnonzero(lengths != lengths[0])):
         raise DataError(
-            f"column {column.name!r} has rows of different lengths: {lengths[0]} in row 0 and {lengths[odd[0]]} in row "
-            f"{odd[0]} of those read together; pad or cut them to one length before"
+            f"column {column.name!r} must have rows of one length, got {lengths[0]} in row 0 and {lengths[odd[0]]} in "
+            f"row {odd[0]} of those read together; pad or cut them first"
         )
     return int(lengths[0])
 
 
 class SparseRows(NamedTuple):
-    """Rows of which only some values are kept, the others being 0.
+    """Rows of which only some values are stored; the others are 0.
 
     Attributes:
-        counts: Values of each row.
-        places: Where each value is in its flattened row, a row after the other.
-        values: The values.
-        shape: Of a row.
+        counts: Number of values of each row.
+        places: Position of each value in its flattened row, row after row.
+        values: Values.
+        shape: Shape of a row.
     """
 
     counts: Values
@@ -137,7 +137,7 @@ class SparseRows(NamedTuple):
     shape: tuple[int, ...]
 
     def filled(self) -> Values:
-        """The rows with all their values, ``[rows, *shape]``."""
+        """Return the rows with all their values, ``[rows, *shape]``."""
         rows, width = len(self.counts), math.prod(self.shape)
         if len(self.values) == rows * width and (self.places.reshape(rows, width) == np.arange(width)).all():
             return self.values.reshape(rows, *self.shape)
@@ -146,17 +146,17 @@ class SparseRows(NamedTuple):
         return filled.reshape(rows, *self.shape)
 
     def taken(self, rows: Values) -> SparseRows:
-        """Some of the rows, in this order."""
+        """Return some of the rows, in this order."""
         starts, counts = (np.cumsum(self.counts) - self.counts)[rows], self.counts[rows]
         among = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
         return SparseRows(counts, self.places[among], self.values[among], self.shape)
 
 
 def sparse_rows(array: pa.StructArray, column: Column) -> SparseRows:
-    """Spark's vectors without their zeros: dense ones have values alone, sparse ones a size and places too.
+    """Return Spark's vectors without their zeros: dense ones have only values, sparse ones also a size and positions.
 
     Raises:
-        DataError: As :func:`to_tensor`.
+        DataError: As in :func:`to_tensor`.
     """
     check_nulls(array, column)
     is_sparse = array.field("type").to_numpy(zero_copy_only=False) == 0
@@ -171,7 +171,7 @@ def sparse_rows(array: pa.StructArray, column: Column) -> SparseRows:
 
 
 def vector_lengths(array: pa.StructArray) -> Values:
-    """How many numbers each of Spark's vectors stands for; 0 of nulls."""
+    """Return the number of elements of each of Spark's vectors; 0 for nulls."""
     lengths = pc.if_else(
         pc.equal(array.field("type"), 0), array.field("size"), pc.list_value_length(array.field("values"))
     )
@@ -179,11 +179,11 @@ def vector_lengths(array: pa.StructArray) -> Values:
 
 
 def _of_bytes(array: pa.Array, column: Column) -> Values:
-    """Bytes of one length as numbers of the column's type."""
+    """Interpret bytes of equal length as numbers of the column's type."""
     if column.shape is None:
         raise DataError(
-            f"column {column.name!r} has bytes, which are no tensor yet; decode them, or give their shape and type "
-            f"with Column({column.name!r}, (3, 32, 32), 'uint8') where they are numbers as they lie in memory"
+            f"column {column.name!r} must be decoded to numbers, got bytes; decode them, or, if the bytes are an array "
+            f"in memory, use Column({column.name!r}, (3, 32, 32), 'uint8') with its shape and type"
         )
     lengths = pc.binary_length(array).to_numpy(zero_copy_only=False)
     length = max(_common(lengths, column), 0)
@@ -193,32 +193,32 @@ def _of_bytes(array: pa.Array, column: Column) -> Values:
     found = np.frombuffer(data, np.uint8, len(array) * length, first).reshape(len(array), length)
     wanted = np.dtype(column.dtype)
     if length % wanted.itemsize:
-        raise DataError(f"column {column.name!r} has {length} bytes a row, which are no whole number of {wanted}")
+        raise DataError(f"column {column.name!r} must have a whole number of {wanted} per row, got {length} bytes")
     return np.ascontiguousarray(found).view(wanted)
 
 
 def _converted(values: Values, column: Column) -> Values:
-    """The values in the column's type.
+    """Convert the values to the column's type.
 
     Raises:
         DataError: An integer type cannot hold one of them.
     """
     if values.dtype == np.dtype(object) or values.dtype.kind not in "fiub":
-        raise DataError(f"column {column.name!r} has values of the type {values.dtype}, of which there are no tensors")
+        raise DataError(f"column {column.name!r} must have numbers for a tensor, got values of the type {values.dtype}")
     if values.dtype == column.dtype:
         return values
     with np.errstate(invalid="ignore", over="ignore"):
         converted = values.astype(column.dtype)
     if converted.dtype.kind in "iub" and len(odd := np.flatnonzero(converted != values)):
         raise DataError(
-            f"column {column.name!r} has the value {values.ravel()[odd[0]]}, which {column.dtype} cannot hold; give "
-            "the column another dtype, or convert its values before"
+            f"column {column.name!r} must have values that {column.dtype} can hold, got {values.ravel()[odd[0]]}; use "
+            "another dtype, or convert the values first"
         )
     return converted
 
 
 def _known(lengths: tuple[int, ...], column: Column) -> tuple[int, ...]:
-    """Lengths as they were read; where there were no rows to read them from, the column's."""
+    """Return the lengths that were read, or those of the column if there were no rows."""
     told = column.shape or ()
     return tuple(
         length if length >= 0 else max(told[place] if place < len(told) else 0, 0)
@@ -227,7 +227,7 @@ def _known(lengths: tuple[int, ...], column: Column) -> tuple[int, ...]:
 
 
 def _shaped(values: Values, column: Column, rows: int) -> Values:
-    """The values with the column's shape.
+    """Reshape the values to the column's shape.
 
     Raises:
         DataError: A row's values do not fill it.
@@ -240,7 +240,7 @@ def _shaped(values: Values, column: Column, rows: int) -> Values:
     free = told.count(-1)
     if column.shape is None or free > 1 or (have % want if free and want else have != want):
         raise DataError(
-            f"column {column.name!r} has rows of shape {found}, and {column.shape} was asked for; give the shape that "
-            "they have, or one of as many values"
+            f"column {column.name!r} must have rows of shape {column.shape}, got {found}; use that shape, or one with "
+            "the same number of values"
         )
     return values.reshape(rows, *(have // max(want, 1) if length < 0 else length for length in told))

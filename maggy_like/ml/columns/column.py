@@ -1,4 +1,4 @@
-"""What a column of a table is to a model: the shape and type of a row's value."""
+"""The shape and type of a row's value in a column."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ import pyarrow.types as kind
 from maggy_like.errors import ConfigError, DataError
 
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-"""The types of torch that a column can have."""
+"""Data types of torch that a column can have."""
 
 _DIMENSIONS = 8  # more lists within lists than any tensor of a model has
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as a model reads it.
+    """Describe a column for a model: its name, and the shape and type of a row's value.
 
     Attributes:
-        name: The column's name in the table.
-        shape: Shape of one row's value: ``()`` of a number, ``(3, 32, 32)`` of an image. A ``-1`` is a length that the
-            schema does not say; all rows must have the same one. ``None`` are bytes, which are handed out as they are.
-        dtype: Type of torch by its name, one of :data:`DTYPES`.
+        name: Name of the column in the table.
+        shape: Shape of one row's value: ``()`` for a number, ``(3, 32, 32)`` for an image. A ``-1`` is a length that
+            the schema does not tell; it must be the same in all rows. ``None`` stands for bytes, which are passed on
+            unchanged.
+        dtype: Name of a torch data type, one of :data:`DTYPES`.
 
     Raises:
-        ConfigError: The shape or the type is none.
+        ConfigError: The shape or the type is invalid.
 
     Example:
         >>> Column("label", (), "int64")
@@ -43,26 +44,29 @@ class Column:
         if self.dtype not in DTYPES:
             raise ConfigError(f"column {self.name!r}: dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.shape is not None and any(length < -1 for length in self.shape):
-            raise ConfigError(f"column {self.name!r}: a shape has lengths, and -1 for unknown ones, got {self.shape!r}")
+            raise ConfigError(
+                f"column {self.name!r}: shape must have lengths, or -1 for unknown ones, got {self.shape!r}"
+            )
 
     def with_shape(self, shape: tuple[int, ...]) -> Column:
-        """The same column, with the lengths that its rows turned out to have."""
+        """Return the same column with the lengths found in its rows."""
         return replace(self, shape=shape)
 
 
 def columns_of_arrow(
     schema: pa.Schema, names: Iterable[str] | None = None, fractions: str = "float32"
 ) -> tuple[Column, ...]:
-    """What the columns of an Arrow schema are to a model.
+    """Describe the columns of an Arrow schema for a model.
 
-    Floats, doubles and decimals become ``float32``, the type of most models' parameters; integers and booleans keep
-    their type; so do lists of them. Spark's vectors have the shape ``(-1,)``. Give a :class:`Column` of your own where
-    another type is wanted.
+    Floats, doubles and decimals become ``float32``, the type of most models' parameters. Integers and booleans keep
+    their type. Lists of them are treated in the same way. Spark's vectors have the shape ``(-1,)``. If you need
+    another type, create the :class:`Column` yourself.
 
     Args:
-        schema: Of a table, or of a Parquet file.
-        names: The columns that are wanted, in order; all if omitted.
-        fractions: What floats, doubles and decimals become: ``"float32"``, or ``"float64"``, which rounds no double.
+        schema: Schema of a table or a Parquet file.
+        names: Columns to describe, in order. Default: all.
+        fractions: Type for floats, doubles and decimals: ``"float32"``, or ``"float64"``, which does not round
+            doubles.
 
     Raises:
         DataError: A column is missing, or has a type that no tensor can have.
@@ -78,23 +82,23 @@ def columns_of_arrow(
 
 
 def check_names(wanted: Sequence[str], there: Sequence[str]) -> None:
-    """Check that columns are there, each once.
+    """Check that columns exist, each once.
 
     Raises:
-        DataError: One is missing or ambiguous; it names those that there are.
+        DataError: A column is missing or ambiguous; the message has the existing ones.
     """
     for name in wanted:
         count = list(there).count(name)
         if count > 1:
-            raise DataError(f"there are {count} columns named {name!r}; rename all but one")
+            raise DataError(f"the column {name!r} must exist once, got {count} of that name; rename the others")
         if count == 0:
             meant = get_close_matches(name, there, 1)
-            hint = f"did you mean {meant[0]!r}?" if meant else f"there are: {', '.join(there) or 'none'}"
+            hint = f"did you mean {meant[0]!r}?" if meant else f"the columns are: {', '.join(there) or 'none'}"
             raise DataError(f"there is no column {name!r}; {hint}")
 
 
 def column_of_type(name: str, kind_of: pa.DataType) -> Column:
-    """What a column of an Arrow type is to a model.
+    """Describe a column of an Arrow type for a model.
 
     Raises:
         DataError: No tensor can have the type.
@@ -116,7 +120,7 @@ def column_of_type(name: str, kind_of: pa.DataType) -> Column:
 
 
 def is_vector(of: pa.DataType) -> bool:
-    """Whether this is how Spark writes its vectors: a struct of a kind, a size, indices and values."""
+    """Whether this is Spark's storage of vectors: a struct of a kind, a size, indices and values."""
     return kind.is_struct(of) and [field.name for field in of] == ["type", "size", "indices", "values"]
 
 
@@ -140,9 +144,9 @@ def _dtype(name: str, whole: pa.DataType, inner: pa.DataType) -> str:
     if kind.is_integer(inner) and str(inner) in DTYPES:
         return str(inner)
     if kind.is_string(inner) or kind.is_large_string(inner):
-        remedy = "turn its values into numbers first, with pyspark.ml.feature.StringIndexer, say"
+        remedy = "convert its values to numbers first, for example with pyspark.ml.feature.StringIndexer"
     elif kind.is_temporal(inner):
-        remedy = "turn its values into numbers first, with unix_timestamp or datediff, say"
+        remedy = "convert its values to numbers first, for example with unix_timestamp or datediff"
     else:
         remedy = "select or compute columns of numbers, arrays of numbers, vectors or bytes from it"
-    raise DataError(f"column {name!r} has the type {whole}, of which there are no tensors; {remedy}")
+    raise DataError(f"column {name!r} must have a type that tensors can have, got {whole}; {remedy}")

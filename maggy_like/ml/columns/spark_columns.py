@@ -1,4 +1,4 @@
-"""The columns of a Spark DataFrame as a model reads them."""
+"""Describe the columns of a Spark DataFrame for a model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
 
 
 def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> tuple[Column, ...]:
-    """What the columns of a DataFrame are to a model; vectors have the shape ``(-1,)``.
+    """Describe the columns of a DataFrame for a model; vectors have the shape ``(-1,)``.
 
     Args:
-        schema: Of the DataFrame.
-        names: The columns that are wanted, in order; all if omitted.
+        schema: Schema of the DataFrame.
+        names: Columns to describe, in order. Default: all.
 
     Raises:
         DataError: A column is missing, or has a type that no tensor can have.
@@ -35,13 +35,13 @@ def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> 
 
 
 def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: str = "float32") -> DataFrame:
-    """A DataFrame whose vectors, dense and sparse, are arrays; the other columns as they are.
+    """Convert the vectors of a DataFrame, dense and sparse, to arrays, and keep its other columns.
 
-    Spark computes it, on executors, in classic sessions and through Spark Connect.
+    Spark computes it on executors, in classic sessions and through Spark Connect.
 
     Args:
-        df: The DataFrame.
-        names: Which columns to look at; all if omitted.
+        df: DataFrame.
+        names: Columns to look at. Default: all.
         dtype: ``"float32"`` or ``"float64"``.
 
     Raises:
@@ -54,17 +54,17 @@ def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: 
 
 
 def _as_array(vector: SparkColumn, dtype: str) -> SparkColumn:
-    """A vector as an array, and null as null, which ``vector_to_array`` fails at."""
+    """Convert a vector to an array, and null to null, at which ``vector_to_array`` fails."""
     return F.when(vector.isNotNull(), vector_to_array(vector, dtype))
 
 
 def quoted(name: str) -> str:
-    """The name of a column as Spark's expressions take it: dots and backticks in it mean themselves."""
+    """Quote the name of a column for Spark's expressions: dots and backticks in it are literal."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def with_plain_vectors(schema: StructType) -> StructType:
-    """The schema with vectors as the structs that they are stored as, of which Spark's functions see the parts."""
+    """Return the schema with vectors as the structs that store them, whose parts Spark's functions can access."""
     return StructType(
         [
             StructField(field.name, VectorUDT.sqlType() if isinstance(field.dataType, VectorUDT) else field.dataType)

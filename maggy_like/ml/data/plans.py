@@ -1,6 +1,6 @@
-"""What Spark says of a DataFrame: whether its rows are those of some Parquet files, and a key of what they hold.
+"""Whether a DataFrame's rows are those of some Parquet files, and a key of its rows, from Spark's plans.
 
-The text of a plan is what classic sessions and Spark Connect both give, and Connect gives nothing else.
+The text of a plan is available in classic sessions and in Spark Connect, which offers nothing else.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _PASSES_ALONG = re.compile(r"(\*\(\d+\) )?ColumnarToRow$")
 
 
 def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
-    """The Parquet files whose rows and columns are just those of ``df``; none where there is more to its plan.
+    """Return the Parquet files with exactly the rows and columns of ``df``; none if its plan does more than read them.
 
-    A plan that filters, computes, renames, joins or unions has to be written before others can read its rows. So have
-    files that others would read otherwise than Spark does: those whose types are not the DataFrame's (unsigned numbers,
-    or a schema that was given to the reader), and those whose rows are not as many (a path that was named twice).
+    A plan that filters, computes, renames, joins or unions must be written before others can read its rows. So must
+    files that other readers would read differently: if their types are not the DataFrame's (unsigned numbers, or a
+    schema given to the reader), or their number of rows differs (a path that was given twice).
 
     Args:
-        df: The columns may be more than are asked for.
-        columns: Those that are needed.
+        df: DataFrame; it may have more columns than needed.
+        columns: Columns that are needed.
 
     Returns:
         Their names, as Spark spells them.
@@ -56,10 +56,10 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def rows_key(df: DataFrame) -> tuple[int, str]:
-    """How many rows there are, and a key that two DataFrames share only if theirs are the same, up to the order.
+    """Return the number of rows, and a key that two DataFrames share only if their rows are the same, in any order.
 
     Args:
-        df: Rows that are stored: each look at a plan may give others (a clock, a random number, a function of Python).
+        df: Stored rows, because a plan may yield other rows each time (a clock, a random number, a Python function).
     """
     given = [part for name in df.columns for part in _hashed(df, name)]
     sums = [F.sum(F.xxhash64(F.lit(salt), *given).cast("decimal(38,0)")) for salt in (1, 2)]
@@ -68,7 +68,7 @@ def rows_key(df: DataFrame) -> tuple[int, str]:
 
 
 def _hashed(df: DataFrame, name: str) -> Iterator[Column]:
-    """What a column gives to the hash of a row, which passes over nulls and does not see where a list ends."""
+    """Yield a column's parts for the hash of a row, which ignores nulls and the ends of lists."""
     column, of = df[quoted(name)], df.schema[name].dataType
     if isinstance(of, ArrayType) and isinstance(of.elementType, ArrayType):
         yield F.to_json(F.struct(column))
@@ -79,7 +79,7 @@ def _hashed(df: DataFrame, name: str) -> Iterator[Column]:
 
 
 def _explained(df: DataFrame, mode: str) -> str:
-    """The text that ``df.explain(mode=mode)`` prints."""
+    """Return the text that ``df.explain(mode=mode)`` prints."""
     inner: Any = df  # to catch what is printed would catch what other threads print, too
     if hasattr(df, "_jdf"):
         return str(inner._sc._jvm.PythonSQLUtils.explainString(inner._jdf.queryExecution(), mode))
@@ -87,7 +87,7 @@ def _explained(df: DataFrame, mode: str) -> str:
 
 
 def _are_read_alike(files: Sequence[str], df: DataFrame) -> bool:
-    """Whether who reads the files gets the DataFrame's types, and as many rows."""
+    """Whether other readers of the files get the DataFrame's types and number of rows."""
     try:
         source = FileSource(files)
     except (DataError, FileNotFoundError):  # Spark may be set to pass over such files
@@ -104,7 +104,7 @@ def _are_read_alike(files: Sequence[str], df: DataFrame) -> bool:
 
 
 def _is_alike(file: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a file's type holds the values of a DataFrame's; how lists and bytes are laid out does not matter."""
+    """Whether a file's type can hold a DataFrame's values; the layout of lists and bytes does not matter."""
     if kind.is_dictionary(file):
         file = file.value_type
     if is_list(file) and is_list(wanted):

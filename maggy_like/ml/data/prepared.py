@@ -1,4 +1,4 @@
-"""A DataFrame as Parquet files: those it was read from, or a copy that is written once and used again."""
+"""A DataFrame as Parquet files: the files that it was read from, or a copy that is written once and used again."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from maggy_like.ml.data.plans import parquet_files, rows_key
 from maggy_like.ml.loader.sources import fsspec_url
 
 VALIDATION = "maggy_validation"
-"""The column by which a copy is partitioned where some of its rows are for validation."""
+"""Name of the column by which a copy with validation rows is partitioned."""
 
 _OWN = uuid.uuid4().hex[:8]
-"""Ends the marks of this process's copies, so that no other process reads one that goes with us."""
+"""Suffix of the marks of this process's temporary copies, so that no other process reads them."""
 
 _FULL_OR_CLOSED = (
     "No space left on device",
@@ -37,7 +37,7 @@ _FULL_OR_CLOSED = (
     "Permission denied",
     "Mkdirs failed",  # Hadoop's word for a folder that cannot be made
 )
-"""How the systems beneath Spark say that nothing can be written somewhere."""
+"""Messages of file systems that nothing can be written to a folder."""
 
 _lock = threading.Lock()  # as fits may run side by side
 _written: dict[str, int] = {}  # the process that wrote each: a fork of it removes nothing
@@ -48,12 +48,12 @@ class PreparedData:
     """Rows in Parquet files.
 
     Attributes:
-        train: URLs of the rows to train on, as fsspec reads them: files, or a folder of some.
-        validation: Those of the rows to validate on; none where nothing was set apart.
+        train: URLs of the training rows, as fsspec reads them: files, or a folder of files.
+        validation: URLs of the validation rows; none if nothing was set apart.
         is_split: Whether rows were to be set apart.
-        columns: The columns that the files have, and may have more.
-        copy: URL of the folder that was written; None where the DataFrame was in Parquet files already.
-        paths: Where all rows are, as Spark spells it.
+        columns: Columns that were asked for; the files may have more.
+        copy: URL of the folder that was written; None if the DataFrame was in Parquet files already.
+        paths: Location of all rows, as Spark spells it.
     """
 
     train: tuple[str, ...]
@@ -64,10 +64,10 @@ class PreparedData:
     paths: tuple[str, ...]
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """The rows as they are stored, vectors as structs of their parts.
+        """Return the rows as they are stored, with vectors as structs of their parts.
 
         Args:
-            df: The DataFrame that they were prepared from.
+            df: DataFrame that they were prepared from.
         """
         has_vectors = any(isinstance(df.schema[name].dataType, VectorUDT) for name in self.columns)
         return df if self.copy is None and not has_vectors else _read(df, self.columns, self.paths)
@@ -79,7 +79,7 @@ class PreparedData:
 
 
 def schema_of(prepared: PreparedData) -> pa.Schema:
-    """The schema of the rows to train on, as the first file has it."""
+    """Return the schema of the training rows, read from the first file."""
     filesystem, path = fsspec.core.url_to_fs(prepared.train[0])
     with filesystem.open(path) as file:
         return pq.read_schema(file)
@@ -97,23 +97,21 @@ def prepare_data(
 ) -> PreparedData:
     """Make the rows of a DataFrame readable for all workers, as Parquet files.
 
-    A DataFrame that just reads Parquet files is left where it is. Any other is computed once and written to a folder of
-    its own beneath ``url``. If a copy with the same rows is there already, of this process or of one with ``keep``,
-    that one is used, and the new one is removed: only the rows say whether they are the same, as a plan may read a
-    clock, a setting or a function's globals.
+    A DataFrame that only reads Parquet files is not copied. Any other is computed once and written to a folder below
+    ``url``. If an equal copy exists, of this process or one with ``keep``, it is used and the new one is removed. Only
+    the rows tell whether copies are equal, because a plan may read a clock, a setting or a function's globals.
 
     Args:
-        df: Vectors in it are written as they are, sparse ones sparse.
-        columns: Those that are needed, and no others are written.
-        url: Path or URL of a folder that Spark and all workers see.
-        validation_column: Name of a boolean column: true where the row is to validate on. Setting rows apart
-            means a copy.
-        validation_fraction: Share of the rows to set apart at random, from 0 to less than 1.
-        seed: Which rows those are.
-        keep: Leave the copy there. By default it is removed when this Python process ends.
+        df: DataFrame. Vectors are written unchanged, sparse ones sparse.
+        columns: Columns that are needed; no others are written.
+        url: Path or URL of a folder that Spark and all workers can access.
+        validation_column: Name of a boolean column that is true for validation rows. It requires a copy.
+        validation_fraction: Fraction of the rows to set apart at random, from 0 to less than 1.
+        seed: Seed of that choice.
+        keep: If True, the copy is kept. Default: it is removed when this Python process exits.
 
     Raises:
-        ConfigError: The URL is a local path where Spark runs elsewhere, or cannot be written.
+        ConfigError: The URL is a local path but Spark runs elsewhere, or it cannot be written.
 
     Example:
         >>> prepared = prepare_data(df, ["features", "label"], "s3a://bucket/data")  # doctest: +SKIP
@@ -136,8 +134,8 @@ def prepare_data(
     count, key = rows_key(stored if validation_column is not None else stored.drop(VALIDATION))
     if count and not _parts(folder, is_split):
         raise ConfigError(
-            f"Spark wrote the DataFrame to {folder}, which this process does not see; name a directory that Spark's "
-            "executors and this process share, such as 's3a://bucket/folder'"
+            f"directory must be shared by Spark's executors and this process, got {folder}, which Spark wrote and this "
+            "process cannot find; use a URL such as 's3a://bucket/folder'"
         )
     folder = _settled(folder, f"{mark}-{key}", keep)
     parts: dict[bool, list[str]] = {True: [], False: []}
@@ -147,7 +145,7 @@ def prepare_data(
 
 
 def _read(df: DataFrame, columns: Sequence[str], paths: Sequence[str]) -> DataFrame:
-    """Columns of a DataFrame that are stored in files, vectors as structs of their parts, and the partition's."""
+    """Read stored columns of a DataFrame, with vectors as structs of their parts, and the partition column."""
     schema = with_plain_vectors(df.select(*(quoted(name) for name in columns)).schema)
     return df.sparkSession.read.schema(schema.add(VALIDATION, "string")).parquet(*map(_escaped, paths))
 
@@ -161,21 +159,20 @@ def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
             _remove(folder)
         if found := next((reason for reason in _FULL_OR_CLOSED if reason in str(error)), None):
             raise ConfigError(
-                f"the DataFrame cannot be written to {folder}: {found}; make room there, or name another directory"
+                f"the DataFrame cannot be written to {folder}: {found}; free space or allow writing there, or use "
+                "another directory"
             ) from error
         if "PATH" in type(error).__name__.upper():
-            raise ConfigError(
-                f"the DataFrame cannot be written to {folder}: {error}; name another directory"
-            ) from error
+            raise ConfigError(f"the DataFrame cannot be written to {folder}: {error}; use another directory") from error
         raise
 
 
 def _settled(folder: str, mark: str, keep: bool) -> str:
-    """The folder of these rows: another that had them before, or else the new one, which is marked.
+    """Return the folder of these rows: an earlier one that has them, or the new one, which is marked.
 
     Args:
-        folder: The new one, all of which is written.
-        mark: Name of a file in all folders of just these rows; no reader takes it for rows.
+        folder: New folder, completely written.
+        mark: Name of a file in all folders of exactly these rows; no reader takes it for rows.
     """
     own = mark if keep else f"{mark}-{_OWN}"
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
@@ -193,19 +190,19 @@ def _settled(folder: str, mark: str, keep: bool) -> str:
 
 
 def _parts(folder: str, is_split: bool) -> tuple[str, ...]:
-    """URLs of the files in a folder, in order; none where no row got there."""
+    """Return the URLs of the files in a folder, in order; none if no row was written there."""
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
     found = filesystem.find(path, maxdepth=2 if is_split else 1) if filesystem.exists(path) else []
     return tuple(sorted(filesystem.unstrip_protocol(part) for part in found if part.endswith(".parquet")))
 
 
 def _escaped(path: str) -> str:
-    """A path as Spark's readers take it, for which some signs stand for others."""
+    """Escape a path for Spark's readers, to which some characters are patterns."""
     return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 def _absolute(url: str | Path) -> str:
-    """The URL as Spark takes it: a local path is one of this machine, not of Spark's default file system."""
+    """Return the URL as Spark takes it: a local path is on this machine, not in Spark's default file system."""
     text = str(url).rstrip("/")
     if "://" in text or text.startswith("file:"):
         return text
@@ -221,7 +218,7 @@ def _remove(folder: str) -> None:
 
 @atexit.register
 def _clean_up() -> None:
-    """Remove the copies that this process wrote and nobody asked to keep."""
+    """Remove the temporary copies that this process wrote."""
     for folder, process in list(_written.items()):
         with contextlib.suppress(Exception):  # the store may be gone before us
             if process == os.getpid():

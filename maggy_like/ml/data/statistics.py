@@ -1,4 +1,4 @@
-"""Numbers about each column that tell wrong data before a training starts, in one pass of Spark over the rows."""
+"""Statistics of each column that reveal wrong data before a training starts, in one pass of Spark."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from maggy_like.ml.columns.spark_columns import quoted
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """What the rows have in one column.
+    """Statistics of one column.
 
     Attributes:
-        nulls: Rows in which it is null, or holds a null.
-        not_a_number: Rows in which it is or holds a NaN or an infinity.
-        shortest: Least length of its arrays; None of a column without arrays.
-        longest: Greatest length of them.
-        least: Its smallest number; None of a column without plain numbers, and where all are null.
-        greatest: Its largest number.
+        nulls: Number of rows in which it is null, or contains a null.
+        not_a_number: Number of rows in which it is or contains a NaN or an infinity.
+        shortest: Smallest length of its arrays; None for a column without arrays.
+        longest: Largest length of its arrays.
+        least: Smallest number; None for a column without plain numbers, or if all are null.
+        greatest: Largest number.
         total: Sum of its numbers.
-        fractions: Rows in which it is no whole number.
-        largest: The greatest absolute value of its numbers, in arrays too; None of a column without numbers.
+        fractions: Number of rows in which it is not a whole number.
+        largest: Largest absolute value of its numbers, also in arrays; None for a column without numbers.
     """
 
     nulls: int
@@ -42,10 +42,10 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the rows of a DataFrame have.
+    """Statistics of a DataFrame.
 
     Attributes:
-        rows: How many there are.
+        rows: Number of rows.
         columns: Statistics of each column, by name.
     """
 
@@ -54,7 +54,7 @@ class Statistics:
 
 
 def statistics_of(df: DataFrame, columns: Sequence[str]) -> Statistics:
-    """Statistics of columns, computed by one Spark job; vectors are given as structs of their parts."""
+    """Compute statistics of columns in one Spark job; vectors are structs of their parts."""
     measured: list[tuple[str, str, Column]] = []
     for name in columns:
         measured += [(name, key, value) for key, value in _measures(df, name).items()]
@@ -67,7 +67,7 @@ def statistics_of(df: DataFrame, columns: Sequence[str]) -> Statistics:
 
 
 def weights_of(df: DataFrame, column: str, weight: str | None) -> dict[int, float]:
-    """Total weight of the rows with each value of a column of whole numbers; their number where rows have no weight."""
+    """Return the total weight of the rows for each value of an integer column; their number if rows have no weight."""
     amount = F.sum(F.lit(1.0) if weight is None else F.col(quoted(weight)).cast("double"))
     rows = df.groupBy(F.col(quoted(column)).cast("long").alias("value")).agg(amount.alias("amount")).collect()
     return {int(row["value"]): float(row["amount"]) for row in rows}
@@ -87,7 +87,7 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
         if isinstance(inner, NumericType):
             measures["largest"] = F.max(F.array_max(F.transform(numbers, lambda it: F.abs(it.cast("double")))))
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
-    elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one values alone
+    elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one only values
         numbers = column["values"]
         wrong, nan = wrong | numbers.isNull(), F.exists(numbers, _is_no_number)
         length = F.coalesce(column["size"], F.size(numbers))
@@ -102,5 +102,5 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
 
 
 def _is_no_number(value: Column) -> Column:
-    """Whether it is NaN or infinite: it makes a network's weights NaN."""
+    """Whether it is NaN or infinite, which makes a network's weights NaN."""
     return F.isnan(value) | (F.abs(value) == float("inf"))

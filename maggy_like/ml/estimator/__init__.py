@@ -1,1 +1,1 @@
-"""The Estimator that trains networks of torch on DataFrames, and the Model that it gives."""
+"""The Estimator that trains PyTorch networks on DataFrames, and the Model that it returns."""

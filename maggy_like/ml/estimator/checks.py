@@ -46,24 +46,24 @@ if TYPE_CHECKING:
 
 
 def check_frame(df: object, method: str) -> None:
-    """Refuse what is no DataFrame of Spark.
+    """Check that it is a DataFrame of Spark.
 
     Raises:
-        DataError: It is something else.
+        DataError: It is not.
     """
     if not isinstance(df, DataFrame):
         kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__name__}"
-        raise DataError(f"{method} takes a DataFrame of Spark, got {kind}; make one with spark.createDataFrame(...)")
+        raise DataError(f"{method} must get a Spark DataFrame, got {kind}; use spark.createDataFrame(...)")
 
 
 def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
-    """Refuse columns that the DataFrame does not have.
+    """Check that the DataFrame has the columns.
 
     Args:
-        columns: Names by the Param that has them.
+        columns: Names of columns by the Param that has them.
 
     Raises:
-        ConfigError: One is missing, or has two roles.
+        ConfigError: A column is missing, or has two roles.
     """
     roles: dict[str, str] = {}
     for param, named in columns.items():
@@ -71,28 +71,30 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
             if name not in df.columns:
                 near = did_you_mean(name, df.columns)
                 raise ConfigError(
-                    f"{param}: the DataFrame has no column {name!r}{near}; it has {', '.join(df.columns)}"
+                    f"{param} must be a column of the DataFrame, got {name!r}{near}; use one of {', '.join(df.columns)}"
                 )
             if name == VALIDATION and param != "validationIndicatorCol":
-                raise ConfigError(f"{param}: the name {name!r} is that of a column of our own; rename yours")
+                raise ConfigError(f"{param} must not be the reserved name {name!r}; rename the column")
             if name in roles:
-                raise ConfigError(f"column {name!r} is given as {roles[name]} and as {param}; a column has one role")
+                raise ConfigError(
+                    f"column {name!r} must have one role, got {roles[name]} and {param}; use it for one of them"
+                )
             roles[name] = param
 
 
 def check_indicator(df: DataFrame, name: str) -> None:
-    """Refuse a validationIndicatorCol that is not boolean.
+    """Check that validationIndicatorCol is boolean.
 
     Raises:
         DataError: It has another type.
     """
     kind = df.schema[name].dataType
     if not isinstance(kind, BooleanType):
-        raise DataError(f"validationIndicatorCol {name!r} is {kind.simpleString()}; it must be boolean")
+        raise DataError(f"validationIndicatorCol {name!r} must be boolean, got {kind.simpleString()}; cast the column")
 
 
 def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
-    """Refuse rows that no training can use.
+    """Check that the rows can be used for training.
 
     Raises:
         DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths.
@@ -105,37 +107,37 @@ def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
                 is_array = column.longest is not None
                 how = "" if is_array else f" (df.dropna(subset=[{name!r}]), pyspark.ml.feature.Imputer)"
                 raise DataError(
-                    f"column {name!r} is or holds {what} in {count} of {found.rows} rows; drop such rows or fill them "
-                    f"before fit{how}"
+                    f"column {name!r} must not be or contain {what}, got {count} such rows of {found.rows}; drop or "
+                    f"fill them before fit{how}"
                 )
         if column.shortest != column.longest:
             raise DataError(
-                f"column {name!r} has arrays of {column.shortest} to {column.longest} elements; all rows need as many: "
-                "pad or cut them before fit"
+                f"column {name!r} must have arrays of equal length, got {column.shortest} to {column.longest} "
+                "elements; pad or cut them before fit"
             )
 
 
 def check_weight(name: str, found: ColumnStatistics) -> None:
-    """Refuse weights that are negative, or all 0.
+    """Check that weights are not negative and not all 0.
 
     Raises:
         DataError: They are.
     """
     if found.least is None or found.least < 0:
-        raise DataError(f"weightCol {name!r} has a weight of {found.least}; weights are numbers that are not negative")
+        raise DataError(f"weightCol {name!r} must have weights of at least 0, got {found.least}")
     if not found.total:
-        raise DataError(f"weightCol {name!r} is 0 in all rows; some row must count")
+        raise DataError(f"weightCol {name!r} must have a weight above 0 in some row, got 0 in all rows")
 
 
 def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[TrainingPlan, torch.dtype]:
-    """Find out what the network needs of the rows, by putting some through it.
+    """Find out what the network requires of the rows by computing some of them.
 
     Args:
-        batch: Two rows or so.
+        batch: About two rows.
 
     Returns:
-        The plan with the columns of whole numbers that the network takes as fractions, and with the rows that each
-        rank needs of a batch: two, where the network fails with one, as batch normalisation does. And the type of the
+        The plan with the columns of integers that the network takes as floats, and with the number of rows that each
+        rank needs of a batch: two if the network fails with one, as batch normalisation does. And the data type of the
         network's parameters.
 
     Raises:
@@ -162,7 +164,7 @@ def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[
 
 
 def _takes(objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> bool:
-    """Whether the network computes something of a batch."""
+    """Whether the network can compute a batch."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
         if isinstance(objective, LightningObjective):
             objective(batch)
@@ -175,11 +177,11 @@ def _takes(objective: Objective | LightningObjective, batch: Mapping[str, torch.
 def check_magnitudes(
     found: Statistics, plan: TrainingPlan, batch: Mapping[str, torch.Tensor], precision: torch.dtype
 ) -> None:
-    """Refuse numbers that are infinite in the precision in which the network computes.
+    """Check that no number is infinite in the precision in which the network computes.
 
     Args:
         batch: Some rows, as they are read.
-        precision: The type of the network's parameters.
+        precision: Data type of the network's parameters.
 
     Raises:
         DataError: A column has such numbers.
@@ -192,19 +194,19 @@ def check_magnitudes(
         kind = min(kinds, key=lambda it: torch.finfo(it).max)
         if largest > torch.finfo(kind).max:
             raise DataError(
-                f"column {name!r} has numbers up to {largest:.3g}, which are infinite as {_short(kind)} (at most "
-                f"{torch.finfo(kind).max:.3g}); scale the column before fit, or drop such rows"
+                f"column {name!r} must have numbers up to {torch.finfo(kind).max:.3g} ({_short(kind)}), got "
+                f"{largest:.3g}; scale the column before fit, or drop such rows"
             )
 
 
 def remedy(found: Statistics, plan: TrainingPlan, precision: torch.dtype) -> str:
-    """What to do where no loss is a finite number: numbers may be too large for a product, whatever the step size."""
+    """Return a remedy for losses that are not finite: numbers may be too large for a product, at any step size."""
     sizes = {name: found.columns[name].largest or 0.0 for name in plan.columns}
     name = max(sizes, key=lambda it: sizes[it])
     if sizes[name] <= math.sqrt(torch.finfo(precision).max):
         return "lower learningRate, or scale the features (pyspark.ml.feature.StandardScaler)"
     return (
-        f"column {name!r} has numbers up to {sizes[name]:.3g}, whose squares are infinite as {_short(precision)}; "
+        f"column {name!r} has numbers up to {sizes[name]:.3g}, and their squares are infinite as {_short(precision)}; "
         "scale the column before fit"
     )
 
@@ -212,18 +214,18 @@ def remedy(found: Statistics, plan: TrainingPlan, precision: torch.dtype) -> str
 def check_sample(
     plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics, given: Sequence[str]
 ) -> list[tuple[int, ...]] | None:
-    """Put some rows through the network and the loss, so that what does not fit is told before workers start.
+    """Compute some rows with the network and the loss, so that a mismatch is reported before workers start.
 
     Args:
-        batch: Two rows or so.
-        found: Statistics of the labels, among others.
-        given: What was asked of loss and optimizer, which a Lightning module brings itself.
+        batch: About two rows.
+        found: Statistics of the labels and other columns.
+        given: Requested options of loss and optimizer, which a Lightning module brings itself.
 
     Returns:
-        The shape of each output, without the rows; None of a Lightning module, whose steps are tried.
+        The shape of each output, without the rows; None for a Lightning module, whose steps are tried.
 
     Raises:
-        ConfigError: The network does not take the features, or the loss not its outputs.
+        ConfigError: The network does not take the features, or the loss does not take the outputs.
         DataError: A label is out of range.
     """
     objective = plan.objective()
@@ -232,8 +234,8 @@ def check_sample(
     if isinstance(objective, LightningObjective):
         if given:
             raise ConfigError(
-                f"a Lightning module brings its own loss and optimizer, and {', '.join(given)} would mean nothing; "
-                "make them arguments of the module (modelParams, search)"
+                f"{', '.join(given)} must not be given with a Lightning module, which has its own loss and optimizer; "
+                "use arguments of the module (modelParams, search)"
             )
         _check_steps(objective, batch, plan)
         return None
@@ -245,14 +247,12 @@ def check_sample(
             shaped, label = fitted(loss, output, batch[name])
             shapes = f"outputs of shape {_shape(output)}, and labels {name!r} of shape {_shape(label)} ({label.dtype})"
             if loss.kind in ("binary", "probability", "values") and shaped.shape != label.shape:
-                raise ConfigError(
-                    f"loss {loss.name} needs outputs and labels of one shape, and the network gives {shapes}"
-                )
+                raise ConfigError(f"loss {loss.name} must have outputs and labels of one shape, got {shapes}")
             try:
                 loss.function(shaped, label)
             except Exception as error:
                 raise ConfigError(
-                    f"loss {loss.name} does not take what it gets: {shapes}: {type(error).__name__}: {error}"
+                    f"loss {loss.name} cannot be computed from {shapes}: {type(error).__name__}: {error}"
                 ) from error
         try:
             objective(batch)
@@ -275,18 +275,18 @@ def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor
             except Exception as error:
                 step = "training_step" if trains else "validation_step"
                 raise ConfigError(
-                    f"{step} does not take the batch ({columns}): {type(error).__name__}: {error}"
+                    f"{step} failed with the batch ({columns}): {type(error).__name__}: {error}"
                 ) from error
 
 
 def check_label(
     name: str, loss: Loss, output: torch.Tensor, found: ColumnStatistics, weights: Sequence[float] | None
 ) -> None:
-    """Refuse labels that the loss cannot take.
+    """Check that the loss can take the labels.
 
     Raises:
-        ConfigError: There are fewer or more class weights than classes.
-        DataError: A class is no number of the network's outputs, or a label of two classes is not 0 to 1.
+        ConfigError: The number of class weights is not the number of classes.
+        DataError: A class is not the number of an output, or a binary label is not from 0 to 1.
     """
     if found.least is None or found.greatest is None:
         return
@@ -295,23 +295,22 @@ def check_label(
         classes = output.shape[1]
         if found.fractions:
             raise DataError(
-                f"labelCol {name!r} has {found.fractions} labels that are no whole numbers, and {loss.name} is over "
-                "classes 0, 1, ...; index them (pyspark.ml.feature.StringIndexer), or take a loss over numbers"
+                f"labelCol {name!r} must have classes 0, 1, ... for {loss.name}, got {found.fractions} labels that are "
+                "not whole numbers; use pyspark.ml.feature.StringIndexer, or a loss over numbers"
             )
         if found.least < 0 or found.greatest >= classes:
             raise DataError(
-                f"labelCol {name!r} has {span}, and the network's {classes} outputs stand for classes 0 to "
-                f"{classes - 1}; index the labels (pyspark.ml.feature.StringIndexer), or give the network "
-                f"{int(found.greatest) + 1} outputs"
+                f"labelCol {name!r} must have classes 0 to {classes - 1}, one for each output of the network, got "
+                f"{span}; use pyspark.ml.feature.StringIndexer, or a network with {int(found.greatest) + 1} outputs"
             )
         if weights is not None and len(weights) != classes:
             raise ConfigError(
-                f"classWeights has {len(weights)} weights, and the network has outputs for {classes} classes"
+                f"classWeights must have {classes} weights, one for each output of the network, got {len(weights)}"
             )
     if loss.kind in ("binary", "probability") and (found.least < 0 or found.greatest > 1):
-        raise DataError(f"labelCol {name!r} has {span}, and {loss.name} takes those from 0 to 1")
+        raise DataError(f"labelCol {name!r} must have labels from 0 to 1 for {loss.name}, got {span}")
     if loss.kind in ("binary", "probability") and weights is not None and len(weights) != 2:
-        raise ConfigError(f"classWeights has {len(weights)} weights, and {loss.name} is over two classes")
+        raise ConfigError(f"classWeights must have two weights for {loss.name}, got {len(weights)}")
 
 
 def _outputs(network: nn.Module, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> tuple[torch.Tensor, ...]:
@@ -321,14 +320,15 @@ def _outputs(network: nn.Module, batch: Mapping[str, torch.Tensor], plan: Traini
         outputs = network(*given)
     except Exception as error:
         raise ConfigError(
-            f"the network does not take {columns} (the first dimension is that of the rows): "
+            f"the network failed with {columns} (the first dimension is that of the rows): "
             f"{type(error).__name__}: {error}"
         ) from error
     found = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
     if len(found) != len(plan.labels) or not all(isinstance(it, torch.Tensor) for it in found):
         raise ConfigError(
-            f"the network gives {len(found)} outputs ({', '.join(type(it).__name__ for it in found)}) for columns "
-            f"{columns}, and labelCol names {len(plan.labels)} ({', '.join(plan.labels)}); one tensor each is needed"
+            f"the network must give one tensor for each column of labelCol, {len(plan.labels)} "
+            f"({', '.join(plan.labels)}), got {len(found)} ({', '.join(type(it).__name__ for it in found)}) for "
+            f"columns {columns}"
         )
     return found
 
@@ -338,7 +338,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    """The type of whole numbers, which a layer may not take; those of fractions are made the network's."""
+    """Return the data type of integers, which a layer may reject; floats are converted to the network's type."""
     return "" if is_fraction(tensor) else f" of {_short(tensor.dtype)}"
 
 
@@ -347,29 +347,29 @@ def _short(kind: torch.dtype) -> str:
 
 
 def check_model(plan: TrainingPlan) -> None:
-    """Refuse what is no model, and a network without a loss.
+    """Check that it is a model, and has a loss.
 
-    Whether a function makes a Lightning module, which brings its loss, is found when it is called.
+    A function may make a Lightning module, which brings its loss. That is only known when it is called.
 
     Raises:
-        ConfigError: It is so.
+        ConfigError: It is not.
     """
     model = plan.model
     if not isinstance(model, nn.Module) and not callable(model):
-        raise ConfigError(f"model must be a torch module, or a function that makes one, got {model!r}")
+        raise ConfigError(f"model must be a torch module or a function that returns one, got {model!r}")
     if (plan.loss is not None or isinstance(model, nn.Module | type)) and not is_lightning(model):
         _ = plan.losses
 
 
 @dataclass(frozen=True)
 class CheckedData:
-    """What a training needs to know of its data.
+    """Results of the checks of a training's data.
 
     Attributes:
-        plan: The training with its data.
-        inputs: What the inputs of the network are.
-        outputs: What its outputs are, by label.
-        remedy: What to do where no loss is a finite number.
+        plan: Training with its data.
+        inputs: Inputs of the network.
+        outputs: Kinds of its outputs, by label.
+        remedy: Remedy if no loss is finite.
     """
 
     plan: TrainingPlan
@@ -386,18 +386,18 @@ def check_data(
     is_balanced: bool,
     given: Sequence[str] = (),
 ) -> CheckedData:
-    """Check the rows against the plan, with one pass of Spark over what was written.
+    """Check the rows against the plan, with one pass of Spark over the written data.
 
     Args:
-        config: Some configuration of the search, with which the network is tried.
-        is_balanced: Whether classes are to be weighed by how many rows they have.
-        given: Params and names of the search that ask something of loss or optimizer.
+        config: Any configuration of the search, to try the network with.
+        is_balanced: Whether classes are weighted by their number of rows.
+        given: Params and names of the search that concern loss or optimizer.
 
     Returns:
-        The plan with its data and with the weights of classes and rows, and what the network takes and gives.
+        The plan with its data and the weights of classes and rows, and the network's inputs and outputs.
 
     Raises:
-        UserError: The rows, the network or the loss do not fit each other; the column is named.
+        UserError: The rows, the network and the loss do not match; the message has the column.
     """
     written = prepared.rows(df)
     train = written.where(F.col(VALIDATION) == "false") if prepared.is_split else written
@@ -407,8 +407,10 @@ def check_data(
     if prepared.is_split:
         validation = statistics_of(written.where(F.col(VALIDATION) == "true"), plan.columns)
         if not validation.rows:
-            raise DataError(f"no row was set apart to validate on, of {found.rows}; set more apart, or none at all")
-        check_rows(validation, "the validation's part")
+            raise DataError(
+                f"the validation rows must be at least 1, got 0 of {found.rows}; set more rows apart, or none at all"
+            )
+        check_rows(validation, "the validation part")
         held = validation.rows
         found = _together(found, validation)
         check_rows(found)
@@ -420,8 +422,8 @@ def check_data(
     )
     if loader.rows != found.rows:
         raise DataError(
-            f"Spark counts {found.rows} rows to train on, and its files have {loader.rows}; write the DataFrame to a "
-            "new folder (df.write.parquet) and read that"
+            f"the Parquet files must have the {found.rows} training rows that Spark counts, got {loader.rows}; write "
+            "the DataFrame to a new folder (df.write.parquet) and read that"
         )
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
     fitting, precision = fit_to_rows(plan.with_config(config), batch)
@@ -436,13 +438,13 @@ def check_data(
     for number, shape in enumerate(shapes or ()):
         is_one = len(shape) == 1 if kinds[number] == "classes" else math.prod(shape) == 1
         if not is_one:
-            kinds[number] = "other"  # several numbers, or classes at several positions, which are no one value
+            kinds[number] = "other"  # several numbers, or classes at several positions, which are not one value
     plan = _weighed(plan, train, found, classes, is_balanced)
     return CheckedData(plan, taken, dict(zip(plan.labels, kinds, strict=True)), remedy(found, plan, precision))
 
 
 def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: int, is_balanced: bool) -> TrainingPlan:
-    """The plan with the factor that makes the rows' mean weight 1, and with weights of balanced classes."""
+    """Set the factor that makes the mean weight of the rows 1, and the weights of balanced classes."""
     if not is_balanced and plan.class_weights is None:
         total = None if plan.weight is None else found.columns[plan.weight].total
         return plan if total is None else replace(plan, weight_scale=found.rows / total)
@@ -454,14 +456,16 @@ def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: i
     assert weights is not None
     total = sum(weights[label] * amount for label, amount in amounts.items())
     if not total:
-        raise DataError(f"classWeights {list(weights)} weigh all rows of {plan.labels[0]!r} with 0; some must count")
+        raise DataError(
+            f"classWeights must have a weight above 0 for some class in {plan.labels[0]!r}, got {list(weights)}"
+        )
     plan = replace(plan, class_weights=weights, weight_scale=found.rows / total)
     _ = plan.losses  # whose loss must be one for each row now
     return plan
 
 
 def _together(train: Statistics, validation: Statistics) -> Statistics:
-    """Statistics with the shapes and labels of the rows to validate on too; the rest is of those to train on."""
+    """Merge statistics: shapes and labels of the training and validation rows, the rest of the training rows only."""
     columns = {}
     for name, one in train.columns.items():
         other = validation.columns[name]
@@ -482,27 +486,27 @@ def _of_both(choose: Callable[..., Any], one: float | None, other: float | None)
 
 
 _OWN = {
-    "block": "fit returns the model, so it waits for it",
-    "budget": "pass epochs",
-    "config": "pass modelParams",
-    "max_budget": "pass epochs",
-    "searchspace": "pass search",
-    "train_fn": "pass model",
+    "block": "omit it, because fit always waits for the model",
+    "budget": "use epochs",
+    "config": "use modelParams",
+    "max_budget": "use epochs",
+    "searchspace": "use search",
+    "train_fn": "use model",
 }
-"""Arguments of ``lagom`` and ``run`` that the Estimator sets, and what to pass instead."""
+"""Arguments of ``lagom`` and ``run`` that the Estimator sets, and the remedy."""
 
-_POINTS = 5  # of a range, ends among them: what a Param refuses lies beyond an end, or is no whole number
+_POINTS = 5  # of a range, with its ends: a Param rejects what is beyond an end, or is not a whole number
 _LISTED = 1000
 
 
 def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
-    """Refuse a search over values that a Param does not take.
+    """Check that the Params accept the values of a search.
 
     Args:
-        domains: The values to search over, by names, of which those of Params are looked at.
+        domains: Domains by name; only those of Params are checked.
 
     Raises:
-        ConfigError: One is not taken.
+        ConfigError: A value is rejected.
     """
     of_objects: dict[str, Callable[[Any], Any]] = {"loss": read_loss, "optimizer": optimizer_class}
     for name in domains.keys() & SEARCHABLE.keys():
@@ -513,18 +517,18 @@ def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
             try:
                 taken = convert(value)
                 if isinstance(taken, int) and not isinstance(value, int):
-                    raise TypeError("must be a whole number; search over Integer(low, high) or a list of them")
+                    raise TypeError("must be a whole number; use Integer(low, high) or a list of whole numbers")
             except (ConfigError, TypeError, ValueError) as error:
                 raise ConfigError(f"search: {name} cannot be {value!r}, of {domains[name]!r}: {error}") from None
 
 
 def values_of(domain: Domain) -> list[Any]:
-    """The values of a domain; of one with more than can be listed some, its ends among them."""
+    """Return the values of a domain; if there are too many, some of them with both ends."""
     return domain.grid(max(_POINTS, min(domain.size or 0, _LISTED)))
 
 
 def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -> None:
-    """Refuse ``runOptions`` that the run would not take, and a metric that no epoch reports.
+    """Check that the run accepts ``runOptions``, and that the metric is one that epochs report.
 
     Raises:
         ConfigError: An option is unknown, is set by a Param, or leaves ``fit`` without a model.
@@ -534,29 +538,31 @@ def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -
     known = [name for name in inspect.signature(target).parameters if name not in _OWN]
     for name in given:
         if name in _OWN:
-            raise ConfigError(f"runOptions: {name!r} is set by the Estimator; {_OWN[name]}")
+            raise ConfigError(f"runOptions must not have {name!r}, which the Estimator sets; {_OWN[name]}")
         if name not in known:
             raise ConfigError(
-                f"runOptions: {name!r} is no argument of maggy_like.{name_of}{did_you_mean(name, known)}; there are "
-                f"{', '.join(known)}"
+                f"runOptions must have arguments of maggy_like.{name_of}, got {name!r}{did_you_mean(name, known)}; use "
+                f"some of {', '.join(known)}"
             )
     if is_search and not given.get("train_best", True):
-        raise ConfigError("runOptions: train_best=False would leave fit without a model; leave it out")
+        raise ConfigError("runOptions must not have train_best=False, because fit returns a trained model; omit it")
     metric = given.get("metric")
     if metric is None:
         return
     if not isinstance(metric, str):
-        raise ConfigError(f"runOptions: metric must be the name of one metric, as one model is made, got {metric!r}")
+        raise ConfigError(
+            f"runOptions: metric must be the name of one metric, got {metric!r}, because fit returns one model"
+        )
     reported = list(_metrics(params, plan))
     if reported and metric not in reported:
         raise ConfigError(
-            f"runOptions: no epoch reports the metric {metric!r}{did_you_mean(metric, reported)}; there are "
-            f"{', '.join(reported)}{_why(metric, reported)}"
+            f"runOptions: metric must be one that epochs report, got {metric!r}{did_you_mean(metric, reported)}; use "
+            f"one of {', '.join(reported)}{_why(metric, reported)}"
         )
 
 
 def _metrics(params: TrainingParams, plan: TrainingPlan) -> Iterable[str]:
-    """Names of the metrics of an epoch; none where only the module, or the loss that is drawn, can tell."""
+    """Return the metrics of an epoch; none if only the module, or the drawn loss, determines them."""
     if plan.loss is None or is_lightning(plan.model) or "loss" in (params._given("search") or {}):
         return
     found = ["loss"]
@@ -570,5 +576,5 @@ def _metrics(params: TrainingParams, plan: TrainingPlan) -> Iterable[str]:
 
 def _why(metric: str, reported: Iterable[str]) -> str:
     if metric.startswith("validation_") and metric.removeprefix("validation_") in reported:
-        return ". Set rows apart to validate on: validationFraction or validationIndicatorCol"
+        return ", or set rows apart by validationFraction or validationIndicatorCol"
     return ""

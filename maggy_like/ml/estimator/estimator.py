@@ -1,4 +1,4 @@
-"""``TorchEstimator``: train a network of torch on a DataFrame, or search for the best one first."""
+"""``TorchEstimator``: train a PyTorch network on a DataFrame, with or without a search for the best configuration."""
 
 from __future__ import annotations
 
@@ -18,60 +18,65 @@ from optimizers.checks import explains_init
 
 @explains_init
 class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEstimator"], MLWritable):
-    """Trains a network of torch on the rows of a DataFrame, on a gang of workers together.
+    """Train a PyTorch network on the rows of a DataFrame, with all workers together.
 
-    An Estimator of pyspark.ml: it works in a ``Pipeline``, with ``CrossValidator`` and ``TrainValidationSplit``, and is
-    saved and loaded as they are. The DataFrame is written to Parquet once, unless it is in Parquet files already; each
-    epoch reads every row once. The batch size is that of all workers together, so that their number changes nothing
-    but the speed.
+    It is an Estimator of pyspark.ml. Use it in a ``Pipeline``, with ``CrossValidator`` and ``TrainValidationSplit``,
+    and save and load it like other stages. ``fit`` writes the DataFrame to Parquet once, unless its rows are in
+    Parquet files already. Each epoch reads every row once. The batch size is that of all workers together, so their
+    number changes only the speed.
 
-    With ``search``, ``fit`` searches first and then trains the best configuration on the same gang. Names of the search
-    space are those of Params (``learningRate``, ``batchSize``, ``optimizer``, ``loss``, ``patience``, ``seed``), of
-    arguments of the function that makes the network, and of the optimizer.
+    With ``search``, ``fit`` first searches for the best configuration, and then trains it on the same workers. The
+    names of the search space are Params (``learningRate``, ``batchSize``, ``optimizer``, ``loss``, ``patience``,
+    ``seed``), arguments of the function that makes the network, and arguments of the optimizer.
 
-    Labels are class numbers for ``"cross_entropy"`` and the like, 0 or 1 for ``"bce_with_logits"``, and numbers for
-    ``"mse"``. Of several labels, the network gives an output each, and the Model adds ``prediction_LABEL`` for each.
+    Labels are class numbers from 0 for ``"cross_entropy"`` and similar losses, 0 or 1 for ``"bce_with_logits"``, and
+    numbers for ``"mse"``. With several labels, the network returns one output for each, and the Model adds one column
+    ``prediction_LABEL`` for each.
 
     Args:
-        model: The network: a module, or a function or class that makes one of ``modelParams``. A Lightning module
-            brings loss, optimizer and schedule; one that needs a Trainer (optimization by hand, several optimizers,
-            hooks within an epoch) is refused.
+        model: Network: a module, or a function or class that makes one from ``modelParams``. A Lightning module brings
+            its own loss, optimizer and schedule. One that needs a Trainer (manual optimization, several optimizers,
+            hooks within an epoch) is rejected.
         modelParams: Arguments of that function.
-        loss: A name, a loss of torch.nn, or ``f(output, label)``; a list of them, one for each label, whose sum counts.
-        outputKind: What the network gives, where the loss does not say it: ``"classes"`` (logits), ``"binary"`` (a
-            logit), ``"probability"``, ``"values"`` or ``"other"``.
-        optimizer: A name, a class of torch.optim, one that was made, or ``f(parameters, **optimizerParams)``.
-        optimizerParams: Further arguments of it.
-        learningRate: Its step size.
-        featuresCol: Column that the network takes, or a list of them, one for each input.
-        labelCol: Column of labels, or a list of them, one for each output.
-        predictionCol: Column of predictions that the Model adds.
-        probabilityCol: Column of the probabilities of classes that it adds for losses over classes.
-        errorCol: Column that says why a row has no prediction; it is added if it is named.
-        resultCol: Column of structs with label, score, vector and error; it is added if it is named.
-        decode: Functions that make a tensor of a row's bytes, by names of columns: ``{"image": decode_png}``.
-        weightCol: Column with a weight for each row.
-        classWeights: A weight for each class, or ``"balanced"``: as if all classes had as many rows.
-        validationIndicatorCol: Boolean column, true where a row is to validate on.
-        validationFraction: Share of the rows to validate on instead, chosen by ``seed``.
-        batchSize: Rows of a batch, over all workers.
-        epochs: Passes over the rows, at most.
-        patience: Epochs without a lower loss (of the validation, if there is one) after which the training ends.
-        minDelta: By how much that must fall to be lower.
-        keepWeights: The ``"best"`` weights by that loss, or the ``"last"``.
-        freeze: Globs of names of modules that are not trained: ``["encoder*"]``.
+        loss: Loss: a name, a loss of torch.nn, ``f(output, label)``, or a list with one for each label. Several losses
+            are added.
+        outputKind: Meaning of the network's output: ``"classes"`` (logits), ``"binary"`` (a logit), ``"probability"``,
+            ``"values"`` or ``"other"``. Default: the kind that the loss takes.
+        optimizer: Optimizer: a name, a class of torch.optim, an instance, or ``f(parameters, **optimizerParams)``.
+            Default: ``"adam"``.
+        optimizerParams: Further arguments of the optimizer.
+        learningRate: Step size of the optimizer.
+        featuresCol: Input column, or a list with one column for each input of the network.
+        labelCol: Label column, or a list with one column for each output of the network.
+        predictionCol: Name of the new column of predictions.
+        probabilityCol: Name of the new column of class probabilities, for losses over classes.
+        errorCol: Name of a new column with the reason why a row has no prediction. Default: no such column.
+        resultCol: Name of a new column of structs with label, score, vector and error. Default: no such column.
+        decode: Functions from the bytes of a row to a tensor, by column: ``{"image": decode_png}``.
+        weightCol: Column with the weight of each row.
+        classWeights: Weight of each class, or ``"balanced"`` to weight classes as if they had equal numbers of rows.
+        validationIndicatorCol: Boolean column that is true for validation rows.
+        validationFraction: Fraction of the rows used for validation, from 0 to less than 1, drawn with ``seed``.
+        batchSize: Number of rows of a batch, over all workers.
+        epochs: Maximum number of passes over the rows.
+        patience: Number of epochs without a lower loss after which the training ends. The loss is that of the
+            validation, if there is one. Default: no early end.
+        minDelta: Minimum decrease of the loss that counts as lower.
+        keepWeights: ``"best"`` to keep the weights with the lowest loss, ``"last"`` to keep the last ones.
+        freeze: Patterns of names of modules that are not trained: ``["encoder*"]``.
         callbacks: Functions ``f(epoch, metrics, network)``, called on rank 0 after each epoch.
-        seed: Source of all randomness.
-        workers: Size of the gang; by default all slots of the engine.
-        engine: ``"auto"``, ``"spark"``, ``"local"``, ``"inline"``, or an engine with options of its own.
-        directory: Path or URL of a folder for data, states and logs, which Spark and all workers see.
-        keepData: Whether the copy of the data stays for later processes; by default it goes when this one ends.
-        search: Search space by name.
-        runOptions: Further arguments of :func:`maggy_like.lagom` (``n_trials``, ``optimizer``, ``timeout``, ...), or of
-            :func:`maggy_like.run` where there is no search (``progress``, ``failures``, ...).
+        seed: Seed of all random numbers.
+        workers: Number of workers. Default: all slots of the engine.
+        engine: Engine: ``"auto"``, ``"spark"``, ``"local"``, ``"inline"``, or an engine object.
+        directory: Path or URL of a folder for data, states and logs. Spark and all workers must have access to it.
+        keepData: If True, the Parquet copy of the data is kept for later processes. Default: it is removed when this
+            process exits.
+        search: Search space, by name. Default: no search.
+        runOptions: Further arguments of :func:`maggy_like.lagom` (``n_trials``, ``optimizer``, ``timeout``, ...) with
+            a search, or of :func:`maggy_like.run` without one (``progress``, ``failures``, ...).
 
     Raises:
-        ConfigError: An argument is wrong.
+        ConfigError: An argument is invalid.
 
     Example:
         >>> estimator = TorchEstimator(  # doctest: +SKIP
@@ -130,7 +135,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         """Set Params by name, as in the constructor.
 
         Raises:
-            ConfigError: There is no such Param, or a value is none that its Param takes.
+            ConfigError: A Param does not exist, or a value is invalid for it.
         """
         self._take(given)
         return self
@@ -140,10 +145,10 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         return TorchModel._of(fit_network(self, dataset), self)
 
     def write(self) -> ObjectsWriter:
-        """The writer, of pyspark.ml's kind."""
+        """Return a writer, as other stages of pyspark.ml do."""
         return ObjectsWriter(self)
 
     @classmethod
     def read(cls) -> ObjectsReader[TorchEstimator]:
-        """The reader, of pyspark.ml's kind."""
+        """Return a reader, as other stages of pyspark.ml do."""
         return ObjectsReader(cls)

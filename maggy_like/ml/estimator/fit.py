@@ -1,4 +1,4 @@
-"""From an Estimator and a DataFrame to a trained network: check, write the data once, train or search."""
+"""From an Estimator and a DataFrame to a trained network: check, write the data once, then train or search."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ _OF_LOSS_AND_OPTIMIZER = ("classWeights", "learningRate", "loss", "optimizer", "
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came of a fit.
+    """Result of a fit.
 
     Attributes:
-        network: The network with the weights that were kept, on the CPU.
-        inputs: What its inputs are.
-        outputs: What its outputs are, by label.
+        network: Network with the weights that were kept, on the CPU.
+        inputs: Inputs of the network.
+        outputs: Kinds of its outputs, by label.
         history: Metrics of each epoch.
-        best_epoch: The epoch with the lowest loss.
-        config: The best configuration, where there was a search.
-        result: The search's result, where there was one.
+        best_epoch: Epoch with the lowest loss.
+        config: Best configuration, if there was a search.
+        result: Result of the search, if there was one.
     """
 
     network: nn.Module
@@ -87,9 +87,9 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
 
     Raises:
         UserError: A Param or a column is wrong; this is found before a worker starts.
-        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best was trained.
-            After a search, ``error.result`` is the search's.
-        KeyboardInterrupt: Ctrl-C; its message says how to go on.
+        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best
+            configuration was trained. After a search, ``error.result`` is its result.
+        KeyboardInterrupt: The user pressed Ctrl-C. The message says how to resume.
     """
     plan = plan_of(params)
     space = space_of(params, plan, {})
@@ -99,13 +99,13 @@ def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
 def prepare_rows(
     params: TrainingParams, plan: TrainingPlan, space: SearchSpace | None, df: DataFrame, fixed: Mapping[str, Any]
 ) -> CheckedData:
-    """Write the rows to Parquet files, where they are not in some, and check them against the network and the loss.
+    """Write the rows to Parquet files if necessary, and check them against the network and the loss.
 
     Args:
-        fixed: Values of the search space that go with these rows.
+        fixed: Values of the search space that belong to these rows.
 
     Raises:
-        UserError: They do not fit.
+        UserError: They do not match.
     """
     prepared = _prepare(params, df, plan)
     config = {} if space is None else {**space.sample(np.random.default_rng(plan.seed)), **fixed}
@@ -133,10 +133,10 @@ def train_checked(
     checked: Mapping[tuple[Any, ...], CheckedData],
     space: SearchSpace | None,
 ) -> Fitted:
-    """Train on rows that were checked, or search and train the best.
+    """Train on checked rows, or search and train the best configuration.
 
     Args:
-        checked: By the values of ``plan.stage_params``.
+        checked: Checked data by the values of ``plan.stage_params``.
     """
     one = next(iter(checked.values()))
     plan = replace(plan, variants={key: it.plan for key, it in checked.items()}) if plan.stage_params else one.plan
@@ -152,7 +152,7 @@ def train_checked(
         found = run(partial(train_network, plan), budget=epochs, **options)
         return _fitted(params, plan, checked, found, {}, None)
     named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
-    if options.get("metric") is None:  # another metric has a direction of its own
+    if options.get("metric") is None:  # another metric has its own direction
         named |= {"metric": loss_name(one.plan), "direction": "min"}
     result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
     try:
@@ -171,10 +171,10 @@ def _gang(
     checked: Mapping[tuple[Any, ...], CheckedData],
     space: SearchSpace | None,
 ) -> dict[str, Any]:
-    """The engine and, if fewer workers than it has can share the rows, how many.
+    """Return the engine and, if the rows cannot be shared by all its workers, a smaller number of workers.
 
     Raises:
-        ConfigError: More workers were asked for than can share them, or would train the best of a search together.
+        ConfigError: More workers were requested than can share the rows, or than can train the best configuration.
     """
     engine, workers, most = choose_engine(options["engine"]), options["workers"], options.get("max_workers")
     if not all(it is None or (isinstance(it, int) and it > 0) for it in (workers, most)):
@@ -204,7 +204,7 @@ def _fitted(
     config: dict[str, Any],
     result: Result | None,
 ) -> Fitted:
-    """The network with the weights that a training has found."""
+    """Build the network with the weights that a training has found."""
     best = plan.with_config(config)
     data = checked[tuple(config[name] for name in plan.stage_params)]
     _check_losses(found, loss_name(best), data.remedy)
@@ -224,25 +224,25 @@ def _fitted(
 
 
 def _kinds(params: TrainingParams, data: CheckedData) -> dict[str, Kind]:
-    """What the network's outputs are, by label."""
+    """Return the kinds of the network's outputs, by label."""
     kind = params._given("outputKind")
     return data.outputs if kind is None else dict.fromkeys(data.outputs, kind)
 
 
 def _check_losses(found: Mapping[str, Any], loss: str, remedy: str) -> None:
-    """Raise if no epoch of a training has a finite loss: there are no weights that could be of use."""
+    """Raise if no epoch of a training has a finite loss, because no weights are of use then."""
     losses = [metrics[loss] for metrics in found["history"]]
     if not any(map(math.isfinite, losses)):
         raise TrainingError(
-            f"{loss} is {losses[-1]} after {len(losses)} epochs, and no epoch's was a finite number, so there is no "
-            f"model; {remedy}"
+            f"{loss} must be finite in some epoch, got {losses[-1]} after {len(losses)} epochs, so there is no model; "
+            f"{remedy}"
         )
 
 
 def _no_model(result: Result, remedy: str) -> BaseException:
-    """What to raise where a search ended before its best configuration was trained."""
+    """Return what to raise if a search ended before its best configuration was trained."""
     name = str(result.directory).rstrip("/").rpartition("/")[2]
-    again = f"runOptions={{'name': {name!r}, 'resume': True}} goes on with it"
+    again = f"use runOptions={{'name': {name!r}, 'resume': True}} to resume it"
     if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
         return KeyboardInterrupt(f"the search was interrupted before the best configuration was trained; {again}")
     if result.ending is Ending.COMPLETED and result.best_trial is None:
@@ -253,7 +253,7 @@ def _no_model(result: Result, remedy: str) -> BaseException:
 
 
 def plan_of(params: TrainingParams) -> TrainingPlan:
-    """The training that the Params ask for; where its rows are comes later."""
+    """Build the plan of a training from Params; the location of its rows is set later."""
     optimizer = params._given("optimizer")
     has_own_rate = not isinstance(optimizer, str | type) and not params.isSet("learningRate")
     weights = params._given("classWeights")
@@ -281,22 +281,26 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
     )
     check_model(plan)
     if weights is not None and (len(plan.labels) > 1 or is_lightning(plan.model)):
-        raise ConfigError("classWeights need one column of labels, and a loss that the Estimator computes")
+        raise ConfigError(
+            "classWeights must be used with one label column and a loss that the Estimator computes; use loss=..."
+        )
     if unread := sorted(plan.decode.keys() - set(plan.columns)):
-        raise ConfigError(f"decode: {unread[0]!r} is no column that is read; those are {', '.join(plan.columns)}")
+        raise ConfigError(
+            f"decode must have columns that are read, got {unread[0]!r}; use some of {', '.join(plan.columns)}"
+        )
     if params._given("validationFraction") and params._given("validationIndicatorCol"):
-        raise ConfigError("validationFraction and validationIndicatorCol both choose the rows to validate on; pass one")
+        raise ConfigError("validationFraction and validationIndicatorCol must not be given together; use one of them")
     return plan
 
 
 def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str, Any]) -> SearchSpace | None:
-    """The search space, if there is a search, each of whose names belongs to something that takes its values.
+    """Return the search space, if there is one. Each of its names must belong to something that takes its values.
 
     Args:
         of_stages: Domains of Params of the stages before.
 
     Raises:
-        ConfigError: A name belongs to nothing, or to two things, a value is not taken, or ``runOptions`` are wrong.
+        ConfigError: A name belongs to nothing or to two things, a value is rejected, or ``runOptions`` are wrong.
     """
     given = params._given("search") or {}
     is_search = bool(given or of_stages)
@@ -306,14 +310,17 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
     for name in given:
         home_of(name, plan)
         if name in of_stages:
-            raise ConfigError(f"search: {name!r} is a Param of a stage before the network, and searched there already")
+            raise ConfigError(
+                f"search must not have {name!r}, which PipelineSearch searches for an earlier stage; rename or remove "
+                "it"
+            )
     space = SearchSpace({**of_stages, **given})
     check_values(params, {name: space.domains[name] for name in given})
     return space
 
 
 def _prepare(params: TrainingParams, df: DataFrame, plan: TrainingPlan) -> PreparedData:
-    """The columns of the training in Parquet files, with vectors as arrays."""
+    """Write the columns of the training to Parquet files, with vectors as arrays."""
     indicator = params._given("validationIndicatorCol")
     roles = {"featuresCol": plan.features, "labelCol": plan.labels}
     if plan.weight is not None:
@@ -326,8 +333,8 @@ def _prepare(params: TrainingParams, df: DataFrame, plan: TrainingPlan) -> Prepa
     for column in columns_of_spark(df.schema, plan.columns):  # which refuses text, dates and the like
         if column.shape is None and column.name not in plan.decode:
             raise ConfigError(
-                f"column {column.name!r} is of bytes; say how to make a tensor of a row's: "
-                f"decode={{{column.name!r}: ...}}"
+                f"decode must have a function for the bytes of column {column.name!r}, got none; use "
+                f"decode={{{column.name!r}: function}}"
             )
     return prepare_data(
         df,

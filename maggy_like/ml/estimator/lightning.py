@@ -16,7 +16,7 @@ HOOKS = ("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_star
 """Hooks that are called."""
 
 _UNUSED = ("test", "predict", "dataloader", "prepare_data", "checkpoint")
-"""Parts of names of what belongs to no training on a DataFrame: it may be there, and is left alone."""
+"""Parts of names of methods that are not part of a training on a DataFrame. They are allowed and ignored."""
 
 _OF_THE_TRAINER = (
     "backward",
@@ -26,18 +26,18 @@ _OF_THE_TRAINER = (
     "optimizer_step",
     "optimizer_zero_grad",
 )
-"""Methods of a Lightning module, beside its hooks, that a Trainer calls and a module may override."""
+"""Methods of a Lightning module, in addition to hooks, that a Trainer calls and a module may override."""
 
 
 class TrainerView:
-    """What a Lightning module may ask of its Trainer.
+    """Attributes of a Trainer that a Lightning module may use.
 
     Attributes:
-        current_epoch: From 0, as Lightning counts.
-        global_step: Steps of the optimizer so far.
-        max_epochs: Epochs of the whole training.
-        num_training_batches: Steps of an epoch.
-        estimated_stepping_batches: Steps of the whole training, which schedules such as ``OneCycleLR`` take.
+        current_epoch: Number of the epoch, from 0.
+        global_step: Number of steps of the optimizer so far.
+        max_epochs: Number of epochs of the whole training.
+        num_training_batches: Number of steps of an epoch.
+        estimated_stepping_batches: Number of steps of the whole training, for schedules such as ``OneCycleLR``.
     """
 
     logger = None
@@ -54,25 +54,25 @@ class TrainerView:
         if name.startswith("__"):
             raise AttributeError(name)
         raise ConfigError(
-            f"a Lightning module in TorchEstimator has no Trainer, and asked for trainer.{name}; there are "
-            f"{', '.join(vars(self))}. Run Lightning's own Trainer in maggy_like.run"
+            f"a Lightning module in TorchEstimator must not use trainer.{name}; use {', '.join(vars(self))}, or run "
+            "Lightning's Trainer in maggy_like.run"
         )
 
 
 class LightningObjective(nn.Module):
-    """The loss of a Lightning module on a batch, and what it logs.
+    """The loss of a Lightning module on a batch, and the metrics that the module logs.
 
-    Its steps get a batch as a tuple: the inputs, then the labels, then the weight if there is one.
+    Its steps receive a batch as a tuple: the inputs, then the labels, then the weight if there is one.
 
     Args:
-        network: The Lightning module.
+        network: Lightning module.
         columns: Columns of the batch, in order.
-        epochs: Of the whole training.
-        steps: Of an epoch.
-        as_fractions: Columns of whole numbers that the network takes as fractions.
+        epochs: Number of epochs of the whole training.
+        steps: Number of steps of an epoch.
+        as_fractions: Integer columns that the network takes as floats.
 
     Attributes:
-        trainer: What the module may ask of a Trainer.
+        trainer: Attributes of a Trainer for the module.
 
     Raises:
         ConfigError: The module needs a Trainer.
@@ -99,7 +99,7 @@ class LightningObjective(nn.Module):
             network.trainer = self.trainer  # type: ignore[assignment]  # as Lightning's Trainer does it
 
     def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
-        """What ``training_step`` or, in evaluation, ``validation_step`` gives."""
+        """Call ``training_step`` or, in evaluation, ``validation_step``."""
         self._logged = {}
         validates = not self.training and _has_own(self.network, "validation_step")
         step: Any = self.network.validation_step if validates else self.network.training_step
@@ -109,22 +109,23 @@ class LightningObjective(nn.Module):
         metrics = {name: torch.as_tensor(value).detach() for name, value in self._logged.items()}
         if loss is None:
             if not validates:
-                raise ConfigError("training_step gave no loss; it must return the loss, or a dict with 'loss'")
+                raise ConfigError("training_step must return the loss or a dict with 'loss', got neither")
             if not metrics:
-                raise ConfigError("validation_step gave no loss and logged nothing; return the loss, or log val_loss")
+                raise ConfigError("validation_step must return the loss or log val_loss, got neither")
             loss = metrics.get("val_loss", next(iter(metrics.values())))
         return loss, {"loss": loss.detach(), **metrics}
 
     def call_hook(self, name: str) -> None:
-        """Call a hook, if the module has it."""
+        """Call a hook if the module has it."""
         if (hook := getattr(self.network, name, None)) is not None:
             hook()
 
     def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(value, nn.Module):
             raise ConfigError(
-                f"self.log({name!r}, {type(value).__name__}()) logs an object that gathers over an epoch; log what it "
-                f"gives for the batch, whose mean over the rows is kept: self.log({name!r}, metric(output, label))"
+                f"self.log({name!r}, ...) must log a number of the batch, got the metric object "
+                f"{type(value).__name__}; use self.log({name!r}, metric(output, label)), which is averaged over the "
+                "rows"
             )
         self._logged[name] = value
 
@@ -134,16 +135,16 @@ class LightningObjective(nn.Module):
 
 
 def _check_module(network: nn.Module) -> None:
-    """Refuse a module that cannot be trained without a Trainer.
+    """Check that a module can be trained without a Trainer.
 
     Raises:
-        ConfigError: It optimizes by hand, or overrides what only a Trainer calls.
+        ConfigError: It optimizes manually, or overrides what only a Trainer calls.
     """
     name = type(network).__name__
     if not getattr(network, "automatic_optimization", True):
         raise ConfigError(
-            f"{name} sets automatic_optimization=False; TorchEstimator steps the optimizer itself. Run Lightning's "
-            "own Trainer in maggy_like.run"
+            f"{name} must have automatic_optimization=True, got False; run Lightning's Trainer in maggy_like.run to "
+            "step the optimizer manually"
         )
     known = {hook for kind in type(network).__mro__ if _is_hooks(kind) for hook in vars(kind) if hook[0] != "_"}
     left_out = [
@@ -153,13 +154,13 @@ def _check_module(network: nn.Module) -> None:
     ]
     if left_out:
         raise ConfigError(
-            f"{name} overrides {', '.join(left_out)}, which TorchEstimator does not call; it calls training_step, "
-            f"validation_step, configure_optimizers, {', '.join(HOOKS)}. Run Lightning's own Trainer in maggy_like.run"
+            f"{name} must not override {', '.join(left_out)}, which TorchEstimator does not call; use training_step, "
+            f"validation_step, configure_optimizers, {', '.join(HOOKS)}, or run Lightning's Trainer in maggy_like.run"
         )
 
 
 def _has_own(network: nn.Module, name: str) -> bool:
-    """Whether the module's class defines a method itself: Lightning's own does nothing."""
+    """Whether the module's class overrides a method of Lightning's, which does nothing."""
     method = getattr(type(network), name, None)
     return method is not None and not _is_lightnings(getattr(method, "__module__", ""))
 
@@ -173,35 +174,37 @@ def _is_lightnings(module: str) -> bool:
 
 
 class Schedule:
-    """A learning-rate schedule, stepped as Lightning does it.
+    """A learning rate schedule, stepped as Lightning does.
 
     Args:
-        scheduler: A scheduler of torch.
+        scheduler: Scheduler of PyTorch.
         interval: ``"epoch"`` or ``"step"``.
-        frequency: Each how many of them it steps.
-        monitor: The metric that a scheduler like ``ReduceLROnPlateau`` goes by.
+        frequency: Number of intervals between its steps.
+        monitor: Metric for a scheduler such as ``ReduceLROnPlateau``.
     """
 
     def __init__(
         self, scheduler: Any, interval: str = "epoch", frequency: int = 1, monitor: str = "val_loss", **others: Any
     ) -> None:
         if not callable(getattr(scheduler, "step", None)):
-            raise ConfigError(f"configure_optimizers gave {scheduler!r} as lr_scheduler; it must be one of torch's")
+            raise ConfigError(
+                f"configure_optimizers must return a scheduler of torch as lr_scheduler, got {scheduler!r}"
+            )
         if interval not in ("epoch", "step"):
             raise ConfigError(f"configure_optimizers: interval must be 'epoch' or 'step', got {interval!r}")
         self._scheduler, self._interval, self._frequency = scheduler, interval, frequency
         self._monitor = monitor if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else None
 
     def stepped(self, steps: int) -> None:
-        """The optimizer has stepped so many times."""
+        """Record that the optimizer has taken ``steps`` steps."""
         if self._interval == "step" and steps % self._frequency == 0:
             self._scheduler.step()
 
     def epoch_ended(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """An epoch, the first is 1, has ended.
+        """Record the end of an epoch, counted from 1.
 
         Raises:
-            ConfigError: The metric to go by was not logged.
+            ConfigError: The monitored metric was not logged.
         """
         if self._interval != "epoch" or epoch % self._frequency:
             return
@@ -212,8 +215,8 @@ class Schedule:
         value = next((metrics[name] for name in names if name in metrics), None)
         if value is None:
             raise ConfigError(
-                f"configure_optimizers: the schedule goes by monitor={self._monitor!r}, which no step has logged; "
-                f"there are {', '.join(metrics)}"
+                f"configure_optimizers: monitor must be a logged metric, got {self._monitor!r}; use one of "
+                f"{', '.join(metrics)}"
             )
         self._scheduler.step(value)
 
@@ -227,10 +230,10 @@ class Schedule:
 
 
 def configured_by(network: nn.Module) -> tuple[torch.optim.Optimizer, Schedule | None]:
-    """The optimizer, and the schedule if there is one, of a Lightning module.
+    """Return the optimizer and, if there is one, the schedule of a Lightning module.
 
     Raises:
-        ConfigError: ``configure_optimizers`` gives none, several, or something else.
+        ConfigError: ``configure_optimizers`` returns none, several, or something else.
     """
     made: Any = getattr(network, "configure_optimizers")()  # noqa: B009  # nn.Module says it is a tensor or a module
     schedulers: Any = ()
@@ -244,11 +247,11 @@ def configured_by(network: nn.Module) -> tuple[torch.optim.Optimizer, Schedule |
     schedules = schedulers if isinstance(schedulers, list | tuple) else [schedulers]
     if len(optimizers) != 1 or len(schedules) > 1:
         raise ConfigError(
-            f"configure_optimizers gave {len(optimizers)} optimizers and {len(schedules)} schedules; TorchEstimator "
-            "takes one optimizer and one schedule at most. Run Lightning's own Trainer in maggy_like.run"
+            f"configure_optimizers must return one optimizer and at most one schedule, got {len(optimizers)} and "
+            f"{len(schedules)}; run Lightning's Trainer in maggy_like.run to use more"
         )
     if not isinstance(optimizers[0], torch.optim.Optimizer):
-        raise ConfigError(f"configure_optimizers gave {optimizers[0]!r}, which is no optimizer of torch")
+        raise ConfigError(f"configure_optimizers must return an optimizer of torch, got {optimizers[0]!r}")
     if not schedules:
         return optimizers[0], None
     given = schedules[0] if isinstance(schedules[0], Mapping) else {"scheduler": schedules[0]}

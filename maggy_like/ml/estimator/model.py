@@ -1,4 +1,4 @@
-"""``TorchModel``: what a fit gives, a Transformer that adds predictions."""
+"""``TorchModel``: the result of a fit, a Transformer that adds predictions."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ if TYPE_CHECKING:
 
 
 _BATCH = 1024
-"""Rows that a network gets at once for predictions, if nobody says."""
+"""Default number of rows that a network computes at once for predictions."""
 
 
 class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
-    """A trained network as a Transformer.
+    """Add the predictions of a trained network to a DataFrame.
 
-    ``transform`` adds ``predictionCol``: the class as a number for losses over classes, the number for losses over
-    numbers, or the output as an array where it is several. For losses over classes it adds ``probabilityCol`` too, a
-    vector. A row that the network cannot take stays, with nulls there, and ``errorCol`` says why. It works in batch and
-    on streams; each Python worker of Spark loads the network once.
+    :meth:`TorchEstimator.fit` returns it, and :meth:`load` reads a saved one. ``transform`` adds ``predictionCol``:
+    the number of the class for losses over classes, the number for losses over numbers, or an array if the output has
+    several numbers. For losses over classes it also adds ``probabilityCol``, a vector. A row that the network cannot
+    take is kept, with nulls in these columns, and ``errorCol`` has the reason. ``transform`` works in batch and on
+    streams. Each Python worker of Spark loads the network once.
 
     Attributes:
-        network: The network, on the CPU.
-        inputs: What its inputs are.
-        outputs: What its outputs are, by label: ``classes``, ``binary``, ``probability``, ``values`` or ``other``.
+        network: Network, on the CPU.
+        inputs: Inputs of the network, as :class:`Column`.
+        outputs: Kinds of its outputs, by label: ``classes``, ``binary``, ``probability``, ``values`` or ``other``.
         history: Metrics of each epoch: ``epoch``, ``loss``, ``validation_loss``, ``accuracy``, ...
-        best_epoch: The epoch with the lowest loss.
-        config: The best configuration of the search, if there was one.
-        result: The search's result, if there was one; a saved model does not have it.
+        best_epoch: Epoch with the lowest loss.
+        config: Best configuration of the search, or an empty dict without a search.
+        result: Result of the search, or None without a search. It is not saved with the model.
 
     Example:
         >>> model = TorchModel.load("s3a://bucket/model")  # doctest: +SKIP
@@ -85,7 +86,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
 
     @classmethod
     def _of(cls, fitted: Fitted, estimator: PredictionParams) -> TorchModel:
-        """The model of an Estimator, with its Params."""
+        """Create the model of an Estimator, with its Params."""
         model = cls()
         model._resetUid(estimator.uid)
         estimator._copyValues(model)
@@ -99,17 +100,17 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         """Set Params by name.
 
         Raises:
-            ConfigError: There is no such Param, or a value is none that its Param takes.
+            ConfigError: A Param does not exist, or a value is invalid for it.
         """
         self._take(given)
         return self
 
     def as_udf(self) -> Callable[..., SparkColumn]:
-        """The network as a function of its inputs, for ``select`` or, registered, for SQL.
+        """Return the network as a function of its inputs, for ``select`` or, once registered, for SQL.
 
-        It takes numbers, arrays and bytes in the order of ``featuresCol``, and gives a struct with ``label``,
-        ``score``, ``vector`` and ``error``; of several labels, a struct with one of these for each. Make arrays of
-        vectors before (``pyspark.ml.functions.vector_to_array``).
+        The function takes numbers, arrays and bytes in the order of ``featuresCol``. It returns a struct with
+        ``label``, ``score``, ``vector`` and ``error``. With several labels, it returns a struct with one of these
+        structs for each. Convert vectors to arrays first (``pyspark.ml.functions.vector_to_array``).
 
         Example:
             >>> spark.udf.register("churn", model.as_udf())  # doctest: +SKIP
@@ -142,19 +143,19 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         return found.withColumns(vectors) if vectors else found  # Spark Connect takes no empty dict
 
     def _inputs(self) -> list[Column]:
-        """What the network takes, under the names of the DataFrame's columns."""
+        """Return the network's inputs under the names of the DataFrame's columns."""
         return [replace(it, name=name) for it, name in zip(self.inputs, self._given("featuresCol"), strict=True)]
 
     def _kinds(self) -> Kinds:
         return self.outputs if len(self.outputs) > 1 else next(iter(self.outputs.values()))
 
     def write(self) -> PartsWriter:
-        """The writer, of pyspark.ml's kind."""
+        """Return a writer, as other stages of pyspark.ml do."""
         return _Writer(self)
 
     @classmethod
     def read(cls) -> MLReader[TorchModel]:
-        """The reader, of pyspark.ml's kind."""
+        """Return a reader, as other stages of pyspark.ml do."""
         return _Reader()
 
 

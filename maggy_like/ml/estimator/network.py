@@ -1,4 +1,4 @@
-"""The network that is trained: from an object or a function, and as two files."""
+"""The network that is trained: made from an object or a function, and stored as two files."""
 
 from __future__ import annotations
 
@@ -19,68 +19,69 @@ from maggy_like.processes.pickles import Pickler
 
 
 def is_lightning(model: Any) -> bool:
-    """Whether the network brings its own loss and optimizer, as Lightning's modules do."""
+    """Whether the network brings its own loss and optimizer, as Lightning modules do."""
     return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
 
 
 def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """The network: a copy of the module, or what the function makes of the arguments.
+    """Make the network: a copy of the module, or the result of the function.
 
     Raises:
-        ConfigError: The function takes other arguments, or makes no module.
+        ConfigError: The function takes other arguments, or does not return a module.
     """
     if isinstance(model, nn.Module):
         if arguments:
             raise ConfigError(
-                f"model is a {type(model).__name__} that was made already, and cannot take {', '.join(arguments)}; "
-                "pass the class, or a function that makes it"
+                f"model must be a class or a function to take {', '.join(arguments)}, got an object of type "
+                f"{type(model).__name__}; pass its class, or a function that returns it"
             )
         try:
             return copy.deepcopy(model)
         except Exception as error:
             raise ConfigError(
-                f"model is a {type(model).__name__} that cannot be copied ({first_line(error)}); pass the function or "
-                "class that makes it"
+                f"model must be a module that can be copied, got a {type(model).__name__} ({first_line(error)}); pass "
+                "its class, or a function that returns it"
             ) from error
     if not callable(model):
-        raise ConfigError(f"model must be a torch module, or a function that makes one, got {model!r}")
+        raise ConfigError(f"model must be a torch module or a function that returns one, got {model!r}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             inspect.signature(model).bind(**arguments)
         except TypeError as error:
-            raise ConfigError(
-                f"model takes other arguments than {dict(arguments)!r}: {error}; see modelParams"
-            ) from None
+            raise ConfigError(f"model must take the arguments {dict(arguments)!r}: {error}; use modelParams") from None
         network = model(**arguments)
     if not isinstance(network, nn.Module):
-        raise ConfigError(f"model made {network!r}, which is no torch module")
+        raise ConfigError(f"model must return a torch module, got {network!r}")
     return network
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an exception's message; torch's have several."""
+    """Return the first line of an exception's message, because those of torch have several."""
     return str(error).partition("\n")[0]
 
 
 def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
-    """Keep modules as they are: their parameters are not trained.
+    """Exclude modules from training.
 
     Args:
-        globs: Patterns for names as ``network.named_modules()`` gives them, such as ``"encoder*"``.
+        globs: Patterns of names in ``network.named_modules()``, such as ``"encoder*"``.
 
     Returns:
-        The frozen modules; in training they are to be in evaluation mode, so that batch normalisation stays too.
+        The frozen modules. Keep them in evaluation mode during training, so that batch normalisation does not change.
 
     Raises:
-        ConfigError: A pattern fits no module.
+        ConfigError: A pattern matches no module.
     """
     modules = {name: module for name, module in network.named_modules() if name}
     frozen: list[nn.Module] = []
     for glob in globs:
         found = [module for name, module in modules.items() if fnmatchcase(name, glob)]
         if not found:
-            raise ConfigError(f"freeze: no module has a name like {glob!r}; there are {', '.join(modules) or 'none'}")
+            raise ConfigError(
+                f"freeze must have patterns of modules, got {glob!r}, which matches none of "
+                f"{', '.join(modules) or 'none'}"
+            )
         frozen += found
     for module in frozen:
         module.requires_grad_(False)
@@ -88,13 +89,13 @@ def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
 
 
 def normalises_batches(network: nn.Module, frozen: Sequence[nn.Module]) -> bool:
-    """Whether a part of the network that is trained normalises over a batch, and so may need more than one row."""
+    """Whether a trained part of the network normalises over a batch, and so may need more than one row."""
     still = {id(part) for module in frozen for part in module.modules()}
     return any(isinstance(part, _BatchNorm) and id(part) not in still for part in network.modules())
 
 
 def to_cpu(value: Any) -> Any:
-    """A state with all its tensors on the CPU, in memory of their own."""
+    """Copy a state with all its tensors to the CPU."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -105,23 +106,23 @@ def to_cpu(value: Any) -> Any:
 
 
 def make_portable(network: nn.Module, make: Any, arguments: Mapping[str, Any], seed: int) -> None:
-    """Have a network that does not pickle, such as one with parametrizations, travel as its function and its state.
+    """Let a network that cannot be pickled, such as one with parametrizations, be pickled by its function and state.
 
     Args:
-        make: What the network was made by, or the module itself that was given.
+        make: Function that made the network, or the given module itself.
         arguments: Arguments of that function.
-        seed: Of what it draws.
+        seed: Seed of its random numbers.
 
     Raises:
-        ConfigError: That does not pickle either, or the network was given as a module.
+        ConfigError: That cannot be pickled either, or the network was given as a module.
     """
     try:
         _structure(network)
     except Exception as error:
         if isinstance(make, nn.Module):
             raise ConfigError(
-                f"model is a {type(network).__name__} that cannot be pickled ({first_line(error)}), so a trained one "
-                "could not be used; pass the function or class that makes it"
+                f"model must be a module that can be pickled, got a {type(network).__name__} ({first_line(error)}); "
+                "pass its class, or a function that returns it"
             ) from error
         # Pickle asks the object for it before its class.
         network.__dict__["__reduce_ex__"] = _Remaking(network, make, arguments, seed)
@@ -129,13 +130,13 @@ def make_portable(network: nn.Module, make: Any, arguments: Mapping[str, Any], s
             _structure(network)
         except Exception as other:
             raise ConfigError(
-                f"the network of type {type(network).__name__} cannot be pickled ({first_line(error)}), nor can the "
-                f"function that makes it ({first_line(other)}), so a trained one could not be used"
+                f"the network or the function that makes it must be picklable; the network is a "
+                f"{type(network).__name__} ({first_line(error)}), and the function failed ({first_line(other)})"
             ) from other
 
 
 class _Remaking:
-    """How a network is pickled: as what makes it, and its state."""
+    """Pickles a network as the function that makes it, and its state."""
 
     def __init__(self, network: nn.Module, make: Any, arguments: Mapping[str, Any], seed: int) -> None:
         self._network = network
@@ -153,7 +154,7 @@ def _remake(make: Any, arguments: dict[str, Any], seed: int, state: dict[str, An
 
 
 def _structure(network: nn.Module) -> bytes:
-    """The network as a pickle that refers to its weights."""
+    """Pickle a network with references to its weights."""
     state = network.state_dict(keep_vars=True)
     structure = io.BytesIO()
     _Pickler(structure, {name: it for name, it in state.items() if isinstance(it, torch.Tensor)}).dump(network)
@@ -161,10 +162,10 @@ def _structure(network: nn.Module) -> bytes:
 
 
 def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
-    """The two files by name, ``weights`` and ``structure``.
+    """Return the two files by name, ``weights`` and ``structure``.
 
     Raises:
-        ConfigError: The network holds something that cannot be pickled.
+        ConfigError: Something in the network cannot be pickled.
     """
     state = network.state_dict(keep_vars=True)
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
@@ -178,10 +179,10 @@ def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
 
 
 def network_of_bytes(parts: dict[str, bytes]) -> nn.Module:
-    """The network of the two files, in evaluation mode on the CPU.
+    """Load the network from the two files, in evaluation mode on the CPU.
 
     Raises:
-        PlatformError: The code of the network's modules is not there, or has changed.
+        PlatformError: The code of the network's modules is missing or has changed.
     """
     weights = torch.load(io.BytesIO(parts["weights"]), map_location="cpu", weights_only=True)
     try:
@@ -202,7 +203,7 @@ class _Pickler(Pickler):
         self._names = {id(value): name for name, value in tensors.items()}
 
     def persistent_id(self, value: Any) -> tuple[str, bool, bool] | None:
-        """Name of a tensor that lies in the weights, whether it is a parameter, and whether it is trained."""
+        """Return the name of a tensor of the weights, whether it is a parameter, and whether it is trained."""
         if isinstance(value, torch.Tensor) and id(value) in self._names:
             return self._names[id(value)], isinstance(value, nn.Parameter), value.requires_grad
         return None

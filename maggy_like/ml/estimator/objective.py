@@ -1,4 +1,4 @@
-"""What is minimised: losses and optimizers of torch, and the loss of a network on a batch."""
+"""The training objective: losses and optimizers of torch, and the loss of a network on a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maggy_like.ml.columns.arrays import precision_of
 from optimizers.checks import did_you_mean
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]
-"""What a loss takes: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
+"""Input of a loss: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
 
 _BY_KIND: dict[Kind, tuple[str, ...]] = {
     "classes": ("CrossEntropyLoss", "NLLLoss", "MultiMarginLoss"),
@@ -27,7 +27,7 @@ _BY_KIND: dict[Kind, tuple[str, ...]] = {
 
 
 def _short(name: str) -> str:
-    """``CrossEntropyLoss``, ``cross_entropy`` and ``crossentropyloss`` mean the same."""
+    """Normalise a name: ``CrossEntropyLoss``, ``cross_entropy`` and ``crossentropyloss`` are the same."""
     return name.lower().replace("_", "").removesuffix("loss")
 
 
@@ -47,9 +47,9 @@ class Loss:
 
     Attributes:
         function: Takes an output and a label.
-        per_row: The same with a loss for each row; None where the function gives just one.
-        kind: What its labels are.
-        name: How to call it in messages.
+        per_row: The same with one loss for each row; None if the function returns only one.
+        kind: Kind of its labels.
+        name: Name in messages.
     """
 
     function: Callable[..., Any]
@@ -59,16 +59,17 @@ class Loss:
 
 
 def read_loss(loss: Any) -> Loss:
-    """The loss of that name, class, object or function.
+    """Return the loss for a name, class, object or function.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: The name is unknown.
     """
     if isinstance(loss, str):
         if _short(loss) not in _LOSSES:
             near = did_you_mean(loss, tuple(_LOSSES))
             raise ConfigError(
-                f"loss={loss!r} is none of torch.nn that is known here{near}; pass the object or a function"
+                f"loss must be the name of a known loss of torch.nn, got {loss!r}{near}; or pass the object or a "
+                "function"
             )
         loss = getattr(nn, _LOSSES[_short(loss)])()
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
@@ -83,17 +84,17 @@ def read_loss(loss: Any) -> Loss:
 def make_optimizer(
     optimizer: Any, parameters: Iterable[nn.Parameter], rate: float | None, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """An optimizer for what is trained of parameters.
+    """Create an optimizer for the trained parameters.
 
     Args:
-        optimizer: A name, a class of torch.optim, one that was made (its class and options are taken), or a function
-            of the parameters and ``options``.
-        parameters: Those that are frozen are left out.
-        rate: The learning rate; None where an optimizer that was made has its own. Functions do not get it.
+        optimizer: A name, a class of torch.optim, an instance (its class and options are used), or a function of the
+            parameters and ``options``.
+        parameters: All parameters; frozen ones are left out.
+        rate: Learning rate; None if an instance has its own. It is not passed to functions.
         options: Further arguments.
 
     Raises:
-        ConfigError: There is none of that name, or it does not take the options.
+        ConfigError: The name is unknown, or the options are not accepted.
     """
     kind, given = optimizer_class(optimizer), dict(options)
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -104,33 +105,37 @@ def make_optimizer(
     there = list(parameters)
     trained = [parameter for parameter in there if parameter.requires_grad]
     if not trained:
-        raise ConfigError(f"the network has no parameters to train{'; freeze less of it' if there else ''}")
+        raise ConfigError(
+            f"the network must have parameters to train, got none{'; freeze fewer modules' if there else ''}"
+        )
     try:
         made = kind(trained, **given)
     except TypeError as error:
-        raise ConfigError(f"optimizer={optimizer!r} does not take optimizerParams={options!r}: {error}") from error
+        raise ConfigError(
+            f"optimizerParams must be arguments of optimizer={optimizer!r}, got {options!r}: {error}"
+        ) from error
     if not isinstance(made, torch.optim.Optimizer):
-        raise ConfigError(f"optimizer={optimizer!r} made {made!r}, which is no optimizer of torch")
+        raise ConfigError(f"optimizer={optimizer!r} must return an optimizer of torch, got {made!r}")
     return made
 
 
 def optimizer_class(optimizer: Any) -> Callable[..., Any]:
-    """What makes the optimizer: a class of torch.optim, or a function of the user.
+    """Return what makes the optimizer: a class of torch.optim, or a function of the user.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: The name is unknown.
     """
     if isinstance(optimizer, torch.optim.Optimizer):
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
-                f"optimizer has {len(optimizer.param_groups)} groups of parameters, which are those of another "
-                "network; pass a function that takes the parameters and makes it"
+                f"optimizer must have one group of parameters, got {len(optimizer.param_groups)}; pass a function that "
+                "takes the parameters and returns the optimizer"
             )
         return type(optimizer)
     if isinstance(optimizer, str):
         if (kind := _OPTIMIZERS.get(optimizer.lower().replace("_", ""))) is None:
             near = did_you_mean(optimizer, tuple(_OPTIMIZERS))
-            raise ConfigError(f"optimizer={optimizer!r} is none of torch.optim{near}")
+            raise ConfigError(f"optimizer must be the name of an optimizer of torch.optim, got {optimizer!r}{near}")
         return kind
     if not callable(optimizer):
         raise ConfigError(f"optimizer must be a name, a class of torch.optim or a function, got {optimizer!r}")
@@ -159,14 +164,14 @@ class Objective(nn.Module):
     """The mean loss of a network on a batch, and its metrics.
 
     Args:
-        network: Takes the inputs in order, and gives an output, or a tuple of one for each label.
-        losses: One for each label.
+        network: Takes the inputs in order, and returns one output, or a tuple with one output for each label.
+        losses: One loss for each label.
         features: Columns of the inputs.
         labels: Columns of the labels.
-        as_fractions: Columns of whole numbers that the network takes as fractions.
-        weight: Column of a weight for each row, if there is one.
-        class_weights: Weight of each class, if classes have some.
-        weight_scale: Makes the mean of all rows' weights 1, so that weights do not change the step size.
+        as_fractions: Integer columns that the network takes as floats.
+        weight: Column with the weight of each row, if there is one.
+        class_weights: Weight of each class, if there are any.
+        weight_scale: Factor that makes the mean of all rows' weights 1, so that weights do not change the step size.
     """
 
     def __init__(
@@ -190,14 +195,14 @@ class Objective(nn.Module):
         self._scale = weight_scale
 
     def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
-        """The mean loss over the rows, to be minimised, and metrics that are means over them too."""
+        """Return the mean loss over the rows, and metrics that are also means over them."""
         outputs = self.network(*inputs_of(self.network, batch, self._features, self._as_fractions))
         if not isinstance(outputs, list | tuple):
             outputs = (outputs,)
         if len(outputs) != len(self._labels):
             raise ConfigError(
-                f"the network gives {len(outputs)} outputs, and labelCol names {len(self._labels)} "
-                f"({', '.join(self._labels)}); they must be as many"
+                f"the network must give one output for each column of labelCol, {len(self._labels)} "
+                f"({', '.join(self._labels)}), got {len(outputs)}"
             )
         total, metrics = torch.zeros((), device=outputs[0].device), Metrics()
         for loss, output, name in zip(self._losses, outputs, self._labels, strict=True):
@@ -226,11 +231,11 @@ class Objective(nn.Module):
 def decoded(
     batch: Mapping[str, Any], decode: Mapping[str, Callable[[bytes], Any]], device: torch.device
 ) -> dict[str, Tensor]:
-    """The batch with columns of bytes as tensors.
+    """Convert columns of bytes to tensors.
 
     Args:
-        decode: Functions that make a tensor or array of a row's bytes, by column.
-        device: Where the batch is to be.
+        decode: Functions from the bytes of a row to a tensor or array, by column.
+        device: Device of the tensors.
 
     Raises:
         DataError: Rows of a column differ in shape.
@@ -239,7 +244,7 @@ def decoded(
     for name in decode.keys() & batch.keys():
         rows = [torch.as_tensor(decode[name](value)) for value in batch[name]]
         if len(shapes := {tuple(row.shape) for row in rows}) > 1:
-            raise DataError(f"decode[{name!r}] gives tensors of different shapes in one batch: {sorted(shapes)}")
+            raise DataError(f"decode[{name!r}] must give tensors of one shape, got {sorted(shapes)} in one batch")
         made[name] = torch.stack(rows).to(device)
     return made
 
@@ -247,7 +252,7 @@ def decoded(
 def inputs_of(
     network: nn.Module, batch: Batch, columns: Sequence[str], as_fractions: Sequence[str] = ()
 ) -> list[Tensor]:
-    """Columns of a batch; fractions in the precision of the network, as Spark has most of them in double."""
+    """Return columns of a batch, with floats in the precision of the network: Spark's are mostly double."""
     dtype = precision_of(network)
     return [
         batch[name].to(dtype) if name in as_fractions or is_fraction(batch[name]) else batch[name] for name in columns
@@ -255,14 +260,14 @@ def inputs_of(
 
 
 def is_fraction(value: object) -> bool:
-    """Whether a column of a batch is a tensor of fractions."""
+    """Whether a column of a batch is a tensor of floats."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def fitted(loss: Loss, output: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and label in the shapes and types that the loss takes.
+    """Bring output and label into the shapes and types that the loss takes.
 
-    An output of one number a row loses its last dimension where the label has none: a loss of shapes [rows, 1] and
+    An output with one number per row loses its last dimension if the label has none: a loss of shapes [rows, 1] and
     [rows] would be one of all pairs.
     """
     if loss.kind == "classes" and label.dim() == output.dim() - 1:
@@ -276,7 +281,7 @@ def fitted(loss: Loss, output: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _right(loss: Loss, output: Tensor, label: Tensor) -> Tensor | None:
-    """Share of the rows whose label is predicted, of losses over classes."""
+    """Return the fraction of correctly predicted rows, for losses over classes."""
     with torch.no_grad():
         if loss.kind == "classes" and label.dim() == output.dim() - 1:
             return (output.argmax(1) == label).float().mean()

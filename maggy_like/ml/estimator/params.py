@@ -1,4 +1,4 @@
-"""The Params of the Estimator and its Model: what each takes, how they are saved, and the columns they name."""
+"""The Params of the Estimator and its Model: their values, their storage, and the columns in them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OBJECTS = ("model", "loss", "optimizer", "optimizerParams", "callbacks", "decode", "search", "engine", "runOptions")
-"""Params that may hold objects of Python: they are saved as pickles, beside the others' JSON."""
+"""Params that may hold Python objects: they are saved as pickles, next to the JSON of the others."""
 
 
 def names(value: Any) -> list[str]:
-    """One name or several, as a list."""
+    """Return one name or several as a list."""
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not found or not all(isinstance(it, str) for it in found):
         raise TypeError(f"must be the name of a column, or a list of names, got {value!r}")
     if len(set(found)) < len(found):
-        raise TypeError(f"names a column twice: {value!r}")
+        raise TypeError(f"must have different columns, got {value!r}")
     return list(found)
 
 
 def whole(least: int) -> Callable[[Any], int]:
-    """A converter to whole numbers that are not too small."""
+    """Return a converter to whole numbers of at least ``least``."""
 
     def convert(value: Any) -> int:
         number = TypeConverters.toInt(value)
@@ -47,7 +47,7 @@ def whole(least: int) -> Callable[[Any], int]:
 
 
 def fraction(value: Any) -> float:
-    """A share of the rows, from 0 to less than 1."""
+    """Check a fraction of the rows, from 0 to less than 1."""
     number = TypeConverters.toFloat(value)
     if not 0 <= number < 1:
         raise TypeError(f"must be from 0 to less than 1, got {value!r}")
@@ -55,7 +55,7 @@ def fraction(value: Any) -> float:
 
 
 def positive(value: Any) -> float:
-    """A number above 0."""
+    """Check a number above 0."""
     number = TypeConverters.toFloat(value)
     if not 0 < number < float("inf"):
         raise TypeError(f"must be a number above 0, got {value!r}")
@@ -63,7 +63,7 @@ def positive(value: Any) -> float:
 
 
 def not_negative(value: Any) -> float:
-    """A number of at least 0."""
+    """Check a number of at least 0."""
     number = TypeConverters.toFloat(value)
     if not 0 <= number < float("inf"):
         raise TypeError(f"must be a number of at least 0, got {value!r}")
@@ -71,7 +71,7 @@ def not_negative(value: Any) -> float:
 
 
 def choice(*options: str) -> Callable[[Any], str]:
-    """A converter that takes some words alone."""
+    """Return a converter that takes only certain words."""
 
     def convert(value: Any) -> str:
         if value not in options:
@@ -82,7 +82,7 @@ def choice(*options: str) -> Callable[[Any], str]:
 
 
 def class_weights(value: Any) -> str | list[float]:
-    """``"balanced"``, or a weight for each class."""
+    """Check ``"balanced"``, or a weight for each class."""
     if value == "balanced":
         return "balanced"
     weights = TypeConverters.toListFloat(value)
@@ -92,14 +92,14 @@ def class_weights(value: Any) -> str | list[float]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A dict with names as keys."""
+    """Check a dict with names as keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise TypeError(f"must be a dict with names as keys, got {value!r}")
     return dict(value)
 
 
 def functions(value: Any) -> list[Callable[..., Any]]:
-    """Functions, as a list."""
+    """Check a list of functions."""
     if not isinstance(value, list | tuple) or not all(callable(it) for it in value):
         raise TypeError(f"must be a list of functions, got {value!r}")
     return list(value)
@@ -110,33 +110,31 @@ def _param(name: str, doc: str, convert: Callable[[Any], Any] = TypeConverters.i
 
 
 class PredictionParams(Params):
-    """Params of what a network reads and gives."""
+    """Params of a network's inputs and predictions."""
 
-    featuresCol = _param("featuresCol", "column that the network takes, or a list of them, one for each input", names)
-    predictionCol = _param("predictionCol", "column of predictions, to be made", TypeConverters.toString)
-    probabilityCol = _param(
-        "probabilityCol", "column of the probabilities of classes, to be made", TypeConverters.toString
-    )
-    errorCol = _param("errorCol", "column of why a row has no prediction, to be made if named", TypeConverters.toString)
-    resultCol = _param("resultCol", "column of structs with all of it, to be made if named", TypeConverters.toString)
-    decode = _param("decode", "functions from bytes to a tensor, by columns of bytes", mapping)
-    batchSize = _param("batchSize", "rows of a batch, over all workers together", whole(1))
+    featuresCol = _param("featuresCol", "input column, or a list with one column for each input of the network", names)
+    predictionCol = _param("predictionCol", "name of the new column of predictions", TypeConverters.toString)
+    probabilityCol = _param("probabilityCol", "name of the new column of class probabilities", TypeConverters.toString)
+    errorCol = _param("errorCol", "name of a new column: why a row has no prediction", TypeConverters.toString)
+    resultCol = _param("resultCol", "name of a new column: structs of the whole result", TypeConverters.toString)
+    decode = _param("decode", "functions from the bytes of a row to a tensor, by column", mapping)
+    batchSize = _param("batchSize", "number of rows of a batch, over all workers", whole(1))
 
     def _given(self, name: str) -> Any:
-        """Value of a Param, of its default if it was not set, or None."""
+        """Return the value of a Param, its default, or None."""
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
 
     def _take(self, given: Mapping[str, Any]) -> None:
-        """Set Params by name; those that are None stay as they are.
+        """Set Params by name; those that are None are not changed.
 
         Raises:
-            ConfigError: There is no Param of that name, or a value is none that its Param takes.
+            ConfigError: A Param does not exist, or a value is invalid for it.
         """
         known = [param.name for param in self.params]
         for name, value in given.items():
             if name not in known:
-                kind, meant = type(self).__name__, did_you_mean(name, known) or f"; there are {', '.join(known)}"
+                kind, meant = type(self).__name__, did_you_mean(name, known) or f"; use one of {', '.join(known)}"
                 raise ConfigError(f"{kind} has no Param {name!r}, got {name}={value!r}{meant}")
             if value is None:
                 continue
@@ -152,42 +150,44 @@ class PredictionParams(Params):
 class TrainingParams(PredictionParams):
     """Params of a training."""
 
-    model = _param("model", "network: a torch module, a function that makes one of modelParams, or a Lightning module")
+    model = _param(
+        "model", "network: a torch module, a function that makes one from modelParams, or a Lightning module"
+    )
     modelParams = _param("modelParams", "arguments of the function that makes the network", mapping)
     loss = _param("loss", "loss: a name such as 'cross_entropy', an object of torch.nn, or loss(output, label)")
     outputKind = _param(
         "outputKind",
-        "what the network gives: 'classes' (logits), 'binary' (a logit), 'probability', 'values' or 'other'; by "
-        "default what the loss takes",
+        "kind of the network's output: 'classes' (logits), 'binary' (a logit), 'probability', 'values' or 'other'; by "
+        "default the kind that the loss takes",
         choice(*get_args(Kind)),
     )
     optimizer = _param("optimizer", "optimizer: a name such as 'adam', a class of torch.optim, or f(parameters)")
     optimizerParams = _param("optimizerParams", "further arguments of the optimizer", mapping)
     learningRate = _param("learningRate", "step size of the optimizer", positive)
-    labelCol = _param("labelCol", "column of labels, or a list of them, one for each output", names)
-    weightCol = _param("weightCol", "column with a weight for each row", TypeConverters.toString)
+    labelCol = _param("labelCol", "label column, or a list with one column for each output", names)
+    weightCol = _param("weightCol", "column with the weight of each row", TypeConverters.toString)
     classWeights = _param("classWeights", "weight of each class, or 'balanced'", class_weights)
     validationIndicatorCol = _param(
-        "validationIndicatorCol", "boolean column: true where a row is to validate on", TypeConverters.toString
+        "validationIndicatorCol", "boolean column that is true for validation rows", TypeConverters.toString
     )
-    validationFraction = _param("validationFraction", "share of the rows to validate on, chosen by seed", fraction)
-    epochs = _param("epochs", "passes over the rows, at most", whole(1))
-    patience = _param("patience", "epochs without a better metric after which the training ends", whole(1))
-    minDelta = _param("minDelta", "by how much the metric must fall to be better", not_negative)
-    keepWeights = _param(
-        "keepWeights", "which weights the model gets: 'best' by the metric, or 'last'", choice("best", "last")
-    )
-    freeze = _param("freeze", "globs of names of modules that are not trained", TypeConverters.toListString)
+    validationFraction = _param("validationFraction", "fraction of the rows for validation, drawn with seed", fraction)
+    epochs = _param("epochs", "maximum number of passes over the rows", whole(1))
+    patience = _param("patience", "number of epochs without a better metric after which the training ends", whole(1))
+    minDelta = _param("minDelta", "minimum decrease of the metric that counts as better", not_negative)
+    keepWeights = _param("keepWeights", "weights to keep: 'best' by the metric, or 'last'", choice("best", "last"))
+    freeze = _param("freeze", "patterns of names of modules that are not trained", TypeConverters.toListString)
     callbacks = _param(
         "callbacks", "functions f(epoch, metrics, network), called on rank 0 after each epoch", functions
     )
-    seed = _param("seed", "source of all randomness", whole(0))
+    seed = _param("seed", "seed of all random numbers", whole(0))
     workers = _param("workers", "number of workers; by default all slots of the engine", whole(1))
-    engine = _param("engine", "where to train: 'auto', 'spark', 'local', 'inline', or an engine with options")
+    engine = _param("engine", "engine: 'auto', 'spark', 'local', 'inline', or an engine object")
     directory = _param(
-        "directory", "path or URL of a folder for data, states and logs, which all workers see", TypeConverters.toString
+        "directory",
+        "path or URL of a folder for data, states and logs that all workers can access",
+        TypeConverters.toString,
     )
-    keepData = _param("keepData", "leave the copy of the data for later processes", TypeConverters.toBoolean)
+    keepData = _param("keepData", "whether to keep the copy of the data for later processes", TypeConverters.toBoolean)
     search = _param("search", "search space over names of Params and of the function that makes the network", mapping)
     runOptions = _param("runOptions", "further arguments of maggy_like.lagom, or of run without a search", mapping)
 
@@ -218,7 +218,7 @@ class TrainingParams(PredictionParams):
 
 
 FORMAT = 1
-"""Raised when what is written cannot be read as before; readers know all formats up to theirs."""
+"""Version of the files; increased when older versions cannot read them. Readers know all formats up to this one."""
 
 _CHUNK = 32 << 20  # bytes of a row: Spark refuses rows near 2 GB, and large ones are slow to send
 
@@ -226,7 +226,7 @@ T = TypeVar("T", bound=MLReadable[Any])
 
 
 def write_parts(spark: SparkSession, path: str, parts: dict[str, bytes]) -> None:
-    """Write named bytes to a folder, in rows that are not too large."""
+    """Write named bytes to a folder, in rows of limited size."""
     rows = [
         (name, start // _CHUNK, bytearray(content[start : start + _CHUNK]))
         for name, content in parts.items()
@@ -246,7 +246,7 @@ def read_parts(spark: SparkSession, path: str) -> dict[str, bytes]:
 
 
 def pickled(name: str, value: Any) -> bytes:
-    """A value as bytes.
+    """Pickle a value.
 
     Raises:
         ConfigError: It cannot be pickled.
@@ -258,7 +258,7 @@ def pickled(name: str, value: Any) -> bytes:
 
 
 def save_metadata(instance: Any, path: str, spark: SparkSession, more: Mapping[str, Any]) -> None:
-    """Write the Params that are plain values, and what else there is to say, as JSON."""
+    """Write the Params that are plain values, and further entries, as JSON."""
     plain = {param.name: value for param, value in instance._paramMap.items() if param.name not in OBJECTS}
     about = {"class": _name_of(type(instance)), "format": FORMAT, "version": __version__, **more}
     DefaultParamsWriter.saveMetadata(instance, path, spark, extraMetadata=about, paramMap=plain)
@@ -268,16 +268,18 @@ def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, An
     """Read the metadata, and set the Params in it.
 
     Raises:
-        ConfigError: Something of another class was saved there.
-        PlatformError: A later version wrote it in a format of its own.
+        ConfigError: An object of another class was saved there.
+        PlatformError: A later version wrote it in a newer format.
     """
     metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
     if metadata["class"] not in map(_name_of, type(instance).__mro__):
-        raise ConfigError(f"{path} has a saved {metadata['class']}, and no {type(instance).__name__}; load it as that")
+        raise ConfigError(
+            f"{path} must have a saved {type(instance).__name__}, got {metadata['class']}; load it with that class"
+        )
     if metadata.get("format", 0) > FORMAT:
         raise PlatformError(
-            f"{path} was written by maggy_like {metadata.get('version')} in format {metadata['format']}, and this "
-            f"version, {__version__}, reads formats up to {FORMAT}; install that one or a later one"
+            f"{path} must have a format up to {FORMAT} for maggy_like {__version__}, got {metadata['format']}; install "
+            f"maggy_like {metadata.get('version')} or later"
         )
     instance._resetUid(metadata["uid"])
     DefaultParamsReader.getAndSetParams(instance, metadata)
@@ -285,13 +287,13 @@ def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, An
 
 
 def _name_of(kind: type) -> str:
-    """The public name of a class, by which pyspark loads the stages of a pipeline."""
+    """Return the public name of a class, by which pyspark loads the stages of a pipeline."""
     is_ours = kind.__module__.partition(".")[0] == "maggy_like"
     return f"{'maggy_like.ml' if is_ours else kind.__module__}.{kind.__qualname__}"
 
 
 class PartsWriter(MLWriter):
-    """A writer that overwrites through Spark's DataFrames, as Spark Connect has no JVM to ask."""
+    """A writer that overwrites through Spark's DataFrames, because Spark Connect has no JVM on this side."""
 
     def _handleOverwrite(self, path: str) -> None:
         # Of no rows, a writer that partitions writes no file: what is left is an empty folder, marked as complete.
@@ -337,10 +339,10 @@ class MadeColumn:
     """A column that a model adds.
 
     Attributes:
-        name: The column's.
-        param: The Param that names it, or the beginning of its name.
-        output: The label whose output it is of; None where the network has one output.
-        field: What of the output it gets, as ``predict`` calls it.
+        name: Name of the column.
+        param: Param that has the name, or the beginning of it.
+        output: Label of the output; None if the network has one output.
+        field: Field of the output, as in ``predict``.
     """
 
     name: str
@@ -350,14 +352,14 @@ class MadeColumn:
 
 
 def made_columns(params: PredictionParams, outputs: Mapping[str, Kind]) -> list[MadeColumn]:
-    """The columns, in order.
+    """Return the new columns, in order.
 
     Args:
-        params: Those of the model, or of the Estimator that is to make it.
-        outputs: What the network's outputs are, by label.
+        params: Params of the model, or of the Estimator that makes it.
+        outputs: Kinds of the network's outputs, by label.
 
     Raises:
-        ConfigError: Two have one name.
+        ConfigError: Two columns have the same name.
     """
     made = []
     for label, kind in outputs.items():
@@ -375,20 +377,20 @@ def made_columns(params: PredictionParams, outputs: Mapping[str, Kind]) -> list[
     for column in made:
         if column.name in params_by_name:
             raise ConfigError(
-                f"{params_by_name[column.name]} and {column.param} both name the column {column.name!r}; "
-                "name one of them otherwise"
+                f"{params_by_name[column.name]} and {column.param} must have different names, got {column.name!r} "
+                "twice; rename one of them"
             )
         params_by_name[column.name] = column.param
     return made
 
 
 def into(made: Sequence[MadeColumn]) -> dict[str, str | tuple[str, str]]:
-    """The same as ``predict`` takes it."""
+    """Return the columns as ``predict`` takes them."""
     return {it.name: it.field if it.output is None else (it.output, it.field) for it in made}
 
 
 def check_room(df: DataFrame, made: Sequence[MadeColumn]) -> None:
-    """Refuse a DataFrame that has a column of a name that is to be made, as all of pyspark.ml does.
+    """Check that the DataFrame lacks the new columns, as all of pyspark.ml does.
 
     Raises:
         DataError: It has one.
@@ -398,6 +400,6 @@ def check_room(df: DataFrame, made: Sequence[MadeColumn]) -> None:
     for column in made:
         if (column.name if is_exact else column.name.lower()) in there:
             raise DataError(
-                f"{column.param}: the DataFrame has a column {column.name!r} already, and the model could not add it; "
-                "drop it, or name the new one otherwise"
+                f"{column.param} must be a new column, got {column.name!r}, which the DataFrame has already; drop that "
+                "column, or use another name"
             )

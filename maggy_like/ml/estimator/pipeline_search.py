@@ -1,4 +1,4 @@
-"""``PipelineSearch``: preprocessing and network are searched together."""
+"""``PipelineSearch``: search over preprocessing and network together."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ Values = tuple[Any, ...]
 
 
 class PipelineSearch(Estimator[PipelineModel]):
-    """Searches over Params of a pipeline's stages and over the training of the network that ends it, in one search.
+    """Search over Params of a pipeline's stages and over the training of its network, in one search.
 
-    Every combination of the stages' values is fitted and written to Parquet once, before the search; stages are fitted
-    once for all combinations that agree up to them. Where rows are set apart to validate on, stages are fitted on the
-    others, as ``TrainValidationSplit`` does it. So the values must be few; the network's own search space
-    (``search`` of :class:`TorchEstimator`) has no such bound. An argument of the function that makes the network gets
-    the value of the stages' Param of the same name, such as ``numFeatures``.
+    Before the search, every combination of the stages' values is fitted and written to Parquet once, so keep the
+    number of values small. A stage is fitted once for all combinations that agree up to it. If rows are set apart for
+    validation, stages are fitted on the other rows, as in ``TrainValidationSplit``. The search space of the network
+    (``search`` of :class:`TorchEstimator`) has no such limit. If the function that makes the network has an argument
+    with the name of a searched Param, such as ``numFeatures``, it receives the value of that Param.
 
-    ``fit`` gives a ``PipelineModel`` of the best, which is saved and loaded as any is; a search itself is not saved.
+    ``fit`` returns the best ``PipelineModel``, which you can save and load. A ``PipelineSearch`` itself cannot be
+    saved.
 
     Args:
-        stages: Stages of pyspark.ml; the last is a :class:`TorchEstimator`.
-        search: Lists of values by Params of the stages before it.
+        stages: Stages of pyspark.ml; the last must be a :class:`TorchEstimator`.
+        search: Lists of values, by Params of the stages before it.
 
     Raises:
-        ConfigError: The stages do not end in a TorchEstimator, or a Param is of none of them.
+        ConfigError: The last stage is not a TorchEstimator, or a Param belongs to none of the other stages.
 
     Example:
         >>> hashed = FeatureHasher(inputCols=["store", "day"], outputCol="features")  # doctest: +SKIP
@@ -63,12 +64,15 @@ class PipelineSearch(Estimator[PipelineModel]):
         for param, values in self._search.items():
             if not any(stage.uid == param.parent for stage in self._before):
                 raise ConfigError(
-                    f"search: {param.parent}.{param.name} is a Param of no stage before the TorchEstimator"
+                    f"search must have Params of stages before the TorchEstimator, got {param.parent}.{param.name}"
                 )
             if not values:
-                raise ConfigError(f"search: there are no values for {param.name}")
+                raise ConfigError(f"search must have at least one value for {param.name}, got none")
             if names.count(param.name) > 1:
-                raise ConfigError(f"search: two stages have a Param {param.name!r}; only one of them can be searched")
+                raise ConfigError(
+                    f"search must have different names of Params, got {param.name!r} of two stages; search over one of "
+                    "them"
+                )
 
     def _fit(self, dataset: DataFrame) -> PipelineModel:
         check_frame(dataset, "fit")
@@ -91,10 +95,10 @@ class PipelineSearch(Estimator[PipelineModel]):
 
     @contextlib.contextmanager
     def _parts(self, dataset: DataFrame) -> Iterator[Sequence[DataFrame]]:
-        """The rows to fit stages on and those to validate on; all rows, where nothing is set apart or to be fitted.
+        """Yield the rows to fit stages on and those to validate on; all rows if nothing is set apart or fitted.
 
         Raises:
-            UserError: The column that says which has the name of another or another type, or a part has no rows.
+            UserError: The indicator column has a reserved name or another type, or a part has no rows.
         """
         share, indicator = self._network._given("validationFraction"), self._network._given("validationIndicatorCol")
         split = None
@@ -103,7 +107,9 @@ class PipelineSearch(Estimator[PipelineModel]):
             return
         if indicator is None:
             if VALIDATION in dataset.columns:
-                raise DataError(f"the DataFrame has a column {VALIDATION!r}, a name of our own; rename it")
+                raise DataError(
+                    f"the DataFrame must not have a column with the reserved name {VALIDATION!r}; rename it"
+                )
             # What is drawn is kept: another time, the rows may come in another order.
             split = dataset.withColumn(VALIDATION, F.rand(self._network._given("seed")) < share).persist()
             parts = [split.where(wanted).drop(VALIDATION) for wanted in (~F.col(VALIDATION), F.col(VALIDATION))]
@@ -116,7 +122,7 @@ class PipelineSearch(Estimator[PipelineModel]):
             for part, use in zip(parts, ("train", "validate"), strict=True):
                 if part.isEmpty():
                     raise DataError(
-                        f"no row is left to {use} on, as rows are set apart to validate on; change their share"
+                        f"the rows to {use} on must be at least 1, got 0; change the fraction of validation rows"
                     )
             yield parts
         finally:
@@ -124,7 +130,7 @@ class PipelineSearch(Estimator[PipelineModel]):
                 split.unpersist()
 
     def _variants(self, parts: Sequence[DataFrame]) -> Iterator[tuple[Values, tuple[list[Transformer], DataFrame]]]:
-        """For each combination of values, the fitted stages and the rows that they give."""
+        """Yield the fitted stages and their rows for each combination of values."""
         known: dict[tuple[Any, ...], tuple[Transformer, list[DataFrame]]] = {}
         for values in itertools.product(*self._search.values()):
             given = dict(zip(self._search, values, strict=True))
@@ -146,7 +152,7 @@ class PipelineSearch(Estimator[PipelineModel]):
 
 
 def _together(parts: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all parts; of several, with the column that says which are to validate on."""
+    """Unite the rows of all parts; several parts get a column that marks validation rows."""
     if len(parts) == 1:
         return parts[0]
     train, held = (part.withColumn(VALIDATION, F.lit(number == 1)) for number, part in enumerate(parts))

@@ -25,13 +25,13 @@ from optimizers.checks import did_you_mean
 
 @dataclass(frozen=True)
 class Data:
-    """Where the rows of a training are.
+    """Location of the rows of a training.
 
     Attributes:
         train: URLs of Parquet files to train on.
-        validation: Those to validate on; none where there is no validation.
-        rows: Rows to train on.
-        held: Rows to validate on.
+        validation: URLs of Parquet files to validate on; none without validation.
+        rows: Number of rows to train on.
+        held: Number of rows to validate on.
     """
 
     train: tuple[str, ...]
@@ -42,16 +42,16 @@ class Data:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """One training: Params of the Estimator under other names, checked and filled in.
+    """One training: Params of the Estimator under other names, checked and completed.
 
     Attributes:
-        rate: The learning rate; None where the optimizer brings its own.
+        rate: Learning rate; None if the optimizer brings its own.
         weight_scale: Factor that makes the mean weight of the rows 1.
-        as_fractions: Columns of whole numbers that the network takes as fractions.
-        least_share: Rows that each rank needs of a batch.
-        data: Where the rows are.
-        stage_params: Names of Params of the stages before, where these are searched too.
-        variants: The training on what came of each combination of their values.
+        as_fractions: Integer columns that the network takes as floats.
+        least_share: Number of rows that each rank needs of a batch.
+        data: Location of the rows.
+        stage_params: Names of searched Params of earlier stages.
+        variants: The training for each combination of their values.
     """
 
     model: Any
@@ -82,36 +82,38 @@ class TrainingPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns to read."""
+        """Columns to read."""
         return (*self.features, *self.labels, *((self.weight,) if self.weight else ()))
 
     @property
     def losses(self) -> list[Loss]:
-        """The loss of each label.
+        """Return the loss of each label.
 
         Raises:
-            ConfigError: There are more or fewer, or they cannot be weighed by row.
+            ConfigError: The number of losses is wrong, or a loss cannot be weighted by row.
         """
         if self.loss is None:
-            raise ConfigError("loss is missing; pass a name such as 'cross_entropy', a loss of torch.nn or a function")
+            raise ConfigError(
+                "loss must be given, got None; use a name such as 'cross_entropy', a loss of torch.nn or a function"
+            )
         given = self.loss if isinstance(self.loss, list | tuple) else [self.loss] * len(self.labels)
         if len(given) != len(self.labels):
             raise ConfigError(
-                f"loss has {len(given)} losses, and labelCol {len(self.labels)} columns; give one for each"
+                f"loss must have one loss for each of {len(self.labels)} columns of labelCol, got {len(given)}"
             )
         losses = [read_loss(it) for it in given]
         for loss in losses:
             if (self.weight or self.class_weights) and loss.per_row is None:
                 raise ConfigError(
-                    f"loss {loss.name!r} gives no loss for each row, which {self.weight or 'classWeights'} need; pass "
-                    "a loss of torch.nn, or a function with a parameter reduction"
+                    f"loss must give one value per row for {self.weight or 'classWeights'}, got {loss.name!r}; use a "
+                    "loss of torch.nn, or a function with a parameter reduction"
                 )
             if self.class_weights and loss.kind not in ("classes", "binary", "probability"):
-                raise ConfigError(f"classWeights need a loss over classes, and {loss.name!r} is none")
+                raise ConfigError(f"loss must be over classes for classWeights, got {loss.name!r}")
         return losses
 
     def objective(self) -> Objective | LightningObjective:
-        """The network with its loss, made anew.
+        """Make a new network with its loss.
 
         Raises:
             ConfigError: The network cannot be made.
@@ -132,14 +134,15 @@ class TrainingPlan:
         )
 
     def frozen(self, network: nn.Module) -> list[nn.Module]:
-        """The modules that are not trained, frozen."""
+        """Freeze the modules that are not trained, and return them."""
         return freeze(network, self.freeze)
 
     def with_config(self, config: Mapping[str, Any]) -> TrainingPlan:
-        """The plan with the values of a configuration.
+        """Apply the values of a configuration.
 
         Args:
-            config: By names that :func:`check_names` has taken: of Params, of the model's function, of the optimizer.
+            config: Values by names that :func:`check_names` accepted: of Params, of the model's function, of the
+                optimizer.
         """
         of_model = () if isinstance(self.model, nn.Module) else _arguments(self.model)
         rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
@@ -167,14 +170,14 @@ SEARCHABLE = {
     "patience": "patience",
     "seed": "seed",
 }
-"""Params that a search may vary, and the fields that they become."""
+"""Params that a search may vary, and their fields in the plan."""
 
 
 def home_of(name: str, plan: TrainingPlan) -> str:
-    """Whose a name of the search space is: a ``param``, of the ``model``'s function, or of the ``optimizer``.
+    """Return what a name of the search space belongs to: a ``param``, the ``model``'s function, or the ``optimizer``.
 
     Raises:
-        ConfigError: Nobody's.
+        ConfigError: It belongs to none of them.
     """
     if name in SEARCHABLE:
         return "param"
@@ -188,13 +191,13 @@ def home_of(name: str, plan: TrainingPlan) -> str:
     if "**" in known:
         return "model" if "**" in of_model else "optimizer"
     raise ConfigError(
-        f"search: {name!r} is no Param to search over, and no argument of the model's function or of the "
-        f"optimizer{did_you_mean(name, known)}; there are {', '.join(known)}"
+        f"search must have Params, or arguments of the model's function or of the optimizer, got "
+        f"{name!r}{did_you_mean(name, known)}; use some of {', '.join(known)}"
     )
 
 
 def _arguments(function: Any) -> list[str]:
-    """Names that a function takes; ``**`` where it takes any."""
+    """Return the names that a function takes; ``**`` if it takes any."""
     kinds = inspect.Parameter
     given = inspect.signature(function).parameters.values()
     taken = [p.name for p in given if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
@@ -207,15 +210,15 @@ State = dict[str, Any]
 def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Reporter) -> State:
     """Train a network for ``reporter.budget`` epochs, on all workers of the trial together.
 
-    Each epoch is saved and reported: ``loss`` over the rows trained on, ``validation_loss`` if there are such rows, and
-    ``accuracy`` of both for losses over classes. What counts is the loss of the validation, or else that
-    of the training.
+    Each epoch is saved and reported: ``loss`` over the training rows, ``validation_loss`` if there are validation
+    rows, and ``accuracy`` of both for losses over classes. The objective is the loss of the validation or, without
+    one, of the training.
 
     Returns:
         ``network``, the weights, and ``history``, the metrics of each epoch.
 
     Raises:
-        ConfigError: There are more workers than rows, or the plan does not hold for this configuration.
+        ConfigError: There are more workers than rows, or the plan is not valid for this configuration.
     """
     plan = plan.with_config(config)
     data = plan.data
@@ -243,7 +246,9 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     decode = partial(decoded, decode=plan.decode, device=reporter.device)
     for epoch in range(state["epoch"] + 1, reporter.budget + 1):
         loader.set_epoch(epoch)
-        torch.manual_seed(_mixed(plan.seed, epoch, reporter.rank))  # what dropout draws goes on alike after a restart
+        torch.manual_seed(
+            _mixed(plan.seed, epoch, reporter.rank)
+        )  # so that dropout draws the same numbers after a restart
         count = _Counter(objective, schedule, epoch, len(loader))
         metrics = _train_epoch(model, objective, optimizer, map(decode, loader), frozen, reporter, count)
         if validation is not None:
@@ -264,57 +269,57 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
 
 
 def loss_name(plan: TrainingPlan) -> str:
-    """Name of the loss that counts: that of the validation, if there is one."""
+    """Return the name of the loss that is the objective: that of the validation, if there is one."""
     return "validation_loss" if plan.data.validation else "loss"
 
 
 def search_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Reporter) -> None:
-    """The same as a trial of a search, whose weights are in its checkpoint."""
+    """Run :func:`train_network` as a trial of a search, whose weights are in its checkpoint."""
     train_network(plan, config, reporter)
 
 
 def outcome(state: State) -> State:
-    """Of what a training saves, what a model is made of: the weights to keep, and the metrics of all epochs."""
+    """Select from a saved state what a model is made of: the weights to keep, and the metrics of all epochs."""
     best = state["best"]
     kept = state["network"] if best is None or best["network"] is None else best["network"]
     return {"network": kept, "history": state["history"], "best_epoch": best and best["epoch"]}
 
 
 def most_ranks(rows: int, batch_size: int, *, held: int = 0, least: int = 1) -> int:
-    """How many workers can share the rows; one at least.
+    """Return the maximum number of workers that can share the rows, at least 1.
 
     Args:
-        held: Rows to validate on; 0 where there is no validation.
-        least: Rows that each worker needs of a batch.
+        held: Number of rows to validate on; 0 without validation.
+        least: Number of rows that each worker needs of a batch.
     """
     return max(1, min(rows // least, batch_size // least, held or rows))
 
 
 def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least: int = 1) -> None:
-    """Refuse more workers than can share the rows, all of them or those of a batch.
+    """Check that the workers can share the rows, and the rows of a batch.
 
     Args:
-        held: Rows to validate on; 0 where there is no validation.
-        least: Rows that each worker needs of a batch.
+        held: Number of rows to validate on; 0 without validation.
+        least: Number of rows that each worker needs of a batch.
 
     Raises:
-        ConfigError: There are more.
+        ConfigError: There are more workers than can share them.
     """
     workers, most = f"{ranks} worker{'s' * (ranks > 1)}", most_ranks(rows, batch_size, held=held, least=least)
     fewer = f"workers={most}{' or fewer' * (most > 1)}"
-    why = "" if least == 1 else f", as each needs {least} rows of a batch (batch normalisation)"
+    why = "" if least == 1 else f", because each needs {least} rows of a batch (batch normalisation)"
     if rows < ranks * least:
-        remedy = f"pass {fewer}" if ranks > 1 else "pass more rows, or a network without batch normalisation"
+        remedy = f"use {fewer}" if ranks > 1 else "use more rows, or a network without batch normalisation"
         raise ConfigError(f"{workers} cannot share {rows} rows to train on{why}; {remedy}")
     if held and held < ranks:
-        raise ConfigError(f"{workers} cannot share {held} rows to validate on; pass {fewer}, or set more rows apart")
+        raise ConfigError(f"{workers} cannot share {held} rows to validate on; use {fewer}, or set more rows apart")
     if batch_size < ranks * least:
-        remedy = f"pass batchSize={ranks * least} or more{f', or {fewer}' * (ranks > most)}"
+        remedy = f"use batchSize={ranks * least} or more{f', or {fewer}' * (ranks > most)}"
         raise ConfigError(f"{workers} cannot share batches of batchSize={batch_size}{why}; {remedy}")
 
 
 def _fill_lazy_layers(plan: TrainingPlan, objective: Objective | LightningObjective) -> None:
-    """Have some rows give layers such as ``LazyLinear`` their shape, which a data-parallel network must have."""
+    """Compute some rows to give layers such as ``LazyLinear`` their shape, which a data-parallel network must have."""
     loader = ParquetLoader(list(plan.data.train), plan.columns, batch_size=min(2, plan.data.rows), shuffle=False)
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
     with torch.no_grad():
@@ -331,7 +336,7 @@ def _advance(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule | None,
 ) -> None:
-    """Note an epoch in the state."""
+    """Record an epoch in the state."""
     network = to_cpu(objective.network.state_dict())
     best = state["best"]
     is_first = best is None or (math.isfinite(value) and not math.isfinite(best["value"]))
@@ -384,7 +389,7 @@ def _validate(
 
 
 class _Counter:
-    """Counts the steps of an epoch, for a schedule and for what a Lightning module asks."""
+    """Counts the steps of an epoch, for a schedule and for a Lightning module."""
 
     def __init__(
         self, objective: Objective | LightningObjective, schedule: Schedule | None, epoch: int, steps: int
@@ -396,7 +401,7 @@ class _Counter:
             self._trainer.current_epoch, self._trainer.global_step = epoch - 1, self._steps
 
     def stepped(self) -> None:
-        """The optimizer has stepped."""
+        """Record a step of the optimizer."""
         self._steps += 1
         if self._trainer is not None:
             self._trainer.global_step = self._steps
@@ -405,21 +410,21 @@ class _Counter:
 
 
 class _Means:
-    """Means of metrics over the rows of an epoch, summed where the batches are: a GPU is not waited for."""
+    """Means of metrics over the rows of an epoch, summed on the device of the batches so that no GPU is waited for."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._sums: dict[str, torch.Tensor] = {}
 
     def add(self, batch: Mapping[str, torch.Tensor], metrics: Mapping[str, torch.Tensor], reporter: Reporter) -> None:
-        """Count a batch in, of which this rank has a share."""
+        """Add a batch, of which this rank has a share."""
         rows = 0 if reporter.is_stand_in else len(next(iter(batch.values())))
         self._rows += rows
         for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value * rows
 
     def over_ranks(self, reporter: Reporter) -> dict[str, float]:
-        """The means over all ranks' rows; all ranks must call this."""
+        """Return the means over all ranks' rows; all ranks must call this."""
         rows = max(self._rows, 1)
         return reporter.average(self._rows, **{name: (total / rows).item() for name, total in self._sums.items()})
 
@@ -427,10 +432,10 @@ class _Means:
 def configure_optimizer(
     plan: TrainingPlan, objective: Objective | LightningObjective
 ) -> tuple[torch.optim.Optimizer, Schedule | None]:
-    """The optimizer and, of a Lightning module that has one, the schedule.
+    """Create the optimizer and, for a Lightning module with one, the schedule.
 
     Raises:
-        ConfigError: There is none of its name, it does not take its options, or there are several.
+        ConfigError: The name is unknown, the options are not accepted, or there are several.
     """
     if isinstance(objective, Objective):
         made = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
@@ -441,7 +446,7 @@ def configure_optimizer(
 def _loader(
     plan: TrainingPlan, fractions: str, urls: Sequence[str], *, shuffle: bool, least_share: int = 0
 ) -> ParquetLoader:
-    """The rows of files in batches of the plan, fractions in the precision of the network."""
+    """Load the rows of files in the plan's batches, with floats in the precision of the network."""
     return ParquetLoader(
         list(urls),
         plan.columns,

@@ -1,4 +1,4 @@
-"""What a module inside of a network gives."""
+"""The output of a module inside a network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from optimizers.checks import did_you_mean
 
 
 class LayerOutput(nn.Module):
-    """A network as far as one of its modules: what that gives is the output, and what follows is not computed.
+    """A network that ends at one of its modules: the output is that of the module, and later ones are not computed.
 
     Args:
         network: The whole network.
-        layer: Name of the module, as ``network.named_modules()`` gives it.
+        layer: Name of the module, as in ``network.named_modules()``.
 
     Raises:
         ConfigError: There is no module of that name.
@@ -30,7 +30,9 @@ class LayerOutput(nn.Module):
         names = [name for name, _ in network.named_modules() if name]
         if layer not in names:
             near = did_you_mean(layer, names)
-            raise ConfigError(f"the network has no module {layer!r}{near}; there are {', '.join(names) or 'none'}")
+            raise ConfigError(
+                f"layer must be a module of the network, got {layer!r}{near}; use one of {', '.join(names) or 'none'}"
+            )
         self.network, self.layer = network, layer
 
     def forward(self, *inputs: Any) -> Any:
@@ -46,11 +48,11 @@ class LayerOutput(nn.Module):
             return reached.output
         finally:
             hook.remove()
-        raise ConfigError(f"the network does not call its module {self.layer!r}; name another one")
+        raise ConfigError(f"layer must be a module that the network calls, got {self.layer!r}; use another one")
 
 
 class _Reached(BaseException):
-    """Ends the network's forward, whatever errors that handles itself."""
+    """Ends the network's forward. A ``BaseException``, because the network may catch errors."""
 
     def __init__(self, output: Any) -> None:
         super().__init__()

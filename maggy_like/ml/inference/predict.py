@@ -41,26 +41,30 @@ def predict(
     batch_size: int = 1024,
     decode: Decode | None = None,
 ) -> DataFrame:
-    """Add columns with what a network gives for each row, in batch or on a stream.
+    """Add columns with the output of a network for each row, in batch or on a stream.
 
-    A row that the network cannot take stays, with nulls in these columns and the reason in the field ``error``.
+    A row that the network cannot take is kept, with nulls in these columns. The field ``error`` has the reason.
 
     Args:
-        df: With the input columns: numbers, arrays, vectors of pyspark.ml, bytes.
-        network: Takes a tensor of shape ``[rows, *shape]`` of each input, in order, and gives one with a row for each.
-        inputs: Its inputs. A shape whose first number is -1 stands for arrays of any length.
-        kind: What its output is: ``classes`` (logits), ``binary`` (a logit), ``probability``, ``values``, ``other``;
-            or what each of several is, by names that you give them.
-        into: Columns to be made, and the field that each gets: ``label`` (the class as a number, or the value),
-            ``score`` (the probability of the label), ``vector`` (all probabilities, or the output), ``error``, or
-            ``struct`` for all of these together. Of several outputs, the name of one and its field.
-        batch_size: Rows that the network gets at once, at most; Spark itself hands over 10000
+        df: DataFrame with the input columns: numbers, arrays, vectors of pyspark.ml, or bytes.
+        network: Network. It takes one tensor of shape ``[rows, *shape]`` for each input, in order, and returns a
+            tensor with one row for each.
+        inputs: Inputs of the network. A shape that begins with -1 stands for arrays of any length.
+        kind: Kind of the output: ``classes`` (logits), ``binary`` (a logit), ``probability``, ``values`` or ``other``.
+            For several outputs, a dict from names that you choose to kinds.
+        into: New columns, and the field for each: ``label`` (the number of the class, or the value), ``score`` (the
+            probability of the label), ``vector`` (all probabilities, or the output), ``error``, or ``struct`` for all
+            of these. For several outputs, a pair of the output's name and its field.
+        batch_size: Maximum number of rows that the network computes at once. Spark passes up to 10000
             (``spark.sql.execution.arrow.maxRecordsPerBatch``).
-        decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
+        decode: Functions from the bytes of a row to a tensor or array, by column.
+
+    Returns:
+        The DataFrame with the new columns.
 
     Raises:
-        DataError: A column is missing, is of a type that the network does not take, or exists already.
-        ConfigError: The network does not take such inputs, cannot be pickled, or a name or number is not valid.
+        DataError: A column is missing, has a type that the network cannot take, or exists already.
+        ConfigError: The network cannot take such inputs or cannot be pickled, or an argument is invalid.
         EngineError: The workers of a local master would run another version of Python.
 
     Example:
@@ -82,21 +86,23 @@ def predict(
 
 
 def _checked(df: DataFrame, name: str, part: str | tuple[str, str], kind: Kinds) -> tuple[str | None, str]:
-    """The output (None for the only one) and the field that a new column gets.
+    """Return the output (None for the only one) and the field of a new column.
 
     Raises:
         DataError: The column exists already.
         ConfigError: There is no such output or field.
     """
     if name in df.columns:
-        raise DataError(f"column {name!r} exists already; drop it, or name the new one otherwise")
+        raise DataError(f"into must have new columns, got {name!r}, which exists already; drop it, or use another name")
     output, field = (None, part) if isinstance(part, str) else part
     if field not in (*FIELDS, "struct"):
-        raise ConfigError(f"into: {field!r} is no field of a result; there are {', '.join(FIELDS)} and struct")
+        raise ConfigError(f"into must have fields of a result, got {field!r}; use {', '.join(FIELDS)} or struct")
     outputs = [None] if isinstance(kind, str) else list(kind)
     if output not in outputs:
-        there = "one output; give the field alone" if isinstance(kind, str) else f"the outputs {', '.join(kind)}"
-        raise ConfigError(f"into: column {name!r} is to get {part!r}, and the network has {there}")
+        there = "one output; use only the field" if isinstance(kind, str) else f"the outputs {', '.join(kind)}"
+        raise ConfigError(
+            f"into: column {name!r} must have an output of the network, got {part!r}; the network has {there}"
+        )
     return output, field
 
 
@@ -109,21 +115,25 @@ def as_udf(
     decode: Decode | None = None,
     fields: Sequence[str] = tuple(FIELDS),
 ) -> Callable[..., SparkColumn]:
-    """A function of the input columns, for ``select`` or, registered, for SQL; it gives a struct.
+    """Return a network as a function of columns, for ``select`` or, once registered, for SQL.
 
-    It takes numbers, arrays and bytes; make arrays of vectors before
+    The function takes numbers, arrays and bytes, and returns a struct. Convert vectors to arrays first
     (``pyspark.ml.functions.vector_to_array``).
 
     Args:
-        network: As :func:`predict` takes it.
-        inputs: Its inputs; their names stand in errors alone.
-        kind: What its output is. Of several outputs, what each is by name: the struct has a field for each, a struct.
-        batch_size: Rows that the network gets at once, at most.
-        decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
-        fields: Fields of the struct.
+        network: Network, as :func:`predict` takes it.
+        inputs: Inputs of the network; their names appear only in errors.
+        kind: Kind of the output. For several outputs, a dict from names to kinds; the struct then has one field for
+            each, which is a struct.
+        batch_size: Maximum number of rows that the network computes at once.
+        decode: Functions from the bytes of a row to a tensor or array, by column.
+        fields: Fields of the struct. Default: ``label``, ``score``, ``vector`` and ``error``.
+
+    Returns:
+        The function, which takes one column for each input.
 
     Raises:
-        ConfigError: The network does not take such inputs, cannot be pickled, or a name or number is not valid.
+        ConfigError: The network cannot take such inputs or cannot be pickled, or an argument is invalid.
         EngineError: The workers of a local master would run another version of Python.
 
     Example:
@@ -163,16 +173,17 @@ def _predictor(
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
     if not inputs:
-        raise ConfigError("inputs is empty; a network takes at least one column")
+        raise ConfigError("inputs must have at least one column, got none")
     for column in inputs:
         if column.shape is None and column.name not in decode:
             raise ConfigError(
-                f"column {column.name!r} is of bytes; say how to decode it: decode={{{column.name!r}: ...}}"
+                f"decode must have a function for the bytes of column {column.name!r}, got none; use "
+                f"decode={{{column.name!r}: function}}"
             )
         if column.shape and -1 in column.shape[1:]:
             raise ConfigError(
-                f"column {column.name!r} has arrays of shape {list(column.shape)}; give the numbers for -1: "
-                "Column(name, shape, dtype)"
+                f"column {column.name!r} must have a known shape, got {list(column.shape)}; use numbers in place of "
+                "-1: Column(name, shape, dtype)"
             )
     shipped = ShippedNetwork.of(network)
     _try_on_zeros(shipped, inputs, kind)
@@ -180,11 +191,11 @@ def _predictor(
 
 
 def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kinds) -> None:
-    """Run the network once where the shapes of its inputs are known.
+    """Run the network once if the shapes of its inputs are known.
 
     Raises:
-        ConfigError: It does not take them.
-        DataError: Its output has no row for each.
+        ConfigError: It cannot take them.
+        DataError: Its output does not have one row for each.
     """
     if any(column.shape is None or -1 in column.shape for column in inputs):
         return
@@ -195,16 +206,16 @@ def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kinds
             output = network(*in_precision_of(network, zeros))
     except Exception as error:
         taken = ", ".join(f"{it.name!r} as {it.dtype} {[2, *(it.shape or ())]}" for it in inputs)
-        raise ConfigError(f"the network does not take {taken}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"the network failed with {taken}: {type(error).__name__}: {error}") from error
     read_outputs(output, kind, 2)
 
 
 def _in_rows(df: DataFrame, name: str) -> DataFrame:
-    """The same rows, which Spark does not hand on as whole columns of a Parquet file where vectors are among them.
+    """Return the same rows in a form that Spark does not read as whole Parquet columns if there are vectors.
 
-    Spark 4.3 cannot read a file's columns straight into a function of Arrow when one has a type of its own (a vector):
-    ``[UNSUPPORTED_DATATYPE]``. A condition that always holds, and that the optimizer neither drops nor hands to the
-    file's reader, makes rows of them. Being deterministic, it lets other conditions pass to the reader.
+    Spark 4.3 cannot pass a file's columns to an Arrow function if one has a user-defined type (a vector):
+    ``[UNSUPPORTED_DATATYPE]``. A condition that always holds, and that the optimizer neither drops nor pushes down to
+    the file's reader, turns them into rows. It is deterministic, so other conditions can still be pushed down.
     """
     if '"udt"' not in df.schema.json():
         return df
@@ -212,7 +223,7 @@ def _in_rows(df: DataFrame, name: str) -> DataFrame:
 
 
 def _input(df: DataFrame, column: Column) -> SparkColumn:
-    """The column of a DataFrame as the network's function takes it.
+    """Return the column of a DataFrame as the network's function takes it.
 
     Raises:
         DataError: It is missing, of another type, or has vectors of another length.
@@ -223,7 +234,7 @@ def _input(df: DataFrame, column: Column) -> SparkColumn:
     told = field.metadata.get("ml_attr", {}).get("num_attrs")  # by the stage of pyspark.ml that made the vectors
     if isinstance(field.dataType, VectorUDT) and -1 not in (column.shape or ()) and told not in (None, expected):
         raise DataError(
-            f"column {column.name!r} has vectors of {told} numbers, and the network takes {expected}; make them with "
-            "the stages that made those of the training"
+            f"column {column.name!r} must have vectors of {expected} numbers, got {told}; make them with the stages of "
+            "the training"
         )
     return df[quoted(column.name)]

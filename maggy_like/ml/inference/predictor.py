@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: batches of columns in, structs of results out."""
+"""Inference in Spark's Python workers, from batches of columns to structs of results."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from maggy_like.ml.inference.shipped import ShippedNetwork, task_device
 
 Rows = npt.NDArray[np.int64]
 _Values: TypeAlias = Any | dict[int, torch.Tensor]
-"""A column as it came, or decoded, by row."""
+"""A column as it arrived, or its decoded values by row."""
 _Outputs: TypeAlias = list[dict[str, torch.Tensor]]
 """Values of some rows, by field, of each output."""
 
 
 _VECTOR_BYTES = 64 << 20
-"""Memory of the vectors that a network gets at once, which come without their zeros and are filled up."""
+"""Memory of the sparse vectors that are filled with zeros and computed at once."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Group(NamedTuple):
-    """Rows whose values have one shape, so that they make a batch of the network."""
+    """Rows whose values have one shape, so that they can be one batch of the network."""
 
     rows: Rows
     tensors: list[torch.Tensor]
@@ -55,21 +55,20 @@ class _Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Computes what a network gives for batches of rows; a thread prepares the next batch meanwhile.
+    """Computes the output of a network for batches of rows, while a thread prepares the next batch.
 
-    A row that the network cannot take has no result but an error: a null, an array of another length, bytes that
-    cannot be decoded, an index out of range, a result that is not finite. Arrays whose length the column leaves open
-    (a shape of -1), and decoded values of several shapes, are computed apart by shape.
+    A row that the network cannot take has an error in place of a result: a null, an array of another length, bytes
+    that cannot be decoded, an index out of range, or a result that is not finite. Arrays of open length (a shape with
+    -1) and decoded values of several shapes are computed separately for each shape.
 
     Attributes:
-        network: The network, loaded once a worker.
-        inputs: Its inputs, in order.
-        kind: What its output is, or each of several by name: the results then have a field for each.
-        batch_size: Rows that it gets at once, at most; fewer of long vectors, which are held without their zeros until
-            then.
-        decode: By names of columns of bytes, functions that make a tensor or array of a row's bytes.
+        network: Network, loaded once per worker.
+        inputs: Inputs of the network, in order.
+        kind: Kind of its output, or of each of several by name; the results then have a field for each.
+        batch_size: Maximum number of rows of a batch; fewer if they are long vectors, which are sparse until then.
+        decode: Functions from the bytes of a row to a tensor or array, by column.
         fields: Fields of the results of an output.
-        device: Where to compute; None takes the GPU of the Spark task if it has one, or else the CPU.
+        device: Device of the network. Default: the GPU of the Spark task if it has one, otherwise the CPU.
     """
 
     network: ShippedNetwork
@@ -81,7 +80,7 @@ class Predictor:
     device: torch.device | None = None
 
     def __call__(self, batches: Iterator[Sequence[pa.Array]]) -> Iterator[pa.StructArray]:
-        """Results for batches of columns, row by row; a batch comes out as one or more."""
+        """Yield results for batches of columns, row by row, in one or more parts for each batch."""
         device = self.device or task_device()
         prepared = read_ahead(self._prepare(part, device) for batch in batches for part in self._parts(batch))
         network = self.network.load(device)  # while the first batch is fetched
@@ -90,8 +89,8 @@ class Predictor:
             if batch.errors and len(batch.errors) == batch.size and not is_told:
                 is_told = True
                 _log.warning(
-                    "none of %d rows has a prediction; the first: %s (the field 'error' has each row's, errorCol in a "
-                    "TorchModel)",
+                    "none of %d rows has a prediction; the first error is: %s; use the field 'error', or errorCol of a "
+                    "TorchModel, to see the error of each row",
                     batch.size,
                     batch.errors[0],
                 )
@@ -125,7 +124,7 @@ class Predictor:
         return _Prepared(len(usable), groups, errors)
 
     def _tensors(self, values: Sequence[_Values], rows: Rows, errors: dict[int, str]) -> Iterator[_Group]:
-        """Rows of one shape as tensors. Those with a value that its column's type cannot hold are found by halving."""
+        """Yield rows of one shape as tensors; values that do not fit the type are found by halving."""
         try:
             yield _Group(rows, [_taken(it, column, rows) for it, column in zip(values, self.inputs, strict=True)])
         except DataError as error:
@@ -142,7 +141,7 @@ class Predictor:
     def _decoded(
         self, array: pa.Array, column: Column, usable: npt.NDArray[np.bool_], errors: dict[int, str]
     ) -> dict[int, torch.Tensor]:
-        """The decoded values by row; those that fail are entered as errors, and are usable no more."""
+        """Return the decoded values by row; those that fail become errors, and are no longer usable."""
         decode, values = self.decode[column.name], {}
         for row in np.flatnonzero(usable):
             try:
@@ -173,13 +172,13 @@ class Predictor:
         return pa.StructArray.from_arrays(structs, names=list(self.kind))
 
     def _computed(self, network: nn.Module, group: _Group, errors: dict[int, str]) -> Iterator[tuple[Rows, _Outputs]]:
-        """Rows and their results. Where a network fails on the CPU, the rows that it fails on are found by halving."""
+        """Yield rows and their results; rows on which a network fails on the CPU are found by halving."""
         rows, tensors = group
         try:
             output = network(*in_precision_of(network, tensors))
         except (IndexError, RuntimeError, ValueError) as error:
             if tensors[0].is_cuda:
-                raise  # what a failed kernel leaves cannot be gone on with
+                raise  # after a failed kernel, CUDA cannot be used
             if len(rows) == 1:
                 errors[int(rows[0])] = f"the network failed: {_first_line(error)}"
                 return
@@ -197,7 +196,7 @@ class Predictor:
 
 
 def in_precision_of(network: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Inputs, of which fractions are in the precision of the network's parameters."""
+    """Convert inputs of floats to the precision of the network's parameters."""
     dtype = precision_of(network)
     return [it.to(dtype) if it.is_floating_point() else it for it in tensors]
 
@@ -218,7 +217,7 @@ def check_type(found: Column, wanted: Column) -> None:
             "bytes" if shape is None else f"an array of {len(shape)} dimensions" if shape else "a number"
             for shape in (found.shape, wanted.shape)
         )
-        raise DataError(f"column {wanted.name!r} is {have}, and the network takes {want} there")
+        raise DataError(f"column {wanted.name!r} must be {want} for the network, got {have}")
 
 
 def _taken(values: _Values, column: Column, rows: Rows) -> torch.Tensor:
@@ -228,7 +227,7 @@ def _taken(values: _Values, column: Column, rows: Rows) -> torch.Tensor:
 
 
 def _shapes(values: _Values, column: Column, usable: npt.NDArray[np.bool_]) -> Sequence[Hashable] | None:
-    """The shape of each usable row, where the column leaves it open."""
+    """Return the shape of each usable row, if the column leaves it open."""
     rows = np.flatnonzero(usable)
     if isinstance(values, dict):
         return [values[int(row)].shape for row in rows]
@@ -242,7 +241,7 @@ def _shapes(values: _Values, column: Column, usable: npt.NDArray[np.bool_]) -> S
 
 
 def _by_shape(shapes: Sequence[Sequence[Hashable] | None], rows: Rows) -> list[Rows]:
-    """Rows, apart by shape where a column leaves it open."""
+    """Group rows by shape, if a column leaves it open."""
     told = [it for it in shapes if it is not None]
     if not told:
         return [rows] if len(rows) else []

@@ -1,4 +1,4 @@
-"""Fetching what comes next while the caller works on what came last."""
+"""Fetch the next items in a thread while the caller works on the last one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ T = TypeVar("T")
 
 
 class _End(NamedTuple):
-    """What a thread leaves when nothing follows; ``error`` is what ended it."""
+    """The last entry of a thread; ``error`` is what ended it."""
 
     error: BaseException | None = None
 
 
 def read_ahead(items: Iterator[T], ahead: int = 1) -> Iterator[T]:
-    """Yield the items of an iterator, of which a thread fetches the next ones meanwhile.
+    """Yield the items of an iterator, while a thread fetches the next ones.
 
-    The thread starts at once, and is never more than ``ahead`` items before the caller. An error of the iterator is
-    raised in its place. A caller that leaves early ends the thread after the item that it is fetching.
+    The thread starts at once, and is never more than ``ahead`` items ahead of the caller. An error of the iterator is
+    raised at its position. If the caller leaves early, the thread ends after the item that it is fetching.
 
     Args:
-        items: Only that thread uses it from now on.
-        ahead: Items that may wait for the caller.
+        items: Iterator, which only the thread uses from now on.
+        ahead: Maximum number of items that wait for the caller.
 
     Example:
         >>> list(read_ahead(iter("abc")))

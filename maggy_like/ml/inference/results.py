@@ -1,4 +1,4 @@
-"""What a network gives for rows, as structs for Spark: a label, a score, a vector, or an error."""
+"""The output of a network for rows, as structs for Spark: a label, a score, a vector, or an error."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from maggy_like.errors import ConfigError, DataError
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]
-"""What an output is: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
+"""Kind of an output: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
 
 Kinds = Kind | Mapping[str, Kind]
-"""What the only output of a network is, or what each of several is, in order and by name."""
+"""Kind of the only output of a network, or of each of several, in order and by name."""
 
 FIELDS = {"label": pa.float64(), "score": pa.float64(), "vector": pa.list_(pa.float32()), "error": pa.string()}
 """Fields of a result, and their types in Arrow."""
@@ -28,51 +28,51 @@ def check_kinds(kinds: Kinds) -> None:
     """Check the names of kinds of outputs.
 
     Raises:
-        ConfigError: There is none of that name, or there is no output.
+        ConfigError: A name is unknown, or there is no output.
     """
     if not kinds:
-        raise ConfigError("kind is empty; name the kind of the output, or of each of several")
+        raise ConfigError(
+            "kind must have at least one output, got none; use the kind of the output, or a dict for several"
+        )
     for kind in (kinds,) if isinstance(kinds, str) else kinds.values():
         if kind not in get_args(Kind):
             raise ConfigError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
 
 
 def read_outputs(output: Any, kinds: Kinds, rows: int) -> list[dict[str, torch.Tensor]]:
-    """What :func:`read_output` gives for each output.
+    """Return :func:`read_output` of each output.
 
     Raises:
-        DataError: There are more or fewer outputs than kinds, or one is not as it must be.
+        DataError: The number of outputs is not that of kinds, or an output is malformed.
     """
     if isinstance(kinds, str):
         return [read_output(output, kinds, rows)]
     outputs = list(output) if isinstance(output, tuple | list) else [output]
     if len(outputs) != len(kinds):
         names = ", ".join(kinds)
-        raise DataError(f"the network gave {len(outputs)} outputs, and the kinds are of {len(kinds)}: {names}")
+        raise DataError(f"the network must give {len(kinds)} outputs, one for each kind ({names}), got {len(outputs)}")
     return [read_output(one, kind, rows) for one, kind in zip(outputs, kinds.values(), strict=True)]
 
 
 def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
-    """Label, score and vector of each row, on the CPU, as far as the kind has them.
+    """Return label, score and vector of each row, on the CPU, as far as the kind has them.
 
-    Several outputs of the kind ``other`` become one vector, one after the other.
+    Several outputs of the kind ``other`` are concatenated to one vector.
 
     Raises:
-        DataError: The output is no tensor, or not one with a row for each row.
+        DataError: The output is not a tensor, or does not have one row for each row.
     """
     outputs = list(output) if isinstance(output, tuple | list) else [output]
     if len(outputs) > 1 and kind != "other":
-        raise DataError(f"the network gave {len(outputs)} outputs where one of kind {kind!r} is expected")
+        raise DataError(f"the network must give one output of kind {kind!r}, got {len(outputs)}")
     for one in outputs:
         if not isinstance(one, torch.Tensor) or one.shape[:1] != (rows,):
             found = tuple(one.shape) if isinstance(one, torch.Tensor) else type(one).__name__
-            raise DataError(
-                f"the network gave {found} for {rows} rows; its output must be a tensor with a row for each"
-            )
+            raise DataError(f"the network's output must be a tensor with one row for each of {rows} rows, got {found}")
     if kind == "classes" and outputs[0].dim() != 2:
         raise DataError(
-            f"the network gave {tuple(outputs[0].shape)}, and classes need a number for each class and row alone; take "
-            "the kind 'other', which gives the numbers as they are"
+            f"the network's output must have shape (rows, classes) for the kind 'classes', got "
+            f"{tuple(outputs[0].shape)}; use the kind 'other', which returns the numbers unchanged"
         )
     numbers = torch.cat([one.detach().reshape(rows, -1) for one in outputs], 1).to("cpu")
     numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
@@ -83,8 +83,8 @@ def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
     if kind in ("binary", "probability"):
         if numbers.shape[1] != 1:
             raise DataError(
-                f"the network gave {numbers.shape[1]} numbers for each row where one of kind {kind!r} is expected; "
-                "take the kind 'other', which gives the numbers as they are"
+                f"the network's output must have one number per row for the kind {kind!r}, got {numbers.shape[1]}; use "
+                "the kind 'other', which returns the numbers unchanged"
             )
         yes = numbers[:, 0].sigmoid() if kind == "binary" else numbers[:, 0]
         vector, label = torch.stack([1 - yes, yes], 1), yes >= 0.5
@@ -99,12 +99,12 @@ def to_struct(
     errors: Mapping[int, str],
     fields: Sequence[str],
 ) -> pa.StructArray:
-    """Structs for all rows: nulls where a row has no result, and its error.
+    """Return structs for all rows: for a row without a result, nulls and its error.
 
     Args:
         found: Values of the rows that have a result, by field, in parts.
-        row_of: For each row, its place among those; -1 where it has none.
-        errors: By row.
+        row_of: For each row, its position among those; -1 if it has no result.
+        errors: Errors by row.
         fields: Fields of the structs, of :data:`FIELDS`.
     """
     rows, missing = len(row_of), row_of < 0

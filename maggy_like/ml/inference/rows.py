@@ -1,4 +1,4 @@
-"""Which rows a network can take, and why it cannot take the others."""
+"""Find the rows that a network can take, and the reason why it cannot take the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def usable_rows(values: pa.Array, column: Column) -> Mask:
-    """Which rows have as many values as the column's shape, and no null among them. No loop over rows.
+    """Return which rows have all values of the column's shape and no null, without a loop over rows.
 
     Example:
         >>> usable_rows(pa.array([[1.0, 2.0], None, [3.0], [4.0, None]]), Column("x", (2,), "float32")).tolist()
@@ -34,7 +34,7 @@ def usable_rows(values: pa.Array, column: Column) -> Mask:
 
 
 def fault(value: pa.Scalar, column: Column) -> str | None:
-    """Why a row's value cannot be used, as far as :func:`usable_rows` looks; None if it can be.
+    """Return why a row's value cannot be used, by the rules of :func:`usable_rows`; None if it can be.
 
     Example:
         >>> fault(pa.scalar([3.0]), Column("x", (2,), "float32"))
@@ -50,7 +50,7 @@ def fault(value: pa.Scalar, column: Column) -> str | None:
 
 
 def _lengths(kind: pa.DataType, column: Column) -> tuple[int, ...]:
-    """Lengths that lists within lists have to have; flat ones have all values of a shape."""
+    """Return the required lengths of nested lists; flat ones have all values of a shape."""
     depth = 1 if is_vector(kind) else 0
     while is_list(kind):
         depth, kind = depth + 1, kind.value_type

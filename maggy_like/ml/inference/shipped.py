@@ -1,4 +1,4 @@
-"""A network on its way to Spark's Python workers, each of which loads it once."""
+"""A network sent to Spark's Python workers, each of which loads it once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.processes.pickles import dumps
 
 _KEPT = 3
-"""Networks that a worker keeps: as many as ``pyspark.ml.functions.predict_batch_udf`` does."""
+"""Number of networks that a worker keeps, as in ``pyspark.ml.functions.predict_batch_udf``."""
 
 _loaded: OrderedDict[tuple[str, str], nn.Module] = OrderedDict()
 
@@ -27,8 +27,8 @@ class ShippedNetwork:
     """A network as bytes; equal bytes are one network.
 
     Attributes:
-        content: The pickled network; classes of a notebook or script travel with it.
-        digest: By which a worker knows that it has it.
+        content: Pickled network with the classes of a notebook or script.
+        digest: Key of the network in a worker's cache.
     """
 
     content: bytes
@@ -36,10 +36,10 @@ class ShippedNetwork:
 
     @classmethod
     def of(cls, network: nn.Module) -> ShippedNetwork:
-        """Pickle a network, from the CPU.
+        """Pickle a network on the CPU.
 
         Raises:
-            ConfigError: It holds something that cannot be pickled.
+            ConfigError: Something in it cannot be pickled.
         """
         held = [*network.parameters(), *network.buffers()]
         on_cpu = network if all(it.device.type == "cpu" for it in held) else copy.deepcopy(network).cpu()
@@ -52,12 +52,12 @@ class ShippedNetwork:
         return cls(content, hashlib.sha256(content).hexdigest())
 
     def made(self) -> nn.Module:
-        """The network in evaluation mode on the CPU, made anew."""
+        """Make the network again, in evaluation mode on the CPU."""
         network: nn.Module = pickle.loads(self.content)  # noqa: S301  # comes with Spark's own closure
         return network.eval()
 
     def load(self, device: torch.device) -> nn.Module:
-        """The network in evaluation mode on a device; this process loads it once, over tasks and micro-batches."""
+        """Return the network in evaluation mode on a device, loaded once per process for all tasks."""
         key = (self.digest, str(device))
         if key not in _loaded:
             _loaded[key] = self.made().to(device)
@@ -68,7 +68,7 @@ class ShippedNetwork:
 
 
 def task_device() -> torch.device:
-    """The first GPU that Spark gave this task, or else the CPU."""
+    """Return the first GPU that Spark gave this task, or the CPU."""
     from pyspark import TaskContext  # here, so that a server of MLflow's predicts without it
 
     context = TaskContext.get()
@@ -76,16 +76,18 @@ def task_device() -> torch.device:
     if gpu is None or not gpu.addresses:
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        warnings.warn(f"Spark gave this task the GPU {gpu.addresses[0]}, which torch does not see", stacklevel=1)
+        warnings.warn(
+            f"torch cannot use GPU {gpu.addresses[0]}, which Spark gave this task; the CPU is used", stacklevel=1
+        )
         return torch.device("cpu")
     return torch.device("cuda", device_index(gpu.addresses[0], os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def device_index(address: str, visible: str | None) -> int:
-    """Number by which torch knows the GPU of an address.
+    """Return the number by which torch knows the GPU of an address.
 
     Args:
-        visible: ``CUDA_VISIBLE_DEVICES``, after which CUDA counts.
+        visible: ``CUDA_VISIBLE_DEVICES``, which CUDA counts by.
 
     Example:
         >>> device_index("3", None), device_index("3", "2,3")

@@ -1,1 +1,1 @@
-"""Feeds torch from Parquet: each row once an epoch by exactly one rank, in equally many steps on all of them."""
+"""Load batches for PyTorch from Parquet: each row once per epoch on exactly one rank, in equally many steps on all."""

@@ -1,4 +1,4 @@
-"""A loader of tables: batches of tensors from Parquet, shared out over ranks."""
+"""A loader of tables: batches of tensors from Parquet, distributed over ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from maggy_like.ml.loader.sources import Source, row_bytes, source_of
 from maggy_like.ml.loader.windows import Plan, Positions, Window, fill_windows
 
 _WINDOW_BYTES = 32 << 20
-"""Memory of a buffer whose rows are not given; there are ``prefetch + 2`` at a time."""
+"""Memory of a buffer if its number of rows is not given; there are ``prefetch + 2`` at a time."""
 
 _MOST_ROWS = 1 << 15  # of such a buffer: narrow tables gain nothing from more, and the first batch comes sooner
 
 _READ_BYTES = 4 << 20
-"""Memory of what is decoded at a time."""
+"""Memory of the rows that are decoded at a time."""
 
 _READ_ROWS = 1 << 14  # that are decoded at a time
 
@@ -38,45 +38,45 @@ _CPU = torch.device("cpu")
 
 
 class ParquetLoader:
-    """Yields a table's rows in batches, as tensors by column.
+    """Load a table in batches, as dicts from column to tensor.
 
-    Each row comes once an epoch, on exactly one rank, and all ranks take equally many steps, whatever the row groups
-    are. The order follows from the seed and the epoch alone: row groups are shuffled, and rows within a buffer. The
-    next buffers are read in the background.
+    Each row comes once per epoch, on exactly one rank, and all ranks take the same number of steps, for any sizes of
+    row groups. The order depends only on the seed and the epoch: row groups are shuffled, and so are the rows within a
+    buffer. The next buffers are read in the background.
 
-    Give it to ``reporter.prepare``, which returns the loader of this rank and its device. In a script of your own, say
-    ``rank`` and ``ranks``.
+    In a training function, call ``reporter.prepare(loader)``, which returns the loader of this rank and its device. In
+    other scripts, pass ``rank`` and ``ranks``.
 
-    Iterating starts the next epoch, as with a DataLoader; ``set_epoch`` says which. After ``load_state_dict`` it goes
-    on after the last batch that was yielded before ``state_dict``.
+    Each iteration is the next epoch, as with a DataLoader; ``set_epoch`` chooses the epoch. After ``load_state_dict``,
+    the loader continues with the batch after the last one that was yielded before ``state_dict``.
 
     Args:
-        data: URL of a Parquet file or folder (any file system of fsspec), several of them, or a table that is small
-            enough to be kept in memory: of Arrow, pandas or Spark.
-        columns: The columns to read, by name or as :class:`~maggy_like.ml.columns.column.Column`; all if omitted.
-        batch_size: Rows of a batch of all ranks together; the shares of ranks differ by one row at most.
-        fractions: What floats, doubles and decimals become where a column is given by its name: ``"float32"``, or
-            ``"float64"``, which rounds no double.
-        shuffle: Whether each epoch has an order of its own.
-        seed: Of all orders.
-        buffer_rows: Rows of a rank that are shuffled among each other. If omitted, as many as are 32 MB, and
-            32,768 at most.
-        prefetch: Buffers that are read ahead, in the background.
-        drop_last: Leave out a last batch that is not full; each epoch others, if it is shuffled.
-        least_share: Rows that each rank needs of the last batch: one with fewer is joined with the batch before. Batch
-            normalisation needs 2. With 0, a rank without a row gets a stand-in.
-        rank: This process's rank.
+        data: URL of a Parquet file or folder (on any file system of fsspec), a list of URLs, or a table of Arrow,
+            pandas or Spark that fits in memory.
+        columns: Columns to read, by name or as :class:`~maggy_like.ml.columns.column.Column`. Default: all.
+        batch_size: Number of rows of a batch of all ranks together. The shares of ranks differ by at most one row.
+        fractions: Type for floats, doubles and decimals of columns given by name: ``"float32"``, or ``"float64"``,
+            which does not round doubles.
+        shuffle: If True, each epoch has its own order. If False, the order is that of the table.
+        seed: Seed of all orders.
+        buffer_rows: Number of rows of a rank that are shuffled with each other. Default: as many as take 32 MB, and at
+            most 32,768.
+        prefetch: Number of buffers that are read ahead in the background.
+        drop_last: If True, an incomplete last batch is left out.
+        least_share: Minimum number of rows that each rank needs of the last batch. A batch with fewer is joined with
+            the one before it. Batch normalisation needs 2. With 0, a rank without a row receives a repeated one.
+        rank: Rank of this process, from 0.
         ranks: Number of ranks.
 
     Attributes:
-        columns: What is read, with the shapes as far as they are known.
-        rows: Rows of an epoch, of all ranks.
-        epoch: The epoch that an iteration is at, or goes on with.
+        columns: Columns that are read, with their shapes as far as they are known.
+        rows: Number of rows of an epoch, on all ranks together.
+        epoch: Epoch of the current iteration, or of the next one.
 
     Raises:
-        ConfigError: An argument is not valid.
-        DataError: A column is missing, has nulls, or is of a type that no tensor has; there are too few rows; there are
-            no files. While iterating: rows of different lengths, or values that do not fit the type.
+        ConfigError: An argument is invalid.
+        DataError: There are no files or too few rows, or a column is missing, has nulls, or has a type that no tensor
+            has. While iterating: rows have different lengths, or values that the type cannot hold.
 
     Example:
         >>> import pyarrow as pa
@@ -124,18 +124,23 @@ class ParquetLoader:
         self._ranks = whole("ranks", ranks, least=1)
         self._rank = whole("rank", rank, least=0)
         if rank >= ranks:
-            raise ConfigError(f"rank must be below ranks, {ranks}; got {rank}")
+            raise ConfigError(f"rank must be less than ranks={ranks}, got {rank}")
         self._plan = Plan(self._source.group_rows, self.batch_size, ranks, self._drop_last, self._least_share)
         check_fits(self.columns, self._plan.share(0, 0).samples)
         self.rows = self._plan.rows
         self._windows = self._plan.windows(self._buffer_rows)
 
     def share_out(self, device: torch.device, rank: int, ranks: int) -> ParquetLoader:
-        """The loader of a rank, whose batches are on a device; ``reporter.prepare`` calls it.
+        """Return the loader of a rank, with batches on a device. Called by ``reporter.prepare``.
+
+        Args:
+            device: Device of the batches.
+            rank: Rank of the process, from 0.
+            ranks: Number of ranks.
 
         Raises:
             ConfigError: A batch has fewer rows than there are ranks.
-            DataError: So has the table.
+            DataError: The table has fewer rows than there are ranks.
         """
         shared = copy.copy(self)
         shared._device = device
@@ -143,14 +148,14 @@ class ParquetLoader:
         return shared
 
     def __len__(self) -> int:
-        """Steps of an epoch, the same on all ranks."""
+        """Return the number of steps of an epoch, the same on all ranks."""
         return self._plan.steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is of; one that was resumed amid this epoch goes on in it.
+        """Choose the epoch of the next iteration. If the loader was resumed within this epoch, it continues there.
 
         Args:
-            epoch: From 0.
+            epoch: Number of the epoch, from 0.
         """
         whole("epoch", epoch, least=0)
         if not (self._resumed and epoch == self.epoch):
@@ -158,19 +163,22 @@ class ParquetLoader:
         self.epoch, self._resumed = epoch, True
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader is, after the batch that it yielded last; the same on all ranks."""
+        """Return the position of the loader after the batch that it yielded last; the same on all ranks."""
         over = self._step == len(self)
         return {"epoch": self.epoch + over, "step": 0 if over else self._step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on after the batch that was yielded last before :meth:`state_dict`: no row is lost or repeated.
+        """Continue after the last batch that was yielded before :meth:`state_dict`. No row is lost or repeated.
+
+        Args:
+            state: Result of :meth:`state_dict`.
 
         Raises:
             ConfigError: The state is of other data, or of a loader with other batches, seed or number of ranks.
         """
         for name, mine in self._identity().items():
             if (its := state.get(name)) != mine:
-                raise ConfigError(f"the state is of a loader with {name}={its}, and this one has {name}={mine}")
+                raise ConfigError(f"the state must be of a loader with {name}={mine}, got {name}={its}")
         self.epoch, self._step, self._resumed = state["epoch"], state["step"], True
 
     def _identity(self) -> dict[str, int]:
@@ -216,7 +224,7 @@ class ParquetLoader:
             windows.close()
 
     def _read(self, epoch: int, windows: list[range]) -> Generator[Window]:
-        """Windows of this rank one after the other, from the first on to the end of the epoch."""
+        """Read the windows of this rank in turn, from the first to the end of the epoch."""
         plan, rank = self._plan, self._rank
         start, stop = plan.run(rank)
         begin = start + plan.rows_before(windows[0].start if windows else plan.steps, rank)
@@ -227,7 +235,7 @@ class ParquetLoader:
         return fill_windows(batches, self.columns, places, sparse=self._sparse, pinned=is_cuda)
 
     def _places(self, epoch: int, steps: range) -> Positions:
-        """The place in its window of each row, in the order of reading."""
+        """Yield the position of each row in its window, in the order of reading."""
         start, stop = (self._plan.rows_before(step, self._rank) for step in (steps.start, steps.stop))
         if not self._shuffle:
             return np.arange(stop - start)
@@ -235,26 +243,27 @@ class ParquetLoader:
 
 
 def check_fits(columns: Sequence[Column], rows: int) -> None:
-    """Refuse batches that this machine cannot hold, vectors with all their zeros.
+    """Check that this machine can hold a batch, with all zeros of its vectors.
 
     Args:
-        columns: With the shapes of their rows.
-        rows: Rows of a batch.
+        columns: Columns with the shapes of their rows.
+        rows: Number of rows of a batch.
 
     Raises:
-        DataError: A batch takes more than all of the memory.
+        DataError: A batch takes more than the whole memory.
     """
     largest = max(columns, key=row_bytes)
     size, memory = rows * sum(map(row_bytes, columns)), _memory()
     if size > memory:
         raise DataError(
-            f"a batch of {rows} rows with {math.prod(largest.shape or ())} numbers in column {largest.name!r} takes "
-            f"{size / 2**30:.1f} GiB, and this machine has {memory / 2**30:.1f}; use smaller batches or fewer features"
+            f"a batch must fit in {memory / 2**30:.1f} GiB of memory, got {size / 2**30:.1f} GiB for {rows} rows with "
+            f"{math.prod(largest.shape or ())} numbers in column {largest.name!r}; use smaller batches or fewer "
+            "features"
         )
 
 
 def _memory() -> int:
-    """Bytes of memory of this machine, or of the container that this process is in."""
+    """Return the bytes of memory of this machine, or of the container of this process."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -262,7 +271,7 @@ def _memory() -> int:
 
 
 def _wanted(columns: Sequence[str | Column] | None, source: Source, fractions: str) -> tuple[Column, ...]:
-    """The columns asked for, in order.
+    """Return the requested columns, in order.
 
     Raises:
         ConfigError: They are a single text, or none.
@@ -271,24 +280,24 @@ def _wanted(columns: Sequence[str | Column] | None, source: Source, fractions: s
     if columns is None:
         return columns_of_arrow(source.schema, fractions=fractions)
     if isinstance(columns, str) or not columns:
-        raise ConfigError(f"columns must be a list of columns, as in [{columns or 'features'!r}]; got {columns!r}")
+        raise ConfigError(f"columns must be a list, got {columns!r}; use [{columns or 'features'!r}]")
     names = [column if isinstance(column, str) else column.name for column in columns]
     for name in names:
         if name in source.partitions and name not in source.schema.names:
             raise DataError(
-                f"column {name!r} is in the names of folders ({name}=...) and in none of the files, as partitionBy "
-                "leaves it; write the rows without partitionBy, or partition by a copy of the column"
+                f"column {name!r} must be in the files, got it only in names of folders ({name}=...) written by "
+                "partitionBy; write the rows without partitionBy, or partition by a copy of the column"
             )
     check_names(names, source.schema.names)
     return tuple(columns_of_arrow(source.schema, [it], fractions)[0] if isinstance(it, str) else it for it in columns)
 
 
 class _Ahead(Generic[T]):
-    """What a thread makes ahead of need; an error is raised where its item is due.
+    """Items that a thread makes in advance; an error is raised at the position of its item.
 
     Args:
-        items: Makes them.
-        count: How many are begun at once.
+        items: Makes the items.
+        count: Number of items to begin at once.
     """
 
     def __init__(self, items: Generator[T], count: int) -> None:
@@ -299,21 +308,21 @@ class _Ahead(Generic[T]):
             self.begin_another()
 
     def begin_another(self) -> None:
-        """Have the thread make one more, once it has made those that it was asked for."""
+        """Request one more item from the thread."""
         self._due.append(self._pool.submit(next, self._items, None))
 
     def take(self) -> T | None:
-        """The next one, for which it waits; None after the last."""
+        """Wait for the next item; None after the last."""
         return self._due.popleft().result()
 
     def close(self) -> None:
-        """End the thread, and what makes the items."""
+        """End the thread and the generator of items."""
         self._pool.shutdown(cancel_futures=True)
         self._items.close()
 
 
 def _ahead(items: Generator[T], count: int) -> Generator[T]:
-    """The items, of which so many are made ahead of need."""
+    """Yield the items, of which ``count`` are made in advance."""
     ahead = _Ahead(items, count + 1)
     try:
         while (item := ahead.take()) is not None:

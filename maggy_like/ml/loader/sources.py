@@ -1,4 +1,4 @@
-"""Where a loader's rows come from: Parquet files at URLs, or a table in memory."""
+"""Sources of a loader's rows: Parquet files at URLs, or a table in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from maggy_like.ml.columns.column import Column, columns_of_arrow, is_vector
 
 
 def fsspec_url(url: str) -> str:
-    """A URL as fsspec spells it: Spark writes ``s3a://`` and ``s3n://`` for S3, and ``file:/`` for a local path.
+    """Return a URL as fsspec spells it. Spark writes ``s3a://`` or ``s3n://`` for S3, and ``file:/`` for local paths.
 
     Example:
         >>> fsspec_url("s3a://bucket/rows"), fsspec_url("file:/tmp/rows")
@@ -33,27 +33,28 @@ def fsspec_url(url: str) -> str:
 
 
 def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[str]]:
-    """The Parquet files of a folder, or the files themselves.
+    """Find the Parquet files of a folder, or return the files themselves.
 
-    Files and folders whose names start with ``_`` or ``.`` are none of a table, as in Spark.
+    Files and folders whose names start with ``_`` or ``.`` are ignored, as in Spark.
 
     Args:
-        urls: A file or a folder, or several of one file system.
+        urls: A file or a folder, or several on one file system.
 
     Returns:
         The file system; whether it is a disk of this machine; the paths, in the order of their names.
 
     Raises:
-        ConfigError: There are no URLs, or they are of several file systems.
-        DataError: There are no files, or a folder is a Delta or Iceberg table, whose log says which files count.
+        ConfigError: There are no URLs, or they are on several file systems.
+        DataError: There are no files, or a folder is a Delta or Iceberg table, whose log decides which files are
+            valid.
     """
     given = [urls] if isinstance(urls, str) else [str(url) for url in ([urls] if hasattr(urls, "__fspath__") else urls)]
     if not given:
-        raise ConfigError("no URL of Parquet files was given")
+        raise ConfigError("data must have at least one URL of Parquet files, got none")
     found = [fsspec.core.url_to_fs(fsspec_url(url)) for url in given]
     system = found[0][0]
     if any(other is not system for other, _ in found):
-        raise ConfigError(f"the URLs are of several file systems, and must be of one: {', '.join(given)}")
+        raise ConfigError(f"the URLs must be on one file system, got {', '.join(given)}")
     paths = [path for _, root in found for path in _below(system, root)]
     local = "file" in _protocols(system)
     return pafs.LocalFileSystem() if local else pafs.PyFileSystem(pafs.FSSpecHandler(system)), local, paths
@@ -64,8 +65,8 @@ def _below(system: Any, root: str) -> list[str]:
         return [root]
     if kind := _table_format(system, root):
         raise DataError(
-            f"{root} is a table of {kind}, whose folder has files that count no more; give the DataFrame itself if it "
-            "is small, or write it: df.write.parquet(url)"
+            f"{root} must be a folder of Parquet files, got a {kind} table, whose folder also has outdated files; pass "
+            "the DataFrame itself if it is small, or write it: df.write.parquet(url)"
         )
     found = sorted(path for path in system.find(root) if path.endswith((".parquet", ".parq")) and _counts(path, root))
     if not found:
@@ -74,7 +75,7 @@ def _below(system: Any, root: str) -> list[str]:
 
 
 def _table_format(system: Any, root: str) -> str | None:
-    """The format of a table whose log says which of its files count."""
+    """Return the format of a table whose log decides which of its files are valid."""
     if system.exists(f"{root}/_delta_log"):
         return "Delta"
     if system.exists(f"{root}/metadata/version-hint.text") or system.glob(f"{root}/metadata/*.metadata.json"):
@@ -91,7 +92,7 @@ def _protocols(system: Any) -> tuple[str, ...]:
 
 
 _TABLE_ROWS = 4096
-"""Rows of a row group of a table in memory: few enough to shuffle by, enough to read quickly."""
+"""Rows of a row group of a table in memory: small enough to shuffle well, large enough to read quickly."""
 
 _DISK_BUFFER = 1 << 14  # bytes of a column that are read from a disk at a time: a wide table has many columns
 
@@ -103,12 +104,12 @@ _FEW = 0.5  # share of a vector's numbers from which on the zeros among them are
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What is known of columns before they are read.
+    """Properties of columns that are known before reading.
 
     Attributes:
-        columns: With the lengths that their rows have.
-        row_bytes: Of a row, about, as it is held in memory.
-        sparse: Names of vectors that are mostly zeros, which are held without them.
+        columns: Columns with the lengths of their rows.
+        row_bytes: Approximate size of a row in memory.
+        sparse: Names of vectors that are mostly zeros and are stored without them.
     """
 
     columns: tuple[Column, ...]
@@ -120,9 +121,9 @@ class Source(Protocol):
     """Rows in row groups.
 
     Attributes:
-        schema: The columns.
-        group_rows: Rows of each row group.
-        partitions: Columns that only the names of folders have, ``date=2026-11-23/``.
+        schema: Schema of the columns.
+        group_rows: Number of rows of each row group.
+        partitions: Columns that exist only in names of folders, ``date=2026-11-23/``.
     """
 
     schema: pa.Schema
@@ -130,10 +131,10 @@ class Source(Protocol):
     partitions: frozenset[str]
 
     def measured(self, columns: Sequence[Column]) -> Measured:
-        """What is known of the columns before reading; it checks for nulls."""
+        """Return what is known of the columns before reading, and check for nulls."""
 
     def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
-        """Parts of row groups (group, start, stop), one after the other, in batches of so many rows at most."""
+        """Yield parts of row groups (group, start, stop) in turn, in batches of at most ``rows`` rows."""
 
 
 class TableSource:
@@ -170,16 +171,16 @@ class TableSource:
 
 
 class FileSource:
-    """Parquet files, of which the footers are read once and travel with the loader.
+    """Parquet files, whose footers are read once and are pickled with the loader.
 
     Args:
-        urls: A file or a folder of files, or several; any file system of fsspec.
+        urls: A file or a folder of files, or several, on any file system of fsspec.
 
     Attributes:
-        schemas: The columns of each file.
+        schemas: Schema of each file.
 
     Raises:
-        DataError: There are no files, or one of them is no Parquet.
+        DataError: There are no files, or one of them is not a Parquet file.
     """
 
     def __init__(self, urls: str | Sequence[str]) -> None:
@@ -198,7 +199,7 @@ class FileSource:
         self.partitions = frozenset(part.partition("=")[0] for part in folders if "=" in part)
 
     def _state(self, path: str) -> tuple[int, int | None]:
-        """What changes as a file is written anew."""
+        """Return what changes when a file is written again."""
         info = self._system.get_file_info(path)
         return info.size, info.mtime_ns
 
@@ -207,7 +208,7 @@ class FileSource:
             with self._system.open_input_file(path) as file:
                 return pq.read_metadata(file)
         except pa.ArrowInvalid as error:
-            raise DataError(f"{path} is no Parquet file: {error}") from error
+            raise DataError(f"{path} must be a Parquet file: {error}") from error
 
     def measured(self, columns: Sequence[Column]) -> Measured:
         """See :class:`Source`."""
@@ -234,7 +235,7 @@ class FileSource:
         return Measured(tuple(known), int(width), frozenset(sparse))
 
     def _as_in_first_row(self, column: Column) -> Column:
-        """A column of vectors with the length of the first one, of which no footer tells."""
+        """Return a column of vectors with the length of the first one, which no footer tells."""
         group = next((number for number, rows in enumerate(self.group_rows) if rows), None)
         if group is None:
             return column
@@ -242,7 +243,7 @@ class FileSource:
             return _as_in(next(read).column(0), column)
 
     def _check_alike(self, columns: Sequence[Column]) -> None:
-        """Check that all files have the columns as the first has them."""
+        """Check that all files have the columns of the first one."""
         names = [column.name for column in columns]
         first = columns_of_arrow(self.schema, names)
         for path, schema in zip(self._paths[1:], self.schemas[1:], strict=True):
@@ -255,12 +256,12 @@ class FileSource:
             for mine, other in zip(there, first, strict=True):
                 if mine != other:
                     raise DataError(
-                        f"column {mine.name!r} is {schema.field(mine.name).type} in {path} and "
+                        f"column {mine.name!r} must have one type, got {schema.field(mine.name).type} in {path} and "
                         f"{self.schema.field(mine.name).type} in {self._paths[0]}; write the files with one type"
                     )
 
     def _totals(self, names: Sequence[str]) -> dict[str, list[int]]:
-        """By column: its elements in all files, their bytes as they are stored, and the nulls that footers tell of."""
+        """Return for each column its elements in all files, their stored bytes, and the nulls counted in footers."""
         totals = {name: [0, 0, 0] for name in names}
         for footer, schema in zip(self._footers, self.schemas, strict=True):
             leaves = _leaves_of(schema)
@@ -284,7 +285,7 @@ class FileSource:
                     if file is not None:
                         file.close()
                     opened, file = n, self._open(n)
-                # Who asks for a struct "x" gets a column "x.y" that stands beside it, too.
+                # A request for a struct "x" also yields a column "x.y" next to it.
                 batches = (batch.select(names) for batch in file.iter_batches(rows, [index], names))
                 yield from _part(batches, start, stop)
         finally:
@@ -292,15 +293,15 @@ class FileSource:
                 file.close()
 
     def _open(self, n: int) -> Any:
-        """A file, by the footer that was read of it.
+        """Open a file by the footer that was read.
 
         Raises:
-            DataError: It has been written anew since.
+            DataError: It was written again since.
         """
         if self._state(self._paths[n]) != self._made[n]:
             raise DataError(
-                f"{self._paths[n]} has changed since the loader was made; write new data to a new folder, or make the "
-                "loader again"
+                f"{self._paths[n]} has changed since the loader was created; write new data to a new folder, or create "
+                "the loader again"
             )
         # A store at a URL is asked for whole columns at once; a disk is read as the pages are decoded.
         file, buffer = self._system.open_input_file(self._paths[n]), _DISK_BUFFER if self._local else 0
@@ -308,7 +309,7 @@ class FileSource:
 
 
 def source_of(data: Any) -> Source:
-    """The source of what a loader was given.
+    """Return the source for the data of a loader.
 
     Raises:
         DataError: It is neither a URL, nor URLs, nor a table.
@@ -325,7 +326,7 @@ def source_of(data: Any) -> Source:
 
 
 def _part(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """The rows from ``start`` to ``stop`` of batches; those before are decoded, as Parquet has no way into a page."""
+    """Yield the rows from ``start`` to ``stop`` of batches; earlier rows are decoded, because a page has no index."""
     seen = 0
     for batch in batches:
         first, end = max(start - seen, 0), min(stop - seen, len(batch))
@@ -337,9 +338,9 @@ def _part(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[
 
 
 def _leaves_of(schema: pa.Schema) -> dict[str, range]:
-    """Which of a file's leaves belong to which column: they stand in the order of the schema.
+    """Map columns to a file's leaves, which are in the order of the schema.
 
-    Their paths would not say it: ``x.y`` is a field of a struct, or a column of this name.
+    Paths of leaves would be ambiguous: ``x.y`` is a field of a struct, or a column of this name.
     """
     leaves, start = dict[str, range](), 0
     for field in schema:
@@ -358,13 +359,13 @@ def _leaf_count(of: pa.DataType) -> int:
 
 
 def _as_in(values: pa.Array, column: Column) -> Column:
-    """The column with the shape of some of its rows."""
+    """Return the column with the shape of some of its rows."""
     is_in_parts = is_vector(values.type)
     return column.with_shape(sparse_rows(values, column).shape if is_in_parts else to_numpy(values, column).shape[1:])
 
 
 def row_bytes(column: Column) -> int:
-    """Bytes of a row of a column with all its numbers."""
+    """Return the bytes of a row of a column with all its numbers."""
     return math.prod(max(length, 0) for length in column.shape or ()) * np.dtype(column.dtype).itemsize
 
 
@@ -381,6 +382,6 @@ def _with_length(column: Column, length: int) -> Column:
 def _check_nulls(column: Column, nulls: int) -> None:
     if nulls:
         raise DataError(
-            f"column {column.name!r} has {nulls} nulls (or empty lists); fill or drop them before: "
+            f"column {column.name!r} must not have nulls or empty lists, got {nulls}; fill or drop them first: "
             f"df.na.drop(subset=[{column.name!r}])"
         )

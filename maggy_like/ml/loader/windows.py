@@ -1,4 +1,4 @@
-"""Which rank reads which rows of an epoch, and its windows: the rows of a few steps, shuffled."""
+"""The rows of an epoch that each rank reads, and its windows: the rows of a few steps, shuffled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maggy_like.ml.columns.arrays import SparseRows, check_nulls, sparse_rows, t
 from maggy_like.ml.columns.column import Column
 
 _STREAM = (0, 0, 1)
-"""Ends the seeds of the order: numpy pads seeds with zeros, and the loader's own begin with seed and epoch too."""
+"""Last number of the seeds of the order, because numpy pads seeds with zeros and other seeds begin the same way."""
 
 
 class Piece(NamedTuple):
@@ -29,22 +29,23 @@ class Piece(NamedTuple):
 
 
 class Plan:
-    """How an epoch's rows are dealt to ranks and steps.
+    """Distribution of an epoch's rows over ranks and steps.
 
-    The row groups are laid end to end in the epoch's order. Each rank reads one run of that, just as long as its shares
-    of all batches: so each row is read once by exactly one rank, the number of steps is the same on all, and at most
-    two row groups of a rank are read by another too, whatever the row groups.
+    The row groups are concatenated in the epoch's order. Each rank reads one contiguous part, as long as its shares of
+    all batches. So each row is read once by exactly one rank, all ranks have the same number of steps, and at most two
+    row groups of a rank are read by another rank too.
 
     Args:
-        group_rows: Rows of each row group.
-        batch_size: Rows of a batch of all ranks together; the shares differ by one row at most.
+        group_rows: Number of rows of each row group.
+        batch_size: Number of rows of a batch of all ranks together; the shares differ by at most one row.
         ranks: Number of ranks.
-        drop_last: Leave out the rows of a last batch that is not full.
-        least_share: Rows that each rank needs of the last batch. One with fewer is joined with the batch before.
+        drop_last: If True, the rows of an incomplete last batch are left out.
+        least_share: Minimum number of rows that each rank needs of the last batch; a batch with fewer is joined with
+            the one before it.
 
     Attributes:
-        rows: Rows of an epoch.
-        steps: Steps of an epoch, on each rank.
+        rows: Number of rows of an epoch.
+        steps: Number of steps of an epoch, on each rank.
 
     Raises:
         ConfigError: A batch has fewer rows than there are ranks.
@@ -62,7 +63,7 @@ class Plan:
         there = sum(group_rows)
         if batch_size < ranks:
             raise ConfigError(
-                f"batch_size is that of all ranks together and must be at least their number, {ranks}; got {batch_size}"
+                f"batch_size, which is that of all ranks together, must be at least {ranks}, got {batch_size}"
             )
         self._group_rows = np.asarray(group_rows, np.int64)
         self._batch_size = batch_size
@@ -76,31 +77,31 @@ class Plan:
         self.steps = self._full + (self._last > 0)
         if there < ranks or not self.rows:
             least = f"a batch of {batch_size} (drop_last=True)" if there >= ranks else f"{ranks} ranks"
-            raise DataError(f"the table has {there} rows, too few for {least}")
+            raise DataError(f"the table must have enough rows for {least}, got {there}")
 
     def share(self, step: int, rank: int) -> Share:
-        """What a rank gets of a step's batch; no samples where the last batch has fewer rows than there are ranks."""
+        """Return a rank's share of a step's batch; no samples if the last batch has fewer rows than there are ranks."""
         total = self._batch_size if step < self._full else self._last
         start, stop = share_of(total, rank, self._ranks)
         return Share(stop - start, total, self._ranks)
 
     def rows_before(self, step: int, rank: int) -> int:
-        """Rows that a rank gets in all steps before one."""
+        """Return the number of rows that a rank gets in all steps before one."""
         full = min(step, self._full) * self.share(0, rank).samples if self._full else 0
         return full + (self.share(self._full, rank).samples if step > self._full else 0)
 
     def run(self, rank: int) -> tuple[int, int]:
-        """First and past-the-last of a rank's rows, in the epoch's order."""
+        """Return the first and past-the-last of a rank's rows, in the epoch's order."""
         start = sum(self.rows_before(self.steps, before) for before in range(rank))
         return start, start + self.rows_before(self.steps, rank)
 
     def windows(self, rows: int) -> list[range]:
-        """The steps whose rows are shuffled among each other, the same on all ranks.
+        """Return the steps whose rows are shuffled with each other, the same on all ranks.
 
-        The last batch, if it is not full, is in the window of the one before: ranks may have no share of it.
+        An incomplete last batch is in the window of the one before it, because ranks may have no share of it.
 
         Args:
-            rows: About how many of them of a rank.
+            rows: Approximate number of a rank's rows in a window.
 
         Example:
             >>> Plan([9], batch_size=2, ranks=1).windows(rows=4)
@@ -111,18 +112,18 @@ class Plan:
         return [range(start, stop) for start, stop in zip(starts, [*starts[1:], self.steps], strict=True)]
 
     def order(self, seed: int | None, epoch: int) -> list[int]:
-        """The epoch's order of row groups.
+        """Return the epoch's order of row groups.
 
         Args:
-            seed: Of the shuffle; ``None`` for the order of the table.
-            epoch: The epoch, from 0.
+            seed: Seed of the shuffle; None for the order of the table.
+            epoch: Number of the epoch, from 0.
         """
         count = len(self._group_rows)
         order = np.arange(count) if seed is None else np.random.default_rng([seed, epoch, *_STREAM]).permutation(count)
         return [int(group) for group in order]
 
     def pieces(self, order: Sequence[int], start: int, stop: int) -> list[Piece]:
-        """Where the rows from ``start`` to ``stop`` of an epoch's order lie.
+        """Return the pieces of row groups with the rows from ``start`` to ``stop`` of an epoch's order.
 
         Example:
             >>> Plan([3, 4], batch_size=4, ranks=2).pieces([1, 0], 3, 6)
@@ -145,13 +146,13 @@ Positions = npt.NDArray[np.int64]
 
 
 class Window:
-    """The buffer that is filled: each row goes to its shuffled place as it is read, which is the only copy.
+    """The buffer being filled: each row is written to its shuffled position as it is read, which is the only copy.
 
     Args:
-        columns: What is read.
-        positions: The place of each row, in the order of reading;
-        sparse: Names of vectors that are held without their zeros, and get these in their batch.
-        pinned: Whether the memory is pinned, for copies to a GPU beside its computations.
+        columns: Columns that are read.
+        positions: Position of each row, in the order of reading.
+        sparse: Names of vectors that are stored without their zeros until their batch is made.
+        pinned: Whether the memory is pinned, so that copies to a GPU overlap with its computations.
     """
 
     def __init__(self, columns: Sequence[Column], positions: Positions, sparse: Set[str], pinned: bool) -> None:
@@ -166,14 +167,14 @@ class Window:
 
     @property
     def missing(self) -> int:
-        """Rows that are not read yet."""
+        """Number of rows that are not read yet."""
         return self._rows - self._filled
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Put rows to their places.
+        """Write rows to their positions.
 
         Raises:
-            DataError: A column has nulls, or rows that are no tensor together.
+            DataError: A column has nulls, or rows that cannot form one tensor.
         """
         stop = self._filled + len(batch)
         here = self._positions[self._filled : stop]
@@ -200,13 +201,13 @@ class Window:
         return self._tensors[column.name]
 
     def batches(self, sizes: list[int]) -> Iterator[dict[str, Any]]:
-        """The rows in batches of these sizes: tensors that share the window's memory, and lists of bytes."""
+        """Yield the rows in batches of these sizes: tensors that share the window's memory, and lists of bytes."""
         parts = [self._parts(column, sizes) for column in self._columns]
         names = [column.name for column in self._columns]
         return (dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True))
 
     def _parts(self, column: Column, sizes: list[int]) -> Iterable[Any]:
-        """A column's values in batches of these sizes."""
+        """Return a column's values in batches of these sizes."""
         if column.name in self._sparse:
             return self._filled_in(self._sparse[column.name], sizes)
         if column.name in self._bytes:
@@ -214,7 +215,7 @@ class Window:
         return torch.split(self._tensors[column.name], sizes)
 
     def _filled_in(self, parts: list[SparseRows], sizes: list[int]) -> Iterator[torch.Tensor]:
-        """The rows of a column that is held without its zeros, each batch made when it is due."""
+        """Yield the rows of a sparse column, each batch made when it is needed."""
         counts, places, values = (np.concatenate(part) for part in list(zip(*parts, strict=True))[:3])
         whole = SparseRows(counts, places, values, parts[0].shape)
         rows, start = np.argsort(self._positions), 0
@@ -235,14 +236,14 @@ def fill_windows(
     sparse: Set[str],
     pinned: bool,
 ) -> Generator[Window]:
-    """Windows one after the other, each of the next rows.
+    """Yield windows in turn, each with the next rows.
 
     Args:
-        batches: The rows, with the columns in order.
-        columns: What they are to a model.
-        places: The place of each row, a window after the other.
+        batches: Rows, with the columns in order.
+        columns: Description of the columns.
+        places: Position of each row, window after window.
         sparse: Names of vectors that are mostly zeros.
-        pinned: Whether in pinned memory.
+        pinned: Whether to use pinned memory.
     """
     left: pa.RecordBatch | None = None
     try:

@@ -1,4 +1,4 @@
-"""The executors behind a search: those that come with dynamic allocation, those that leave, and why one was lost."""
+"""The executors of a search: those of dynamic allocation, those that leave, and why one was lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class OneTaskJob(Protocol):
-    """A job of one task, whose executor is looked after.
+    """A job of one task, whose executor is watched.
 
     Attributes:
-        tag: Of the job, and no other.
-        executor: Which runs the task; None before that is known.
-        leaving: Why the executor is about to be taken away; empty if it is not.
+        tag: Unique tag of the job.
+        executor: Executor of the task; None before it is known.
+        leaving: Why the executor is about to be removed; empty if it is not.
     """
 
     tag: str
@@ -29,7 +29,7 @@ class OneTaskJob(Protocol):
     leaving: str
 
     def lost(self, error: str) -> None:
-        """Take in that the executor is gone, and what Spark says of that."""
+        """Record that the executor is lost, with Spark's message."""
 
 
 LOOK_INTERVAL = 1.0
@@ -39,7 +39,7 @@ LEAVING = "its Spark executor is being decommissioned"
 
 
 def is_cluster_s(error: str) -> bool:
-    """Whether Spark says of a lost executor that no task brought it down.
+    """Whether Spark's message on a lost executor excludes that a task brought it down.
 
     Example:
         >>> is_cluster_s("ExecutorLostFailure (executor 3 exited unrelated to the running tasks) Reason: worker lost")
@@ -49,7 +49,7 @@ def is_cluster_s(error: str) -> bool:
 
 
 def in_words(error: str) -> str:
-    """What Spark says of a lost executor, in our words; empty for another error.
+    """Rephrase Spark's message on a lost executor; empty for another error.
 
     Example:
         >>> in_words("ExecutorLostFailure (executor 3 exited unrelated to the running tasks) Reason: worker lost")
@@ -62,7 +62,7 @@ def in_words(error: str) -> str:
 
 
 def first_failure(session: SparkSession, tag: str) -> str:
-    """What Spark says of the first attempt of the only task of a tagged job; empty if nothing."""
+    """Return Spark's message on the first attempt of the only task of a tagged job; empty if there is none."""
     with contextlib.suppress(Exception):  # of a session that was stopped meanwhile
         task = _first_attempt(session.sparkContext._jsc.sc(), tag)
         if task is not None and task.errorMessage().isDefined():
@@ -71,10 +71,10 @@ def first_failure(session: SparkSession, tag: str) -> str:
 
 
 class Executors:
-    """Looks after the executors of jobs of one task each.
+    """Watches the executors of jobs of one task each.
 
     Args:
-        session: A classic one.
+        session: Classic session.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -82,7 +82,7 @@ class Executors:
         self._due = 0.0
 
     def attend(self, runs: Iterable[OneTaskJob]) -> None:
-        """Note on each job whether its executor is about to leave, or is gone; looks once a second."""
+        """Record on each job whether its executor is about to leave, or is lost; checks once a second."""
         if time.monotonic() < self._due:
             return
         with contextlib.suppress(Exception):  # of a session that was stopped: each job's own end says so
@@ -107,7 +107,7 @@ class Executors:
 
 
 def _first_attempt(context: Any, tag: str) -> Any:
-    """The first attempt of the only task of a tagged job; None before it has begun."""
+    """Return the first attempt of the only task of a tagged job; None before it has started."""
     store, tracker = context.statusStore(), context.statusTracker()
     for job in tracker.getJobIdsForTag(tag):
         info = tracker.getJobInfo(job)
@@ -120,43 +120,42 @@ def _first_attempt(context: Any, tag: str) -> Any:
 
 
 UNBOUNDED = 2**31 - 1
-"""Spark's own default for the most executors."""
+"""Spark's default for the maximum number of executors."""
 
 BARRIER_REFUSED = (
-    f"Spark starts no barrier stage while {ALLOCATION}=true (SPARK-24942), so SparkEngine(barrier=True) cannot start; "
-    f"leave barrier out, or start the session with {ALLOCATION}=false"
+    f"barrier must not be True while {ALLOCATION}=true, because Spark then starts no barrier stage (SPARK-24942); omit "
+    f"barrier, or start the session with {ALLOCATION}=false"
 )
 
 TOGETHER_REFUSED = (
     f"{{}} needs workers that start together, and Spark starts no barrier stage while {ALLOCATION}=true (SPARK-24942); "
-    f"start the session with {ALLOCATION}=false, or pass engine=SparkEngine(barrier=False), with which workers meet "
-    "through the driver as they come"
+    f"start the session with {ALLOCATION}=false, or use engine=SparkEngine(barrier=False), whose workers start one by "
+    "one"
 )
 
 DRIVER_TASK_REFUSED = (
-    "driver='cluster' needs tasks that Spark runs again one by one, and those of SparkEngine(barrier=True) fall "
-    "together; leave barrier out, or use driver='client'"
+    "barrier must not be True with driver='cluster', which needs tasks that Spark retries one by one; omit barrier, or "
+    "use driver='client'"
 )
 
 ADDRESS_REFUSED = (
-    "{}={!r} is an address of this machine, and with driver='cluster' the driver listens at its executor's; leave it "
-    "out (port= holds there too)"
+    "{} must not be given with driver='cluster', got {!r}, because the driver listens at its executor's address; omit "
+    "it (port= applies there too)"
 )
 
 SPECULATION_REFUSED = (
-    "Spark would start second copies of workers: spark.speculation=true with "
-    "spark.speculation.task.duration.threshold={}; start the session without the threshold, or pass "
-    "engine=SparkEngine(barrier=True)"
+    "spark.speculation.task.duration.threshold must not be set with spark.speculation=true, got {}, because Spark "
+    "would start second copies of workers; start the session without it, or use engine=SparkEngine(barrier=True)"
 )
 
 DRIVER_TASK_SPECULATION_REFUSED = (
-    "driver='cluster' runs the driver and its workers as tasks of one job, and with spark.speculation=true Spark would "
-    "start second copies of them; start the session with spark.speculation=false, or use driver='client'"
+    "spark.speculation must be false with driver='cluster', got true, because Spark would start second copies of the "
+    "driver and its workers; start the session with spark.speculation=false, or use driver='client'"
 )
 
 
 def check_speculation(slots: Slots) -> None:
-    """See to it that Spark starts no second copy of a job's only task: it does so past a time that a setting names.
+    """Check that Spark starts no second copy of a job's only task, which it does after a configured time.
 
     Raises:
         EngineError: It would.
@@ -167,7 +166,7 @@ def check_speculation(slots: Slots) -> None:
 
 
 def check_driver_task_speculation(slots: Slots) -> None:
-    """See to it that Spark starts no second copies of the tasks of a job that has the driver in it.
+    """Check that Spark starts no second copies of the tasks of a job with the driver.
 
     Raises:
         EngineError: It would.
@@ -177,12 +176,12 @@ def check_driver_task_speculation(slots: Slots) -> None:
 
 
 def check_room(slots: Slots, workers: int, reserve: int) -> None:
-    """Check that the session may grow to as many workers.
+    """Check that the session may grow to this number of workers.
 
     Args:
-        slots: Of the session.
-        workers: How many are wanted.
-        reserve: How many slots are left to other jobs.
+        slots: Slots of the session.
+        workers: Number of workers.
+        reserve: Number of slots left to other jobs.
 
     Raises:
         EngineError: It may not.
@@ -192,21 +191,21 @@ def check_room(slots: Slots, workers: int, reserve: int) -> None:
         bound = slots.conf("spark.dynamicAllocation.maxExecutors", "")
         reserved = f", of which reserve={reserve} are for others" if reserve else ""
         raise EngineError(
-            f"workers={workers} but the Spark session grows to {most} slot{'s' * (most != 1)} at most "
-            f"(spark.dynamicAllocation.maxExecutors={bound}){reserved}; "
-            f"pass workers={max(1, most - reserve)} or fewer, or raise it"
+            f"workers must fit in the {most} slot{'s' * (most != 1)} to which the Spark session can grow "
+            f"(spark.dynamicAllocation.maxExecutors={bound}){reserved}, got {workers}; "
+            f"use workers={max(1, most - reserve)} or fewer, or increase that setting"
         )
 
 
 def most_workers(slots: Slots) -> int | None:
-    """How many tasks can run side by side once all executors have come; None where nothing bounds it."""
+    """Return the number of tasks that can run at the same time once all executors have started; None if unlimited."""
     executors = int(slots.conf("spark.dynamicAllocation.maxExecutors", "") or UNBOUNDED)
     each = _tasks_per_executor(slots)
     return executors * each if executors < UNBOUNDED and each else None
 
 
 def _tasks_per_executor(slots: Slots) -> int | None:
-    """How many tasks an executor runs at a time; None where Spark gives each all cores of its machine."""
+    """Return the number of concurrent tasks of an executor; None if Spark gives it all cores of its machine."""
     if slots.resources is not None:
         return slots.resources.sharing
     cores = slots.conf("spark.executor.cores", "")

@@ -1,4 +1,4 @@
-"""What each worker of a gang asks of Spark: GPUs, cores and memory, as a resource profile."""
+"""The resources of each worker in Spark: GPUs, cores and memory, as a resource profile."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from maggy_like.spark.kinds import is_classic
 KEYS = ("gpu", "cpu", "memory", "discovery_script", "vendor")
 
 VENDOR = "nvidia.com"
-"""Under which name Kubernetes knows GPUs, unless another is given."""
+"""Default vendor name of GPUs in Kubernetes."""
 
 LARGEST_HEAP_MB = 1024
-"""Memory of the JVM of an executor whose tasks are all Python, where the cluster manager counts the rest apart."""
+"""Memory of the JVM of an executor with only Python tasks, if the cluster manager counts the rest separately."""
 
 LEAST_MEMORY_MB = 512
 """Spark starts no JVM with less than 450 MB."""
@@ -38,14 +38,14 @@ _PROFILES: WeakKeyDictionary[SparkSession, dict[object, ResourceProfile]] = Weak
 
 @dataclass(frozen=True)
 class Resources:
-    """What one worker asks for.
+    """Resources of one worker.
 
     Attributes:
-        gpu: GPUs; below 1, several workers share one.
-        cpu: Cores; None for what the session's tasks take.
-        memory: Memory in MB of all its processes; None for what the session's executors have.
-        discovery_script: Prints the addresses of the GPUs of an executor that asks for some.
-        vendor: Of the GPUs, as Kubernetes names it.
+        gpu: Number of GPUs; below 1, several workers share one.
+        cpu: Number of cores; None for that of the session's tasks.
+        memory: Memory in MB of all its processes; None for that of the session's executors.
+        discovery_script: Script that prints the addresses of an executor's GPUs.
+        vendor: Vendor of the GPUs in Kubernetes.
     """
 
     gpu: float = 0.0
@@ -63,20 +63,20 @@ class Resources:
 
     @property
     def sharing(self) -> int:
-        """How many workers an executor of their own has: those that share a GPU."""
+        """Number of workers on a dedicated executor: those that share a GPU."""
         return int(1 / self.gpu + 1e-9) if 0 < self.gpu < 1 else 1
 
     @property
     def whole_gpus(self) -> int:
-        """GPUs of an executor of their own."""
+        """Number of GPUs of a dedicated executor."""
         return max(1, int(self.gpu)) if self.gpu else 0
 
 
 def read_resources(given: Mapping[str, Any]) -> Resources:
-    """The resources that a caller has given.
+    """Parse the resources given by a caller.
 
     Raises:
-        ConfigError: A name or a value is none.
+        ConfigError: A name or a value is invalid.
 
     Example:
         >>> str(read_resources({"gpu": 1, "cpu": 4, "memory": "20g"}))
@@ -90,7 +90,7 @@ def read_resources(given: Mapping[str, Any]) -> Resources:
     for key in ("discovery_script", "vendor"):
         if key in given:
             if not isinstance(given[key], str) or not given[key]:
-                raise ConfigError(f"resources[{key!r}] must be a text, got {given[key]!r}")
+                raise ConfigError(f"resources[{key!r}] must be text, got {given[key]!r}")
             texts[key] = given[key]
     found = Resources(
         gpu=_gpus(given["gpu"]) if "gpu" in given else 0.0,
@@ -100,18 +100,18 @@ def read_resources(given: Mapping[str, Any]) -> Resources:
     )
     if found.memory is not None and found.memory < LEAST_MEMORY_MB:
         raise ConfigError(
-            f"resources['memory'] must be {LEAST_MEMORY_MB}m or more, got {given['memory']!r}: {found.memory} MB"
+            f"resources['memory'] must be at least {LEAST_MEMORY_MB}m, got {given['memory']!r}: {found.memory} MB"
         )
     if not (found.gpu or found.cpu or found.memory):
-        raise ConfigError(f"resources must name GPUs, cores or memory, got {dict(given)!r}; or leave it out")
+        raise ConfigError(f"resources must have GPUs, cores or memory, got {dict(given)!r}; omit it if none is needed")
     return found
 
 
 def megabytes(name: str, text: str) -> int:
-    """Memory as Spark writes it, in MB.
+    """Convert memory in Spark's notation to MB.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The notation is wrong.
 
     Example:
         >>> megabytes("memory", "2g")
@@ -119,31 +119,31 @@ def megabytes(name: str, text: str) -> int:
     """
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower()) if isinstance(text, str) else None
     if found is None:
-        raise ConfigError(f"{name} must be memory as Spark writes it, such as '20g' or '512m', got {text!r}")
+        raise ConfigError(f"{name} must be memory in Spark's notation, such as '20g' or '512m', got {text!r}")
     return int(int(found[1]) * _UNITS[found[2]])
 
 
 def _gpus(amount: Any) -> float:
     is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
     if not is_number or not (0 < amount < 1 or amount in range(1000)):
-        raise ConfigError(f"resources['gpu'] must be a whole number, or a part of one such as 0.5, got {amount!r}")
+        raise ConfigError(f"resources['gpu'] must be a whole number, or a fraction such as 0.5, got {amount!r}")
     return float(amount)
 
 
 def own_executors(
     session: SparkSession, resources: Resources, *, splits_memory: bool, task_cpus: int
 ) -> ResourceProfile:
-    """The profile of workers for which executors of their own are started (dynamic allocation).
+    """Return the profile of workers with dedicated executors (dynamic allocation).
 
-    The same session gives the same profile again: executors of an equal profile with another number would count as
-    others, and those of the search before, idle by now, would keep its GPUs from the next.
+    The same session returns the same profile again. Executors of an equal profile with another number would count as
+    different, and those of the previous search, idle by now, would keep its GPUs from the next.
 
     Args:
-        session: Classic or Spark Connect.
-        resources: Of each worker.
-        splits_memory: Whether the cluster manager gives an executor memory beside that of its JVM, and bounds both
-            (YARN, Kubernetes). Workers are Python processes, so most of the memory must be there.
-        task_cpus: Cores of a worker that asks for none.
+        session: Session, classic or Spark Connect.
+        resources: Resources of each worker.
+        splits_memory: Whether the cluster manager gives an executor memory in addition to that of its JVM, and limits
+            both (YARN, Kubernetes). Workers are Python processes, so they need most of the memory there.
+        task_cpus: Number of cores of a worker that requests none.
     """
 
     def build() -> ResourceProfile:
@@ -164,7 +164,7 @@ def own_executors(
 
 
 def shared_executors(session: SparkSession, gpu: float, cpus: int) -> ResourceProfile:
-    """The profile of workers that run on the session's own executors."""
+    """Return the profile of workers on the session's own executors."""
     return _once(session, (gpu, cpus), lambda: ResourceProfileBuilder().require(_of_tasks(gpu, cpus)).build)
 
 
@@ -183,7 +183,7 @@ def _once(session: SparkSession, key: object, build: Callable[[], ResourceProfil
 
 
 def _register(session: SparkSession, profile: ResourceProfile) -> None:
-    """Have a Connect server make the profile: PySpark asks that of this thread's active session, which may be none."""
+    """Let a Connect server create the profile, because PySpark uses this thread's active session, which may be none."""
     local: Any = session._active_session  # type: ignore[attr-defined]
     before, local.session = getattr(local, "session", None), session
     try:

@@ -1,4 +1,4 @@
-"""How many tasks a session can run at the same time, and what workers with own resources need."""
+"""The number of tasks that a session can run at the same time, and the needs of workers with resources."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 ALLOCATION = "spark.dynamicAllocation.enabled"
 
 FIRST_PATIENCE = 60.0
-"""Seconds that a session gets until its first executor has registered."""
+"""Seconds within which a session's first executor must register."""
 
 NEXT_PATIENCE = 15.0
-"""Seconds without another executor after which the gang counts as too large."""
+"""Seconds without another executor after which the number of workers counts as too large."""
 
 SETTLING = 2.0
 """Seconds without a new executor after which their number counts as final."""
 
 
 class Slots:
-    """The slots of a session, for tasks of the resource profile that a gang needs.
+    """The slots of a session, for tasks of the workers' resource profile.
 
     Args:
-        session: Classic or Spark Connect.
-        resources: What each worker asks for; None for what the session's settings say.
+        session: Session, classic or Spark Connect.
+        resources: Resources of each worker; None for those of the session's settings.
     """
 
     def __init__(self, session: SparkSession, resources: Resources | None = None) -> None:
@@ -47,7 +47,7 @@ class Slots:
         self.resources = resources
 
     def count(self) -> int | None:
-        """How many there are now; None where the session cannot tell.
+        """Return the present number of slots; None if the session cannot provide it.
 
         Raises:
             EngineStopped: The session was stopped.
@@ -64,13 +64,13 @@ class Slots:
         return int(context.maxNumConcurrentTasks(java_profile))
 
     def wait(self, wanted: int | None) -> int | None:
-        """The number of slots, once executors have had time to register.
+        """Wait until executors have registered, and return the number of slots.
 
         Args:
-            wanted: As many are enough; None to wait until their number has settled.
+            wanted: Sufficient number; None to wait until the number has settled.
 
         Returns:
-            The slots, or None where the session cannot tell.
+            The number of slots, or None if the session cannot provide it.
         """
         slots, since = self.count(), time.monotonic()
         while slots is not None and (wanted is None or slots < wanted) and not self.is_local:
@@ -84,50 +84,50 @@ class Slots:
 
     @property
     def is_local(self) -> bool:
-        """Whether the tasks run in the driver's own JVM: then all slots are there at once."""
+        """Whether the tasks run in the driver's own JVM, so that all slots exist at once."""
         return is_local_master(self.conf("spark.master", ""))
 
     def conf(self, key: str, default: str) -> str:
-        """A setting of the session."""
+        """Return a setting of the session."""
         return str(self._session.conf.get(key, default))
 
     @property
     def is_elastic(self) -> bool:
-        """Whether Spark asks for executors and gives them back by itself, as its own rule says."""
+        """Whether Spark adds and removes executors by itself, by its own rule."""
         return self.conf(ALLOCATION, "false").strip().lower() == "true" and not self.is_local
 
     @property
     def has_own_executors(self) -> bool:
-        """Whether Spark starts executors for the gang's profile alone; without, the session's own serve."""
+        """Whether Spark starts executors only for the workers' profile; if not, the session's own are used."""
         return self.resources is not None and self.is_elastic
 
     @property
     def gpus_owned(self) -> int:
-        """GPUs of each executor of the session."""
+        """Number of GPUs of each executor of the session."""
         return int(self.conf("spark.executor.resource.gpu.amount", "0"))
 
     @property
     def gpus_asked(self) -> float:
-        """GPUs that each worker asks for; where executors own some and the session's tasks ask for none, one."""
+        """Number of GPUs of each worker; one if executors have some and the session's tasks request none."""
         if self.resources is not None and self.resources.gpu:
             return self.resources.gpu
         return float(self.conf("spark.task.resource.gpu.amount", "0")) or float(self.gpus_owned > 0)
 
     @property
     def cpus_asked(self) -> int:
-        """Cores that each worker asks for."""
+        """Number of cores of each worker."""
         own = None if self.resources is None else self.resources.cpu
         return own or int(self.conf("spark.task.cpus", "1"))
 
     @property
     def needs_profile(self) -> bool:
-        """Whether the session's settings alone do not say what each worker's task asks for."""
+        """Whether the session's settings do not define the resources of a worker's task."""
         is_said = not self.gpus_owned or float(self.conf("spark.task.resource.gpu.amount", "0"))
         return self.resources is not None or not is_said
 
     @cached_property
     def profile(self) -> ResourceProfile | None:
-        """What each worker's task asks for; None where the session's settings say it."""
+        """Return the profile of a worker's task; None if the session's settings define it."""
         if self.has_own_executors:
             assert self.resources is not None
             master = self.conf("spark.master", "")
@@ -142,27 +142,27 @@ class Slots:
         return shared_executors(self._session, self.gpus_asked, self.cpus_asked)
 
     def _java_context(self) -> Any:
-        """The JVM's SparkContext, or None on Spark Connect."""
+        """Return the JVM's SparkContext, or None on Spark Connect."""
         if not is_classic(self._session):
             return None
         context = self._session.sparkContext._jsc
         if context is None or context.sc().isStopped():
-            raise EngineStopped(f"{SESSION_STOPPED}; make a new one with maggy_like.spark_session()")
+            raise EngineStopped(f"{SESSION_STOPPED}; create a new one with maggy_like.spark_session()")
         return context.sc()
 
 
 LEAST_DEFAULT = 2
-"""The fewest parts into which Spark splits a range by default; else there are as many as its executors have cores."""
+"""Minimum number of default partitions of a range; otherwise it is the number of the executors' cores."""
 
 HOLD = 0.5
-"""Seconds that two tasks stay, to be seen side by side."""
+"""Seconds that two tasks last, so that they overlap."""
 
 WITHDRAWAL = 5.0
-"""Seconds within which a job that is not wanted any more is interrupted, again and again."""
+"""Seconds for which a job that is no longer wanted is repeatedly interrupted."""
 
 
 def slots_of(session: SparkSession, resources: Resources | None = None) -> Slots:
-    """The slots of a session of either kind, for workers that ask for these resources."""
+    """Return the slots of a session of either kind, for workers with these resources."""
     return (Slots if is_classic(session) else ConnectSlots)(session, resources)
 
 
@@ -170,13 +170,14 @@ class ConnectSlots(Slots):
     """The slots of a Spark Connect session."""
 
     def count(self) -> int | None:
-        """How many there are now; None where settings of the session, or executors of the gang's own, hide it.
+        """Return the present number of slots; None if settings of the session, or dedicated executors, hide it.
 
-        Two may be fewer outside a local master, where Spark itself makes no difference: :meth:`wait` tries it out.
+        The result 2 may be too large outside a local master, because Spark reports it in either case; :meth:`wait`
+        tries it.
 
         Raises:
-            ServerSilent: The server does not answer just now.
-            EngineError: It does not know the session any more.
+            ServerSilent: The server does not answer at the moment.
+            EngineError: It no longer knows the session.
         """
         if self.has_own_executors:
             return None
@@ -207,11 +208,11 @@ class ConnectSlots(Slots):
 
     @property
     def _is_vague(self) -> bool:
-        """Whether there may be fewer cores than Spark says."""
+        """Whether there may be fewer cores than Spark reports."""
         return self._cores() == LEAST_DEFAULT and int(self.conf("spark.executor.cores", "0")) < LEAST_DEFAULT
 
     def _cores(self) -> int | None:
-        """The cores of all executors, as Spark plans with them; no job runs for it. None where a setting hides them."""
+        """Return the cores of all executors from Spark's plans, without running a job; None if a setting hides them."""
         ping(self._session)
         for key in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):
             if self._session.conf.get(key, None) is not None:
@@ -220,14 +221,14 @@ class ConnectSlots(Slots):
         return int(splits[1]) if splits is not None else None
 
     def _within(self, patience: float, job: Callable[[], bool]) -> bool:
-        """Whether a Spark job says yes in time; one that is not waited for any more (Ctrl-C) leaves the server."""
+        """Whether a Spark job returns True in time; an abandoned one (Ctrl-C) is removed from the server."""
         tag, answers = f"maggy-{uuid.uuid4().hex}", list[bool]()
 
         def run() -> None:
             self._session.addTag(tag)
             try:
                 answers.append(job())
-            except Exception as error:  # it was withdrawn, or the gang will fail of the same, and say why
+            except Exception as error:  # it was cancelled, or the workers will fail for the same reason, and report it
                 answers.append("OPERATION_CANCELED" not in str(error))
 
         thread = threading.Thread(target=run, name="slots", daemon=True)
@@ -268,23 +269,23 @@ def side_by_side(session: SparkSession) -> bool:
 
 
 LOCAL_REFUSED = (
-    "resources= needs a cluster: {} runs all tasks in one process, for which Spark schedules no GPUs; leave resources "
-    "out, use LocalEngine(gpu_fraction=...) for this machine's GPUs, or try it on a StandaloneCluster(2, gpus=1)"
+    "resources must be used on a cluster, got {}, for whose single process Spark schedules no GPUs; omit resources, "
+    "use LocalEngine(gpu_fraction=...) for this machine's GPUs, or try a StandaloneCluster(2, gpus=1)"
 )
 
 SCRIPT_NEEDED = (
-    "resources={{'gpu': {:g}}} on {} needs a script that prints the GPUs of an executor; pass resources={{..., "
+    "resources={{'gpu': {:g}}} on {} must have a script that prints the GPUs of an executor; use resources={{..., "
     "'discovery_script': '/path/on/the/nodes/getGpusResources.sh'}} (Spark's folder examples/src/main/scripts has one)"
 )
 
 TOO_SMALL = (
-    "resources ask for {} a worker, and the executors of the Spark session have {} each ({}={}). Spark starts others "
-    f"for the gang alone where the session has {ALLOCATION}=true; start it so, or raise that setting"
+    "resources must fit in the executors of the Spark session, got {} for each worker and {} for each executor "
+    f"({{}}={{}}); increase that setting, or start the session with {ALLOCATION}=true for dedicated executors"
 )
 
 SHARED = (
-    f"{ALLOCATION} is not true, so the gang takes the executors that the session has for all its jobs; with it, only "
-    "the gang's executors have {}"
+    f"{ALLOCATION} is not true, so the search uses the executors of all the session's jobs; set it so that only the "
+    "search's executors have {}"
 )
 
 RAPIDS = "com.nvidia.spark.SQLPlugin"
@@ -292,22 +293,22 @@ RAPIDS = "com.nvidia.spark.SQLPlugin"
 MAP_IN_ARROW = "spark.rapids.sql.exec.MapInArrowExec"
 
 RAPIDS_FORGETS = (
-    f"the RAPIDS Accelerator (spark.plugins={{}}) replaces mapInArrow, as which the gang runs, and forgets the GPUs, "
-    f"cores and memory that each worker asks for; leave it to Spark: spark.conf.set({MAP_IN_ARROW!r}, 'false'). Joins "
-    "and aggregations stay on GPUs"
+    f"the RAPIDS Accelerator (spark.plugins={{}}) must not replace mapInArrow, because it loses the GPUs, cores and "
+    f"memory of the workers; use spark.conf.set({MAP_IN_ARROW!r}, 'false'), by which joins and aggregations stay on "
+    "GPUs"
 )
 
 RAPIDS_TAKES_ONE = (
-    "resources={{'gpu': {:g}}} with the RAPIDS Accelerator (spark.plugins={}), which takes executors of one GPU alone; "
-    "pass resources={{'gpu': 1}} and more workers"
+    "resources['gpu'] must be 1, got {:g}, with the RAPIDS Accelerator (spark.plugins={}), which supports only "
+    "executors with one GPU; use resources={{'gpu': 1}} and more workers"
 )
 
 
 def check_resources(slots: Slots, *, in_sql: bool) -> None:
-    """Check that the session's cluster can give the workers what they ask for.
+    """Check that the session's cluster can give the workers their resources.
 
     Args:
-        in_sql: Whether the gang is a query of Spark SQL, which plugins may change.
+        in_sql: Whether the job is a query of Spark SQL, which plugins may change.
 
     Raises:
         EngineError: It cannot; the message has the remedy.
@@ -327,14 +328,14 @@ def check_resources(slots: Slots, *, in_sql: bool) -> None:
 
 
 def resource_hints(slots: Slots) -> list[str]:
-    """A hint where the gang's executors are those of the session's other jobs."""
+    """Return a hint if the search shares the executors of the session's other jobs."""
     if slots.resources is None or slots.has_own_executors:
         return []
     return [SHARED.format(slots.resources)]
 
 
 def _check_rapids(slots: Slots, *, in_sql: bool) -> None:
-    """Check that NVIDIA's plugin for Spark SQL, if there is one, leaves the gang's tasks as they are."""
+    """Check that NVIDIA's plugin for Spark SQL, if there is one, does not change the search's tasks."""
     plugins = slots.conf("spark.plugins", "")
     if RAPIDS not in plugins:
         return
@@ -346,7 +347,7 @@ def _check_rapids(slots: Slots, *, in_sql: bool) -> None:
 
 
 def _check_session_executors(slots: Slots, resources: Resources) -> None:
-    """Check that an executor of the session has what one worker asks for."""
+    """Check that an executor of the session has the resources of one worker."""
     key = "spark.executor.resource.gpu.amount"
     if resources.whole_gpus > slots.gpus_owned:
         has = f"{slots.gpus_owned} GPU{'s' * (slots.gpus_owned != 1)}"
@@ -367,7 +368,7 @@ def _check_session_executors(slots: Slots, resources: Resources) -> None:
 
 
 def _overhead(slots: Slots, memory: int) -> int:
-    """Memory of an executor beside its JVM's, in MB; Python has it."""
+    """Return the memory of an executor in addition to its JVM's, in MB, which Python uses."""
     if given := slots.conf("spark.executor.memoryOverhead", ""):
         return megabytes("spark.executor.memoryOverhead", given)
     return max(384, int(memory * float(slots.conf("spark.executor.memoryOverheadFactor", "0.1"))))

@@ -1,6 +1,6 @@
 """A Spark job whose first task is the driver and whose other tasks are its workers.
 
-It is no barrier job: Spark runs a task that failed again by itself, with the same row and the next attempt number.
+It is not a barrier job: Spark retries a failed task by itself, with the same row and the next attempt number.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class ClusterDriverRun(SparkRun):
     """The job of the driver and its workers.
 
     Args:
-        plan: The data of the driver's task, pickled.
+        plan: Data of the driver's task, pickled.
         task: The workers' task, without the driver's address.
-        keys: The key pairs of each worker.
-        journal: The folder of the run's journal.
+        keys: Key pairs of each worker.
+        journal: Folder of the run's journal.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ClusterDriverRun(SparkRun):
         super().__init__(session, task, range(len(keys)), 0, (), profile, count=lambda: None, barrier=False)
 
     def _run_tasks(self) -> list[int]:
-        """Give each task a row, which no other sees; ``range`` makes as many partitions as there are rows, always."""
+        """Give each task its own row, which no other receives; ``range`` always makes as many partitions as rows."""
         import pyarrow
         from pyspark.sql.functions import broadcast
 
@@ -66,13 +66,13 @@ class ClusterDriverRun(SparkRun):
 def cluster_driver_task(
     task: WorkerTask, size: int, journal: str, towards: str
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """The function that each task runs.
+    """Return the function that each task runs.
 
     Args:
         task: The workers' task.
-        size: How many workers there are.
-        journal: The folder of the run's journal.
-        towards: The host of Spark's own driver, which all executors reach.
+        size: Number of workers.
+        journal: Folder of the run's journal.
+        towards: Host of Spark's own driver, which all executors reach.
     """
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -109,7 +109,7 @@ def run_task(
 
 
 def host_towards(host: str) -> str:
-    """This machine's address in the network of the executors: the one from which it reaches Spark's own driver."""
+    """Return this machine's address in the executors' network, from which it reaches Spark's own driver."""
     try:
         return address_towards(host, 1)
     except EngineError:

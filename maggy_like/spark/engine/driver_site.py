@@ -1,4 +1,4 @@
-"""Where the driver of a Spark search runs, for workers on other machines."""
+"""The location of the driver of a Spark search, for workers on other machines."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 _MOUNTS = Path("/proc/self/mounts")
 
 _SHARED = re.compile(r"nfs|cifs|smb|fuse|lustre|ceph|gpfs|gluster|beegfs|afs|wekafs|9p")
-"""How the types of file systems begin that outlive a container."""
+"""Prefixes of the types of file systems that outlive a container."""
 
 _OVERLAY = "fuse-overlayfs"
-"""A container's own disk, though its type begins like a shared one's."""
+"""Type of a container's own disk, although it begins like a shared one's."""
 
 _OF_DATABRICKS = ("/dbfs", "/Volumes", "/Workspace")
 
 
 def path_hints(session: SparkSession, paths: RunPaths) -> list[str]:
-    """Hints about where a run is kept: on a disk that goes with the driver's container, or somewhere that stays.
+    """Return hints about the location of a run, if it is on a disk that is removed with the driver's container.
 
     Args:
-        session: Classic or Spark Connect; the driver of the latter's is here, wherever the server is.
-        paths: Where the run's files are. A URL, ``file://`` too, says that its place stays.
+        session: Session, classic or Spark Connect. The driver of the latter is always on this machine.
+        paths: Location of the run's files. A URL, also ``file://``, declares that it is permanent.
     """
     where = _driver_in_cluster(session, os.environ)
     lost = [given for given, folder in _local_folders(paths) if not _stays(folder)]
     if where is None or not lost:
         return []
     return [
-        f"the driver runs in the cluster ({where}), and {' and '.join(lost)} is on its own disk, which goes with it; "
-        "pass directory=URL of a place that stays, such as 's3://bucket/runs', or 'file:///PATH' of a volume that does"
+        f"the driver runs in the cluster ({where}), and {' and '.join(lost)} is on its own disk, which is removed with "
+        "it; use directory='s3://bucket/runs' or another permanent URL, or 'file:///PATH' of a permanent volume"
     ]
 
 
 def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) -> str | None:
-    """What says that the driver's machine is one of the cluster's; None where nothing does."""
+    """Return what shows that the driver's machine is in the cluster; None if nothing does."""
     if version := environment.get("DATABRICKS_RUNTIME_VERSION"):
         return f"Databricks {version}"
     if not is_classic(session):
@@ -67,7 +67,7 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
 
 
 def _local_folders(paths: RunPaths) -> Iterator[tuple[str, Path]]:
-    """The folders on which something of the run depends that were given as paths: as arguments, and where they are."""
+    """Yield the folders of the run that were given as paths: as arguments, and their locations."""
     if isinstance(paths.directory, Path):
         yield f"directory={str(paths.directory.parent)!r}", paths.directory
 
@@ -81,7 +81,7 @@ def _stays(folder: Path) -> bool:
 
 
 def _kind_of_file_system(folder: Path) -> str:
-    """The type of the file system that a folder is on, or would be; empty where that is not known."""
+    """Return the type of the file system of a folder; empty if that is not known."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
@@ -91,21 +91,21 @@ def _kind_of_file_system(folder: Path) -> str:
 
 
 def _plain(point: str) -> str:
-    """A mount point as the kernel writes it, with its spaces."""
+    """Unescape a mount point as the kernel writes it."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
 
 
 MAX_ENTRIES = 1000
-"""Entries of a folder that are looked at: a home folder on a slow disk must not keep a search waiting."""
+"""Maximum number of entries of a folder to inspect, because a home folder on a slow disk must not delay a search."""
 
 
 def driver_process() -> DriverProcess:
-    """Where this process runs, and which modules lie beside its script."""
+    """Describe this process, and the modules next to its script."""
     return DriverProcess(socket.gethostname(), sys.executable, PYTHON, working_folder(), own_modules())
 
 
 def own_modules() -> dict[str, str]:
-    """The modules and packages in the folders that the user's script imports from, by name, and their files."""
+    """Return the files of the modules and packages in the folders that the user's script imports from, by name."""
     found: dict[str, str] = {}
     for folder in module_path():
         if not is_installation(folder):

@@ -1,10 +1,9 @@
-"""The engine whose workers are tasks of a Spark session: one job for the gang, or one for each worker.
+"""The engine whose workers are tasks of a Spark session: one job for all workers, or one for each.
 
-A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It is
-an RDD's, or on Spark Connect that of ``mapInArrow``. Spark neither retries a
-barrier stage nor starts a second copy of a slow task in it, and one failed task ends the whole stage. A job without
-a barrier has one task, which ends at once where Spark runs it again. Either way the driver launches what ended again,
-with the next incarnation.
+A job runs in a background thread that inherits the session, so Ctrl-C stays with the caller. It is an RDD job, or on
+Spark Connect a ``mapInArrow`` job. Spark neither retries a barrier stage nor starts a second copy of a slow task in
+it, and one failed task ends the whole stage. A job without a barrier has one task, which ends at once if Spark retries
+it. In both cases the driver launches again what ended, with the next incarnation.
 """
 
 from __future__ import annotations
@@ -42,59 +41,60 @@ T = TypeVar("T")
 
 
 class SparkEngine(Engine, DriverHost):
-    """Runs the gang in tasks of a Spark session.
+    """Run the workers in tasks of a Spark session.
 
-    With ``barrier=True`` all workers are one barrier stage: they start together. Without enough slots for all of them
-    nothing runs. The death of one worker ends them all, and cuts off every running trial; one that only falls silent is
-    replaced alone.
+    With ``barrier=True``, all workers are one barrier stage, so they start together. Without enough slots for all of
+    them, none starts. The death of one worker ends all of them, and interrupts every running trial. If a worker only
+    stops responding, only that worker is replaced.
 
-    With ``barrier=False`` each worker is a job of its own. They start one by one, and can train together all the
-    same, since they meet through the driver. A fault costs that worker alone, and those that train with it their
-    attempt; where its executor is lost for good the others go on without it.
+    With ``barrier=False``, each worker is a separate job. Workers start one by one, and can still train together,
+    because they meet through the driver. A failure affects only that worker, and the attempt of those that train with
+    it. If its executor is lost for good, the search continues with the other workers.
 
-    By default there is a barrier, except where ``spark.dynamicAllocation.enabled`` is true: Spark starts no barrier
-    stage there. A search does without it then; trials of several workers and trainings are refused, unless
-    ``barrier=False`` says that their workers may come one by one.
+    By default there is a barrier, unless ``spark.dynamicAllocation.enabled`` is true, because Spark then starts no
+    barrier stage. A search runs without a barrier in that case. Multi-worker trials and trainings are rejected, unless
+    you pass ``barrier=False`` to accept that their workers start one by one.
 
-    Slots that another job of the session holds are waited for. After ten seconds the search says which job that is, and
-    after an hour without any worker it ends with an error; where executors come and go, after ten minutes with fewer
-    than a trial needs. Ctrl-C ends it at any time. A worker that cannot reach this machine says so.
+    The search waits for slots that another job of the session occupies. After ten seconds it reports that job. After
+    an hour without any worker it raises an error; with dynamic executors, after ten minutes with fewer workers than a
+    trial needs. Ctrl-C ends the wait at any time. A worker that cannot reach this machine reports that.
 
-    On two busy cores a trial ran again 0.2 s after its own process was killed and 0.6 s after the fork server
-    was, either way; after the Python worker 2.8 s with a barrier and 1.9 s without, and after its executor 12 to
-    19 s, which is what a new JVM takes.
+    On two busy cores, a trial was retried 0.2 s after its own process was killed and 0.6 s after the fork server was,
+    with or without a barrier. After a kill of the Python worker it took 2.8 s with a barrier and 1.9 s without. After
+    a kill of the executor it took 12 to 19 s, which is the start of a new JVM.
 
     Args:
-        session: The session; the active one if not given.
-        barrier: Whether the workers start, and end, together; ``"auto"`` for wherever Spark can do it.
-        host: The name or address at which workers reach this machine; by default ``spark.driver.host``. Workers
-            resolve a name, so it need not resolve here, unless the master is local.
-        bind: The name or address of this machine at which the search listens. By default ``host``, if that is this
-            machine's own, and else ``spark.driver.bindAddress``, or ``spark.driver.host``. Behind NAT, in a container
-            or a Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all addresses.
-        port: The port at which it listens, or a range of which the first free one is taken: ``20000``,
-            ``"20000-20100"`` or ``(20000, 20100)``. By default a free one.
-        rank_ports: The ports, one or a range, at which rank 0 of workers that train together opens torch's store. Those
-            of gloo and NCCL are the operating system's choice alone (``net.ipv4.ip_local_port_range``).
-        reserve: How many slots of the session the search leaves to other jobs.
-        resources: What each worker needs: ``{"gpu": 1, "cpu": 4, "memory": "20g"}``; ``gpu`` may be 2 or more, or a
-            part such as 0.5. With dynamic allocation Spark starts executors for the gang alone, one for each worker (or
-            for those that share a GPU), and other jobs stay on executors without GPUs. Workers come one by one then,
-            also those that train together. Without dynamic allocation the session's own executors must have as much.
-            On YARN and Kubernetes, ``"discovery_script"`` is the path of a script on the nodes that prints their GPUs;
-            ``"vendor"`` is Kubernetes' name of them (``"nvidia.com"``).
-        isolation: ``"process"`` gives each trial a fresh process (a crash costs that trial alone, memory never leaks
-            on); ``"worker"`` keeps one process per worker, for trials of milliseconds.
+        session: Spark session. Default: the active one.
+        barrier: If True, the workers start and end together. Default: ``"auto"``, which uses a barrier if Spark can.
+        host: Name or address at which workers reach this machine. Default: ``spark.driver.host``. Workers resolve a
+            name, so it need not resolve on this machine, unless the master is local.
+        bind: Name or address of this machine at which the search listens. Default: ``host`` if that is this machine's
+            own, otherwise ``spark.driver.bindAddress`` or ``spark.driver.host``. Behind NAT, in a container or in a
+            Kubernetes pod it differs from ``host``. ``"0.0.0.0"`` (``"::"``) listens at all addresses.
+        port: Port at which the search listens, or a range from which the first free one is taken: ``20000``,
+            ``"20000-20100"`` or ``(20000, 20100)``. Default: any free port.
+        rank_ports: Port or range of ports for torch's store on rank 0 of multi-worker trials. Only the operating
+            system chooses the ports of gloo and NCCL (``net.ipv4.ip_local_port_range``).
+        reserve: Number of slots of the session left to other jobs. Default: 0.
+        resources: Resources of each worker: ``{"gpu": 1, "cpu": 4, "memory": "20g"}``. ``gpu`` may be 2 or more, or a
+            fraction such as 0.5. With dynamic allocation, Spark starts executors only for these workers, one for each
+            (or one for those that share a GPU), and other jobs stay on executors without GPUs. Workers then start one
+            by one, also those that train together. Without dynamic allocation, the session's executors must have these
+            resources. On YARN and Kubernetes, ``"discovery_script"`` is the path of a script on the nodes that prints
+            their GPUs, and ``"vendor"`` is Kubernetes' vendor name (``"nvidia.com"``).
+        isolation: ``"process"`` to run each trial in a new process, so that a crash costs only that trial and memory
+            never leaks into the next. ``"worker"`` to keep one process per worker, for trials of milliseconds.
 
-    With ``driver="cluster"`` the driver listens at its executor's address: ``port`` holds there too; ``host`` and
-    ``bind``, which are addresses of this machine, are refused.
+    With ``driver="cluster"``, the driver listens at its executor's address. ``port`` applies there too. ``host`` and
+    ``bind``, which are addresses of this machine, are rejected.
 
     Raises:
-        ConfigError: A value is of the wrong form; the message says which.
+        ConfigError: A value is invalid.
         EngineError: There is no session.
 
     Example:
-        >>> lagom(train_fn, space, engine=SparkEngine(resources={"gpu": 1, "cpu": 4, "memory": "20g"}), workers=8)
+        >>> engine = SparkEngine(resources={"gpu": 1, "cpu": 4, "memory": "20g"})
+        >>> lagom(train_fn, space, engine=engine, workers=8)
     """
 
     name = "spark"
@@ -113,11 +113,11 @@ class SparkEngine(Engine, DriverHost):
         isolation: Literal["process", "worker"] = "process",
     ) -> None:
         if type(session).__name__ in ("str", "Builder", "SparkConf", "SparkContext"):
-            raise ConfigError(f"session must be a SparkSession, got {session!r}; maggy_like.spark_session() makes one")
+            raise ConfigError(f"session must be a SparkSession, got {session!r}; use maggy_like.spark_session()")
         if barrier != "auto" and not isinstance(barrier, bool):
             raise ConfigError(f"barrier must be 'auto', True or False, got {barrier!r}")
         if isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0:
-            raise ConfigError(f"reserve must be a number of slots, 0 or more, got {reserve!r}")
+            raise ConfigError(f"reserve must be a number of slots of at least 0, got {reserve!r}")
         self.isolation = read_isolation(isolation)
         self._reserve = reserve
         self._host = "" if host is None else read_reachable("host", host)
@@ -165,13 +165,14 @@ class SparkEngine(Engine, DriverHost):
         slots = self._slots.wait(None)
         if slots is None:
             raise EngineError(
-                "this Spark Connect session does not tell how many slots it has (spark.default.parallelism or "
-                "spark.sql.leafNodeDefaultParallelism is set, or GPUs without spark.executor.cores); pass workers=N"
+                "workers must be given, because this Spark Connect session hides its number of slots "
+                "(spark.default.parallelism or spark.sql.leafNodeDefaultParallelism is set, or GPUs without "
+                "spark.executor.cores); use workers=N"
             )
         if slots <= self._reserve and self._reserve:
             raise EngineError(
-                f"reserve={self._reserve} leaves no slot: the Spark session has {slots} now; pass reserve="
-                f"{max(0, slots - 1)} or fewer, or give the session more executors or cores"
+                f"reserve must be less than the {slots} slots that the Spark session has now, got {self._reserve}; use "
+                f"reserve={max(0, slots - 1)} or fewer, or give the session more executors or cores"
             )
         return max(1, slots - self._reserve)
 
@@ -184,10 +185,10 @@ class SparkEngine(Engine, DriverHost):
         if slots is not None and slots < workers + self._reserve:
             reserved = f", of which reserve={self._reserve} are for others" if self._reserve else ""
             fit = slots - self._reserve
-            remedy = "pass a smaller reserve" if fit < 1 and self._reserve else f"pass workers={max(1, fit)} or fewer"
+            remedy = "use a smaller reserve" if fit < 1 and self._reserve else f"use workers={max(1, fit)} or fewer"
             raise EngineError(
-                f"workers={workers} but the Spark session has {slots} slot{'s' * (slots != 1)} now{reserved}; "
-                f"{remedy}, or give the session more executors or cores"
+                f"workers must fit in the {slots} slot{'s' * (slots != 1)} that the Spark session has now{reserved}, "
+                f"got {workers}; {remedy}, or give the session more executors or cores"
             )
 
     def hints(self, workers: int) -> list[str]:
@@ -199,7 +200,7 @@ class SparkEngine(Engine, DriverHost):
         tasks = "one task" if workers == 1 else f"{workers} tasks"
         if self._slots.has_own_executors:
             tasks += f" that need {self._slots.resources} each, which a machine of the cluster must have free"
-        return [*hints, f"Spark has no executor yet; it is asked for {tasks}, and trials begin as executors come"]
+        return [*hints, f"Spark has no executor yet; {tasks} are requested, and trials start when executors arrive"]
 
     def path_hints(self, paths: RunPaths) -> list[str]:
         return path_hints(self._session, paths)
@@ -264,7 +265,7 @@ class SparkEngine(Engine, DriverHost):
 
     def cluster_driver_hints(self) -> list[str]:
         if is_classic(self._session):
-            return ["this process is the Spark application itself, and the search ends with it"]
+            return ["the search ends with this process, because it is the Spark application itself"]
         return [orphan_hint(self._session)]
 
     def max_task_failures(self) -> int:
@@ -275,12 +276,12 @@ class SparkEngine(Engine, DriverHost):
         return ClusterDriverRun(self._session, plan, task, keys, journal, self._slots.profile)
 
     def _left(self, slots: int | None) -> int | None:
-        """What of the slots is the search's to take."""
+        """Return the number of slots that the search may take."""
         return None if slots is None else max(0, slots - self._reserve)
 
     def inheriting(self, execute: Callable[[], T]) -> Callable[[], T]:
-        """What executes a run with this thread's local properties: job group, tags, description, scheduler's pool."""
-        if is_stopped(self._session):  # it has no properties any more; the run finds out, and says so
+        """Wrap what executes a run in this thread's local properties: job group, tags, description, scheduler pool."""
+        if is_stopped(self._session):  # it no longer has properties; the run notices and reports it
             return execute
         from pyspark import inheritable_thread_target
 
@@ -297,7 +298,7 @@ class SparkEngine(Engine, DriverHost):
         return inherited
 
     def _check_session(self) -> None:
-        """See that a Connect server answers, and that a local master's workers, which run here, run this Python."""
+        """Check that a Connect server answers, and that a local master's workers run this Python."""
         if not is_classic(self._session):
             check_server(self._session)
         else:
@@ -305,7 +306,7 @@ class SparkEngine(Engine, DriverHost):
 
 
 def require_session() -> SparkSession:
-    """The active session.
+    """Return the active session.
 
     Raises:
         EngineError: There is none.
@@ -313,7 +314,7 @@ def require_session() -> SparkSession:
     session = active_session()
     if session is None:
         raise EngineError(
-            "engine='spark' needs a Spark session; make one with maggy_like.spark_session(), which finds Java or "
-            "brings its own (pip install \"maggy_like[java]\"), and sets what long tasks need; or pass engine='local'"
+            "engine='spark' must have a Spark session, got none; use maggy_like.spark_session(), which finds Java (or "
+            "pip install \"maggy_like[java]\"), or engine='local'"
         )
     return session

@@ -1,4 +1,4 @@
-"""One Spark job whose tasks are workers: how it starts, and how and why it ends."""
+"""One Spark job whose tasks are workers: its start, its end, and the reason of the end."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def write_details(folder: str, run: str, indexes: Sequence[int], incarnation: in
     """Append an error to the file.
 
     Args:
-        folder: The run's folder for what its workers print.
+        folder: Folder of the run for the output of its workers.
 
     Returns:
-        The file's path; empty where it cannot be written.
+        The file's path; empty if it cannot be written.
     """
     path = Path(folder, NAME)
     when = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -82,10 +82,10 @@ _REASONS = (
 
 
 def cancelled_by(text: str) -> str:
-    """Say who cancelled a job; empty where it was not cancelled.
+    """Return who cancelled a job; empty if it was not cancelled.
 
     Args:
-        text: The error of the job, as pyspark gives it.
+        text: Error of the job, as pyspark reports it.
     """
     for line in _messages(text):
         if (match := _CANCELLED.search(line)) is not None:
@@ -100,7 +100,7 @@ def cancelled_by(text: str) -> str:
 
 
 def _messages(text: str) -> list[str]:
-    """The first lines of an error, which are Spark's own: what follows may be of a function, and say anything."""
+    """Return the first lines of an error, which are Spark's own. Later lines may come from a function."""
     head = re.split(r"\n\s*at |\n\s*\n|Traceback \(most recent call last\)", text, maxsplit=1)[0]
     return [line.strip() for line in head.splitlines()[:3]]
 
@@ -113,8 +113,8 @@ def _in_words(job: str, reason: str) -> str:
 
 
 ANOTHER_PYTHON = (
-    "make the session with maggy_like.spark_session(), or set PYSPARK_PYTHON={} before it starts (on a cluster, the "
-    "path of the same Python there)"
+    "use maggy_like.spark_session(), or set PYSPARK_PYTHON={} before the session starts (on a cluster, the path of the "
+    "same Python there)"
 )
 
 # Java exits so after SIGHUP, SIGINT and SIGTERM, having stopped its SparkContext before.
@@ -124,21 +124,21 @@ _WORDS = (
     (re.compile(r"ExecutorLostFailure \(executor (\S+) exited [^)]*\) Reason: (.*\S)"), "Spark lost executor {}: {}"),
     (re.compile(r"Python worker exited unexpectedly"), "the Python process of a Spark task died, or was killed"),
 )
-"""What Spark says of the usual ends of a task, and what we do."""
+"""Messages of Spark for the usual ends of a task, and ours."""
 
 _NOISE = re.compile(
     r"^(An error occurred while calling \S+ ?:? ?|: |org\.apache\.spark\.\w+: |Job aborted due to stage failure: )+"
 )
 
 EXIT_PATIENCE = 5.0
-"""Seconds that a Java process which does not answer any more gets to be gone."""
+"""Seconds within which a Java process that no longer answers must be gone."""
 
 
 def cause_of(text: str) -> str:
-    """The line of a long Spark error that says why.
+    """Return the line of a long Spark error that has the cause.
 
-    A Python traceback's last; else our words for a usual end; else that of the innermost ``Caused by``; else the
-    first that says something.
+    That is a Python traceback's last line; else our message for a usual end; else the innermost ``Caused by``; else
+    the first meaningful line.
     """
     traceback = re.search(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
     if traceback is not None:
@@ -153,10 +153,10 @@ def cause_of(text: str) -> str:
 
 
 def unfit_worker(cause: str) -> str | None:
-    """What to append to the cause if it is that a worker's Python lacks something; None if it is another.
+    """Return what to append to the cause if a worker's Python lacks something; None for another cause.
 
-    Another launch would end in the same way. What our own function says needs no more words; the others are PySpark's,
-    which has failed before ours could run.
+    Another launch would end in the same way. The messages of our own function are complete; those of PySpark, which
+    fails before ours can run, are not.
     """
     is_import = UNFIT in cause or cause.startswith(("ModuleNotFoundError", "ImportError"))
     if is_import and any(sign in cause.lower() for sign in TOO_LITTLE_MEMORY):
@@ -168,17 +168,17 @@ def unfit_worker(cause: str) -> str | None:
         return f"; the Spark workers run another Python: {another}"
     if is_import:
         return (
-            "; the Spark workers' Python lacks it: install it there on every node, send an environment with "
-            f"spark.archives (docs/shipping.md), or, where this Python is there too, {another}"
+            "; the Spark workers' Python lacks it; install it on every node, send an environment with spark.archives "
+            f"(docs/shipping.md), or, if the nodes have this Python too, {another}"
         )
     return None
 
 
 class JavaEnd(NamedTuple):
-    """How a session's Java process ended.
+    """The end of a session's Java process.
 
     Attributes:
-        text: In words.
+        text: Description.
         was_shut_down: Whether it was asked to end, and did so in order.
     """
 
@@ -187,7 +187,7 @@ class JavaEnd(NamedTuple):
 
 
 def java_end(session: SparkSession) -> JavaEnd | None:
-    """How the Java process of a classic session ended; None while it answers, and of a session that was stopped."""
+    """Return how the Java process of a classic session ended; None while it answers, and for a stopped session."""
     context = session.sparkContext
     try:
         context._jsc.sc().isStopped()
@@ -199,14 +199,14 @@ def java_end(session: SparkSession) -> JavaEnd | None:
         return None
     process = getattr(context._gateway, "proc", None)
     if process is None:  # spark-submit started it, and this process from it
-        return JavaEnd("the Spark application's Java process does not answer any more")
+        return JavaEnd("the Spark application's Java process no longer answers")
     try:
         status = process.wait(EXIT_PATIENCE)
     except subprocess.TimeoutExpired:
-        return JavaEnd(f"the Spark application's Java process (pid {process.pid}) does not answer any more")
+        return JavaEnd(f"the Spark application's Java process (pid {process.pid}) no longer answers")
     if status < 0:
         name = signal.Signals(-status).name
-        how = f"killed by {name}" + (", as the kernel does where memory is short" if name == "SIGKILL" else "")
+        how = f"killed by {name}" + (", as the kernel does when memory is short" if name == "SIGKILL" else "")
     else:
         how = f"exit status {status}"
     message = f"the Spark application's Java process (pid {process.pid}) is gone: {how}"
@@ -214,7 +214,7 @@ def java_end(session: SparkSession) -> JavaEnd | None:
 
 
 def check_local_workers(session: SparkSession) -> None:
-    """See that the workers of a local master, which run here, run a Python that PySpark can talk with.
+    """Check that the workers of a local master, which run here, run a compatible Python.
 
     Raises:
         EngineError: It is of another minor version.
@@ -224,13 +224,13 @@ def check_local_workers(session: SparkSession) -> None:
 
 
 def check_python(context: Any) -> None:
-    """See that the workers of a local master run a Python that PySpark can talk with.
+    """Check that the workers of a local master run a compatible Python.
 
-    Where the user chose none, they run this interpreter from now on, and not whichever ``python3`` is on the path: what
-    the driver imports, they can import too.
+    If the user chose none, they run this interpreter from now on, and not the first ``python3`` on the path, so that
+    they can import what the driver imports.
 
     Args:
-        context: The ``SparkContext``. What its workers run is asked for its version unless it is this interpreter.
+        context: The ``SparkContext``. The version of its workers' Python is checked unless it is this interpreter.
 
     Raises:
         EngineError: It is of another minor version.
@@ -248,33 +248,33 @@ def check_python(context: Any) -> None:
     version, own = done.stdout.strip(), f"{sys.version_info[0]}.{sys.version_info[1]}"
     if version != own:
         raise EngineError(
-            f"the Spark workers would run {program}, which is Python {version}, and this is Python {own}; PySpark "
-            f"cannot mix them: {ANOTHER_PYTHON.format(sys.executable)}"
+            f"the Spark workers must run Python {own} as this process does, got {version} ({program}); "
+            f"{ANOTHER_PYTHON.format(sys.executable)}"
         )
 
 
 TOO_FEW_SLOTS = "SPARK-24819"
-"""What Spark says where a barrier stage has more tasks than there are slots, once it has waited for them."""
+"""Spark's message if a barrier stage has more tasks than slots, after it has waited for them."""
 
 
 class SparkRun(EngineRun):
     """Workers in one barrier stage, or one worker without a barrier.
 
     Args:
-        session: Classic or Spark Connect.
-        task: What the run is.
-        indexes: The workers' indexes in the gang.
+        session: Session, classic or Spark Connect.
+        task: Description of the run.
+        indexes: Indexes of the workers.
         incarnation: Their incarnation.
-        keys: The key pair of each.
-        profile: What each task asks for, if the session's own settings do not say it.
-        logs: Folder that gets what Spark says of failures; none where empty.
-        count: Says how many slots with what the tasks ask for there are now.
-        barrier: Whether the workers start, and end, together.
+        keys: Key pair of each worker.
+        profile: Resources of each task, if the session's settings do not define them.
+        logs: Folder for Spark's messages on failures; none if empty.
+        count: Returns the present number of slots with these resources.
+        barrier: Whether the workers start and end together.
         server: Watches the server of a Spark Connect session.
 
     Attributes:
-        tag: Of the job, and no other.
-        executor: Which runs the only task of a job without a barrier; None before that is known.
+        tag: Unique tag of the job.
+        executor: Executor of the only task of a job without a barrier; None before it is known.
     """
 
     _watch: Watch | None = None  # of a session whose JVM is here
@@ -320,7 +320,7 @@ class SparkRun(EngineRun):
         return None if self._thread.is_alive() and not self._is_lost else self._ended or ""
 
     def lost(self, error: str) -> None:
-        """Take in that the executor of the only task is gone; the job, which would wait for another, is cancelled."""
+        """Record that the executor of the only task is lost, and cancel the job, which would wait for another."""
         self._ended = self._of_task(error)
         self._is_lost = True
         self.cancel()
@@ -344,7 +344,7 @@ class SparkRun(EngineRun):
 
     @property
     def _server_gone(self) -> str:
-        """Why a Connect server counts as gone; empty while it does not."""
+        """Return why a Connect server counts as gone; empty while it does not."""
         return "" if self._watch is None else self._watch.gone
 
     def _interrupt(self) -> None:
@@ -352,14 +352,14 @@ class SparkRun(EngineRun):
             self._session.interruptTag(self.tag)
 
     def _run_tasks(self) -> list[int]:
-        """Run the job; what its tasks returned."""
+        """Run the job, and return the results of its tasks."""
         return self._in_tasks(gang_task(self._task, self.incarnation))
 
     def _in_tasks(self, function: Callable[[Iterator[Row]], Iterator[int]]) -> list[int]:
-        """Run the function in a task for each worker; what all returned.
+        """Run the function in a task for each worker, and return all results.
 
-        Each task gets its own row, and no task sees the keys of the others, as a closure would show. A classic session
-        runs them beside SQL, whose first query costs the JVMs as much time as all that this job needs.
+        Each task gets its own row, so that no task sees the keys of the others, which a closure would show. A classic
+        session runs an RDD job, because the first SQL query would cost the JVMs as much time as the whole job.
         """
         public, secret = zip(*self._keys, strict=True)
         if is_classic(self._session):
@@ -400,16 +400,17 @@ class SparkRun(EngineRun):
                 self._watch.end()
 
     def _of_task(self, error: str) -> str:
-        """Why the only task ended; where Spark does not say it, the trial is not blamed."""
+        """Return why the only task ended; without a message of Spark, the trial is not blamed."""
         if not error:
             self.with_node = True
             return "its Spark task failed, or its executor was lost"
         return self._explain(error, None)
 
     def _stopped_by(self, text: str, gone: JavaEnd | None) -> str:
-        """Who ended the job, if it was not :meth:`cancel`.
+        """Return who ended the job, if it was not :meth:`cancel`.
 
-        A classic session names the tag by which a job was cancelled; Connect's error is the same for every cancel.
+        A classic session reports the tag by which a job was cancelled; Connect's error is the same for every
+        cancellation.
         """
         if gone is not None:
             return gone.text if gone.was_shut_down else ""
@@ -421,10 +422,10 @@ class SparkRun(EngineRun):
         return by
 
     def _explain(self, text: str, gone: JavaEnd | None) -> str:
-        """Why the job ended; notes whether another would end in the same way."""
+        """Return why the job ended, and record whether another would end in the same way."""
         if gone is not None:
             self.is_hopeless = True
-            return f"{gone.text}; start this Python process anew"
+            return f"{gone.text}; restart this Python process"
         self.with_node = is_cluster_s(text)
         if lost := in_words(text):
             return lost
@@ -449,6 +450,6 @@ class SparkRun(EngineRun):
             slots = self._count()
         has = "fewer" if slots is None or slots >= len(self.indexes) else f"{slots}"
         return (
-            f"a gang of {len(self.indexes)} workers needs {len(self.indexes)} slots at once, and the Spark session has "
-            f"{has} now ({TOO_FEW_SLOTS})"
+            f"the Spark session must have {len(self.indexes)} free slots for {len(self.indexes)} workers, got {has} "
+            f"now ({TOO_FEW_SLOTS})"
         )

@@ -1,4 +1,4 @@
-"""What runs in each Spark task of a search: a check of the machine, its GPUs, and an agent until the search is over."""
+"""The function of each Spark task of a search: check the machine and its GPUs, and run an agent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
 TaskFunction = Callable[[Iterator[Any]], Iterator[Any]]
-"""Takes what Spark gives a task, rows or batches of them, and gives what the job returns."""
+"""Function from the rows or batches of a task to what the job returns."""
 
 UNFIT = "cannot serve this search"
-"""In the error of a task whose machine lacks something: another launch would end in the same way."""
+"""Part of the error of a task whose machine lacks something; another launch would end in the same way."""
 
 _REMEDY = (
     "install the driver's maggy_like and what it needs there, send it (--py-files, or an environment with "
@@ -32,10 +32,10 @@ _REMEDY = (
 
 
 def entry(function: TaskFunction) -> TaskFunction:
-    """A function that needs nothing of maggy_like to be unpickled, and runs ``function`` where that can be loaded.
+    """Wrap ``function`` so that it can be unpickled without maggy_like, and runs if it can be loaded.
 
-    Spark would load ``function`` itself, and its error names neither the machine nor the interpreter; an older
-    maggy_like there may even load it, and misread the task.
+    If Spark loaded ``function`` itself, its error would have neither the machine nor the interpreter. An older
+    maggy_like on that machine might even load it, and misread the task.
     """
     payload, load = dumps(function), _loader(UNFIT)
 
@@ -46,11 +46,11 @@ def entry(function: TaskFunction) -> TaskFunction:
 
 
 class Sent:
-    """A function that arrives in a task as itself, where that can be loaded; else the error says what is missing.
+    """A function that is unpickled in a task if possible; otherwise the error says what is missing.
 
     Args:
         function: Any callable.
-        unfit: What a machine cannot do that lacks something: ``cannot serve this search``.
+        unfit: Description of a machine that lacks something: ``cannot serve this search``.
     """
 
     def __init__(self, function: Callable[..., Any], unfit: str) -> None:
@@ -64,7 +64,7 @@ class Sent:
 
 
 def _loader(unfit: str) -> Callable[[bytes], Any]:
-    """A function that unpickles; it is carried by value, and needs nothing but what comes with Python."""
+    """Return a function that unpickles; it is pickled by value, and needs only the standard library."""
     versions = own_versions()
     package, home, remedy = versions.package, versions.home, _REMEDY.format(sys.executable)
 
@@ -99,10 +99,10 @@ QUERY_TIMEOUT_S = 20.0
 
 
 def gpus_of(context: TaskContext) -> tuple[str, ...]:
-    """The addresses of the GPUs that a task may use; its trials see these and no others.
+    """Return the addresses of the GPUs that a task may use; its trials see only these.
 
     Raises:
-        EngineError: This machine has no GPU of such an address, so CUDA would show fewer to the trials, or none.
+        EngineError: This machine has no GPU of such an address, so CUDA would show fewer GPUs to the trials, or none.
     """
     gpu = context.resources().get("gpu")
     addresses = tuple(gpu.addresses) if gpu is not None else ()
@@ -112,10 +112,10 @@ def gpus_of(context: TaskContext) -> tuple[str, ...]:
 
 
 def check_gpus(addresses: tuple[str, ...], listed: str) -> None:
-    """Check addresses against what ``nvidia-smi -L`` prints; where it prints nothing, they may be made up.
+    """Check addresses against the output of ``nvidia-smi -L``; if that is empty, they may be simulated.
 
     Raises:
-        EngineError: An address is in no line of it.
+        EngineError: An address is not in the output.
 
     Example:
         >>> check_gpus(("0",), "GPU 0: NVIDIA A100 (UUID: GPU-4e1f)")
@@ -131,12 +131,12 @@ def check_gpus(addresses: tuple[str, ...], listed: str) -> None:
 
 
 def _names(address: str, name: str) -> bool:
-    """Whether an address means the GPU of that index or UUID; CUDA takes the beginning of a UUID too."""
+    """Whether an address is the GPU of that index or UUID; CUDA also accepts the beginning of a UUID."""
     return address == name or (not address.isdigit() and name.startswith(address))
 
 
 def listing() -> str:
-    """What ``nvidia-smi -L`` prints here; empty where there is no such program, or it fails."""
+    """Return the output of ``nvidia-smi -L``; empty if there is no such program, or it fails."""
     if shutil.which("nvidia-smi") is None:
         return ""
     try:
@@ -147,24 +147,24 @@ def listing() -> str:
 
 
 TOO_FEW_PARTITIONS = (
-    "Spark made fewer partitions than there are workers: spark.sql.leafNodeDefaultParallelism, or else "
-    "spark.default.parallelism, is smaller than workers; leave them out, or set one to the number of workers at least"
+    "spark.sql.leafNodeDefaultParallelism and spark.default.parallelism must be at least the number of workers, "
+    "because Spark makes fewer partitions otherwise; unset them, or increase them"
 )
 
 
 STARTED_AGAIN = -1
-"""What a task returns instead of its worker's index if Spark started it again: the key in its row is used up."""
+"""Result of a task that Spark started again, in place of its worker's index, because its key is used up."""
 
 
 Row = tuple[int, bytes, bytes]
-"""What one task gets: the worker's index, and its key pair."""
+"""Row of one task: the worker's index, and its key pair."""
 
 
 def gang_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], Iterator[int]]:
-    """The function that each task runs: an agent, until the search is over.
+    """Return the function that each task runs: an agent, until the search is over.
 
-    Spark runs a task outside of a barrier stage again by itself. Such a task ends at once and without an error, so
-    that its job ends too, and the driver puts the next incarnation, with a key of its own, in the worker's place.
+    Spark retries a task outside of a barrier stage. Such a retry ends at once and without an error, so that its job
+    ends too. The driver then replaces the worker by the next incarnation, which has its own key.
     """
 
     def run(given: Iterator[Row]) -> Iterator[int]:
@@ -190,7 +190,7 @@ def gang_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], I
 def in_arrow(
     function: Callable[[Iterator[Row]], Iterator[int]],
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """The same function for ``mapInArrow``."""
+    """Adapt the function for ``mapInArrow``."""
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow

@@ -1,4 +1,4 @@
-"""What Spark shows of our jobs: their names in its UI, and no progress bars in the terminal."""
+"""The appearance of our jobs in Spark: names in its UI, and no progress bars in the terminal."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 _GROUP = "spark.jobGroup.id"
 _CALL_SITE = "callSite.short", "callSite.long"
-"""What Spark's UI names a job and its stages by, and what it shows under "+details"."""
+"""Properties for the name of a job and its stages in Spark's UI, and for its "+details"."""
 
 
 def job_group(name: str) -> str:
-    """The job group, and the job tag, of a run's jobs."""
+    """Return the job group and tag of a run's jobs."""
     return "maggy_like-" + re.sub(r"[^\w.-]", "_", name)  # a tag may hold no comma
 
 
 def describe(task: WorkerTask, workers: int, incarnation: int) -> str:
-    """A job in words."""
+    """Describe a job."""
     about = f"{task.about}, {workers} worker{'s' * (workers != 1)}, incarnation {incarnation}"
     return f"maggy_like {task.name}: {about}"
 
 
 def label_jobs(session: SparkSession, task: WorkerTask, workers: int, incarnation: int, own: str) -> None:
-    """Label the jobs that this thread is about to start; those of the caller's thread stay as they are.
+    """Label the jobs that this thread is about to start; those of the caller's thread are not changed.
 
-    A group that the caller has set stays the job's: who cancels it, as a notebook does for its cell, means the search
-    too. A classic session's own tags reach no barrier job, so those of its context are used.
+    If the caller has set a group, the job keeps it: whoever cancels the group, as a notebook does for its cell, also
+    means the search. A classic session's own tags do not reach barrier jobs, so those of its context are used.
 
     Args:
-        own: A tag that no other job has.
+        own: Unique tag of the job.
     """
     group = job_group(task.name)
     if not is_classic(session):
@@ -57,8 +57,8 @@ def label_jobs(session: SparkSession, task: WorkerTask, workers: int, incarnatio
 
 
 def cancel_jobs(session: SparkSession, own: str) -> None:
-    """Cancel the jobs of a classic session that have a tag; Spark's UI then says that it was us."""
-    session.sparkContext._jsc.sc().cancelJobsWithTag(own, f"by maggy_like, whose search needs it no more ({own})")
+    """Cancel the jobs of a classic session that have a tag, with a reason for Spark's UI."""
+    session.sparkContext._jsc.sc().cancelJobsWithTag(own, f"by maggy_like, whose search no longer needs it ({own})")
 
 
 _lock = threading.Lock()
@@ -68,7 +68,7 @@ _quiet = threading.local()
 
 @contextlib.contextmanager
 def hidden_progress_bar(session: SparkSession) -> Iterator[None]:
-    """Keep Spark's progress bar from showing the job of this thread while the block runs."""
+    """Hide the job of this thread from Spark's progress bar during the block."""
     hidden = _hidden_bar_of_jvm(session) if is_classic(session) else _hidden_handlers(session)
     with hidden:
         yield
@@ -76,10 +76,11 @@ def hidden_progress_bar(session: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden_handlers(session: SparkSession) -> Iterator[None]:
-    """Keep the operations of this thread from a Connect client's progress bar and its progress handlers.
+    """Hide the operations of this thread from a Connect client's progress bar and its progress handlers.
 
-    Each operation takes them as it begins, from a list of its client and from a function, both without an argument
-    that could say no; so they are replaced by such as look at who asks. Where that cannot be done they see them.
+    Each operation reads them when it begins, from a list of its client and from a function, neither of which can be
+    disabled by an argument. So they are replaced by ones that check the calling thread. If that fails, the bar is
+    shown.
     """
     with contextlib.suppress(Exception):
         progress: Any = importlib.import_module("pyspark.sql.connect.shell.progress")
@@ -97,7 +98,7 @@ def _hidden_handlers(session: SparkSession) -> Iterator[None]:
 
 
 class _Handlers(list[Any]):
-    """Progress handlers, of which a thread that hides them sees none."""
+    """Progress handlers, hidden from a thread that hides them."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(()) if getattr(_quiet, "here", False) else super().__iter__()
@@ -113,10 +114,10 @@ def _asked_by_others(before: Callable[[], bool]) -> Callable[[], bool]:
 
 @contextlib.contextmanager
 def _hidden_bar_of_jvm(session: SparkSession) -> Iterator[None]:
-    """Take a classic session's progress bar away while the block runs, in any number of threads; it is put back.
+    """Remove a classic session's progress bar during the block, in any number of threads, and restore it.
 
-    ``spark.ui.showConsoleProgress`` is read as a session starts, and our jobs last for as long as the search. Spark has
-    no call for it, so its context's own field is set. Where that cannot be done the bar stays.
+    ``spark.ui.showConsoleProgress`` is read when a session starts, and our jobs last as long as the search. Spark has
+    no method for it, so the context's own field is set. If that fails, the bar is shown.
     """
     global _hidden
     with _lock:

@@ -1,4 +1,4 @@
-"""Why the workers of a search do not start or do not connect, as far as Spark tells."""
+"""Reasons why the workers of a search do not start or connect, as far as Spark reveals them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _HINTED: WeakSet[SparkSession] = WeakSet()
 
 
 def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[str]:
-    """A hint that a gang takes all slots of a session that others may use; once a session.
+    """Return a hint, once per session, that the workers take all slots, which others may use.
 
-    A local master is its user's own, and a session that grows by dynamic allocation has room for others.
+    A local master belongs to its user, and a session with dynamic allocation can grow.
 
     Args:
-        session: Whose slots they are.
-        slots: Counts them.
-        workers: How many the gang takes.
+        session: Session of the slots.
+        slots: Counts the slots.
+        workers: Number of workers.
     """
     if slots.is_local or slots.is_elastic or session in _HINTED:
         return []
@@ -34,20 +34,20 @@ def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[
         return []
     _HINTED.add(session)
     return [
-        f"all {count} slots of the Spark session are taken until the search ends, and its other jobs wait; "
-        "SparkEngine(reserve=1) leaves one"
+        f"the search takes all {count} slots of the Spark session until it ends, and other jobs wait; use "
+        "SparkEngine(reserve=1) to leave one"
     ]
 
 
 MUTE_PATIENCE = 10.0
-"""Seconds that tasks may run without a worker that connects: its Python imports what it needs first."""
+"""Seconds within which a running task must connect, because its Python has imports to do first."""
 
 MAX_JOBS = 3
-"""How many jobs are named."""
+"""Maximum number of jobs in a message."""
 
 UNREACHED = (
     "check that the workers' machines reach this port of the driver (a firewall, another network, a wrong "
-    "spark.driver.host); SparkEngine(host=..., port=...) sets both; with driver='cluster' workers need not reach it"
+    "spark.driver.host); use SparkEngine(host=..., port=...) to set both, or driver='cluster' to avoid the connection"
 )
 
 _NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # how Spark names a call from Python
@@ -59,10 +59,10 @@ class RunningJob:
 
     Attributes:
         number: Spark's number of it.
-        name: Its description, or what was called where.
-        group: The job group; empty if it has none.
-        tags: Its tags.
-        tasks: How many of its tasks run now.
+        name: Description, or the call that started it.
+        group: Job group; empty if it has none.
+        tags: Tags.
+        tasks: Number of its running tasks.
     """
 
     number: int
@@ -77,7 +77,7 @@ class RunningJob:
 
 
 def running_jobs(session: SparkSession) -> list[RunningJob]:
-    """The jobs of a classic session that are not over, oldest first."""
+    """Return the jobs of a classic session that are not over, oldest first."""
     context = session.sparkContext
     assert context._jvm is not None
     wanted = context._jvm.java.util.ArrayList()
@@ -100,20 +100,20 @@ def running_jobs(session: SparkSession) -> list[RunningJob]:
 
 
 def _text(option: Any) -> str:
-    """What a Scala Option holds."""
+    """Return the value of a Scala Option."""
     return str(option.get()) if option.isDefined() else ""
 
 
 class Diagnosis:
-    """Explains why workers of a gang have not connected.
+    """Explains why workers have not connected.
 
     Args:
-        session: Where its jobs run.
+        session: Session of their jobs.
     """
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._run_since: float | None = None  # since when tasks of the gang run
+        self._run_since: float | None = None  # since when the workers' tasks run
 
     def why(
         self, own: Collection[str], address: str, slots: int | None, workers: int, came: int, needs: str = ""
@@ -121,17 +121,17 @@ class Diagnosis:
         """Return the explanation; empty if the session has none.
 
         Args:
-            own: Tags of the gang's jobs.
-            address: Where workers are to reach the driver.
-            slots: How many the session has.
-            workers: How many were launched.
-            came: How many of them have connected.
-            needs: What each needs of an executor of its own; empty where those of the session serve.
+            own: Tags of the workers' jobs.
+            address: Address at which workers should reach the driver.
+            slots: Number of slots of the session.
+            workers: Number of workers that were launched.
+            came: Number of workers that have connected.
+            needs: Resources of each worker if it needs its own executor; empty otherwise.
         """
         if not is_classic(self._session):
             if came:
                 return ""
-            return f"Spark Connect does not tell why; if its tasks run, none has reached {address}: {UNREACHED}"
+            return f"Spark Connect hides the reason; if its tasks run, none has reached {address}: {UNREACHED}"
         jobs = running_jobs(self._session)
         running = sum(job.tasks for job in jobs if job.tags & set(own))
         if running <= came:
@@ -145,13 +145,13 @@ class Diagnosis:
 
 
 def holders(jobs: list[RunningJob], slots: int | None, workers: int, needs: str = "") -> str:
-    """Name the jobs that hold the slots which a gang waits for; empty if there are none.
+    """Describe the jobs that occupy the slots which the workers wait for; empty if there are none.
 
     Args:
-        jobs: The others.
-        slots: How many the session has.
-        workers: How many the gang needs.
-        needs: What each needs of an executor of its own.
+        jobs: Other jobs.
+        slots: Number of slots of the session.
+        workers: Number of workers.
+        needs: Resources of each worker if it needs its own executor.
     """
     holding = sorted((job for job in jobs if job.tasks), key=lambda job: -job.tasks)
     if not holding:

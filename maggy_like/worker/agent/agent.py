@@ -1,4 +1,4 @@
-"""The worker itself: owns the socket to the driver, and supervises the child that runs the trial."""
+"""The worker itself, with the socket to the driver, which supervises the child that runs the trial."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ class Service(enum.Enum):
 
     SERVING = "serving"
     DISMISSED = "dismissed"
-    """The driver has said that the run is over."""
+    """The driver has ended the run."""
     LEAVING = "leaving"
-    """The driver refuses it or is silent, its launcher is gone, or it can run no trial."""
+    """The driver rejects it or is silent, its launcher is gone, or it cannot run trials."""
 
 
 CONTACT_PATIENCE = 15.0
-"""Seconds between two looks at why the driver does not answer."""
+"""Seconds between two checks why the driver does not answer."""
 
 
 def make_hello(task: WorkerTask, context: WorkerContext) -> Hello:
-    """How the worker introduces itself to its driver."""
+    """Build the message by which the worker introduces itself to its driver."""
     return Hello(
         PROTOCOL_VERSION,
         context.index,
@@ -78,12 +78,12 @@ def make_hello(task: WorkerTask, context: WorkerContext) -> Hello:
 
 
 class FirstContact:
-    """Watches over a worker that the driver has not answered yet.
+    """Watches a worker that the driver has not answered yet.
 
-    A driver that can be reached and does not answer may be busy: it gets the whole of :attr:`WorkerTask.silence`.
+    A driver that can be reached and does not answer may be busy, so it has the whole of :attr:`WorkerTask.silence`.
 
     Args:
-        task: What the run is.
+        task: Description of the run.
         context: The worker's place.
     """
 
@@ -94,7 +94,7 @@ class FirstContact:
         self._due = self._started + min(CONTACT_PATIENCE, task.silence)
 
     def check(self, now: float) -> None:
-        """Look again at why the driver does not answer, if it is time to.
+        """Check again why the driver does not answer, if it is time to.
 
         Raises:
             WorkerError: The driver cannot be reached.
@@ -105,44 +105,44 @@ class FirstContact:
         self._due = now + CONTACT_PATIENCE
         why = why_unreachable(task.address, ipv6=task.ipv6)
         if not why and now - self._started >= task.silence:
-            why = "what answers there is no driver of this run"
+            why = "the process there is not the driver of this run"
         if why:
             # Not before: it brings the optimizers along, which a worker has no use for.
             from maggy_like.errors import WorkerError
 
             raise WorkerError(
                 f"worker {self._context.index} on host {self._context.host!r} {CANNOT_REACH} {task.address}: {why}; "
-                "open this port to the workers, or pass an address and a port that they reach: "
-                "SparkEngine(host=..., port=...); where they reach none, driver='cluster'"
+                "open this port to the workers, use SparkEngine(host=..., port=...) with an address and a port that "
+                "they reach, or driver='cluster' if they reach none"
             )
 
 
 STANDBY_DELAY = 0.02
-"""Seconds that a starting trial is left alone: its successor is forked, its predecessor torn down only then."""
+"""Seconds after a trial's start in which no other child is forked or ended, so that the trial is not slowed down."""
 
 LEAVE_GRACE = 1.0
-"""Seconds that a running trial gets to stop when the driver dismisses the worker."""
+"""Seconds within which a running trial must stop when the driver dismisses the worker."""
 
 WORTH_A_LINE = 0.5
-"""Seconds of loading the function in each trial from which on a line says why."""
+"""Seconds of loading the function in each trial after which a line gives the reason."""
 
 NOT_SHARED = (
-    "each trial loads train_fn again, which takes about {:.0f} s, because loading it {}; do that inside train_fn to "
-    "have it loaded once per worker"
+    "each trial loads train_fn again, which takes about {:.0f} s, because loading it {}; do that inside train_fn so "
+    "that it is loaded once per worker"
 )
 
 LOG_POLL = 0.02
-"""Seconds between two looks at whether the last logs are in the store."""
+"""Seconds between two checks whether the last logs are in the store."""
 
 
 class Agent:
     """Serves one run from one slot.
 
     Args:
-        task: What the run is.
+        task: Description of the run.
         context: This worker's slot.
-        launcher: Makes the children; a warm fork server if not given.
-        lifeline: A file descriptor whose end says that the launcher is gone.
+        launcher: Makes the children; a warm fork server by default.
+        lifeline: File descriptor that ends when the launcher is gone.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Agent:
         self._service = Service.SERVING
 
     def run(self) -> None:
-        """Serve until the driver says that it is over, or is gone."""
+        """Serve until the driver ends the run, or is gone."""
         try:
             for socket in self._client.sockets:
                 self._poller.add(socket, self._listen)
@@ -189,12 +189,12 @@ class Agent:
 
     @property
     def was_dismissed(self) -> bool:
-        """Whether the driver has said that the run is over."""
+        """Whether the driver has ended the run."""
         return self._service is Service.DISMISSED
 
     @property
     def silence(self) -> float:
-        """Seconds since the driver said anything; from any thread."""
+        """Seconds since the last message of the driver; from any thread."""
         return time.monotonic() - self._client.heard
 
     # -- the loop -----------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Agent:
             self._client.send(Noted("logs", trouble))
 
     def _await_logs(self) -> None:
-        """Give the last logs some time to reach the store; the driver is answered meanwhile."""
+        """Give the last logs some time to reach the store, and answer the driver meanwhile."""
         self._logs.finish()
         if self._lifeline is not None:
             self._poller.remove(self._lifeline)  # it may have ended, and would end each wait
@@ -239,15 +239,15 @@ class Agent:
         self._tell_of_logs()
 
     def _patience(self) -> float:
-        """Seconds until something is due."""
+        """Return the seconds until something is due."""
         parts = self._client, self._children, self._waiting, self._attempt
         due = [part.due for part in parts if part is not None and part.due is not None]
         return max(0.0, min(due) - time.monotonic())
 
     def _hold_back(self) -> None:
-        """Take nothing more from the trial while too much waits for the driver; its reports wait in its process.
+        """Read nothing more from the trial while too much waits for the driver; its reports wait in its process.
 
-        A trial that was told to stop has no more than those, so they are taken: then it comes to hear of the stop.
+        A stopped trial has only these reports left, so they are read: then it receives the stop.
         """
         if self._attempt is not None:
             full = self._client.is_full and not self._attempt.ending.is_stop_requested
@@ -287,7 +287,7 @@ class Agent:
             self._attempt.ending.request_stop(LEAVE_GRACE)
 
     def _leave_now(self) -> None:
-        """Leave at once, whatever runs."""
+        """Leave at once, even if a trial runs."""
         if self.is_serving:
             self._service = Service.LEAVING
         if self._attempt is not None:
@@ -297,7 +297,7 @@ class Agent:
     # -- children -----------------------------------------------------------------------------
 
     def _start_if_possible(self) -> None:
-        """Hand the assignment to the standby child, if it is warm and the GPU is free."""
+        """Pass the assignment to the standby child, if it is warm and the GPU is free."""
         child, pending = self._children.standby.child, self._waiting
         if pending is None or child is None or not child.ready:
             return
@@ -315,7 +315,7 @@ class Agent:
             self._children.standby.due = time.monotonic() + STANDBY_DELAY
 
     def _give_up(self, pending: WaitingAssignment) -> None:
-        """Let go of an assignment that did not start in time, and of the child that does not get ready for it."""
+        """Discard an assignment that did not start in time, and the child that is not ready for it."""
         child, self._waiting = self._children.standby.child, None
         self._client.send(pending.end(child))
         if child is not None and not child.ready and self._children.are_processes:
@@ -323,7 +323,7 @@ class Agent:
             self._children.spawn()
 
     def child_said(self, child: Child, frame: bytes) -> None:
-        """Do what a message of a child asks for."""
+        """Do what a message of a child requests."""
         attempt = self._attempt if self._attempt is not None and self._attempt.child is child else None
         match message := child.read(frame) if attempt is None else attempt.read(frame):
             case None if attempt is not None and not self._children.are_processes:
@@ -349,14 +349,14 @@ class Agent:
                 self._end_attempt(attempt, attempt.verdict(message))
 
     def _forward(self, attempt: Attempt, frame: bytes, *, urgent: bool) -> None:
-        """Pass on what an attempt reports; a worker that leaves waits for no room: what it cuts off runs again."""
+        """Pass on a message of an attempt; a leaving worker does not wait, because the attempt is retried."""
         if not self.is_serving and (attempt.has_lost_messages or self._client.is_full):
             attempt.has_lost_messages = True
         else:
             self._client.forward(frame, urgent=urgent)
 
     def _end_unread(self, attempt: Attempt) -> None:
-        """End an attempt that sends what cannot be read, in a process that cannot be killed: the function goes on."""
+        """End an attempt with unreadable messages in a process that cannot be killed; the function continues."""
         attempt.tell_stop()
         self._end_attempt(attempt, attempt.post_mortem())
 
@@ -376,7 +376,7 @@ class Agent:
         self._children.spawn()
 
     def _release(self) -> None:
-        """Let go of the attempt, and of its child's output."""
+        """Discard the attempt, and its child's output."""
         attempt, self._attempt = self._attempt, None
         self._children.running = None
         if attempt is not None and attempt.output is not None:
@@ -395,11 +395,11 @@ class Agent:
             self._end_attempt(self._attempt, self._attempt.post_mortem())
 
     def child_was_replaced(self) -> None:
-        """Start what may have waited for a child's process to be gone."""
+        """Start what may have waited for a child's process to exit."""
         self._start_if_possible()
 
     def children_changed(self, news: fork_server.ImportedAhead | fork_server.NotShared) -> None:
-        """Tell the driver what its next run should import at once, and the user what takes long."""
+        """Report what the next run should import at once to the driver, and what takes long to the user."""
         if isinstance(news, fork_server.ImportedAhead):
             self._client.send(Imported.of(news.modules))
             print(described(news), flush=True)
@@ -407,12 +407,12 @@ class Agent:
             self._client.send(Noted("loading", NOT_SHARED.format(max(1.0, news.seconds), news.why)))
 
     def fork_server_died(self) -> None:
-        """End the attempt whose child went down with the fork server; a trial may have killed it."""
+        """End the attempt whose child died with the fork server; a trial may have killed it."""
         if self._attempt is not None:
-            self._attempt.ending.fail(FailureKind.SIGNAL, "went down with the fork server, its parent")
+            self._attempt.ending.fail(FailureKind.SIGNAL, "died with the fork server, its parent")
 
     def no_child_possible(self, message: str) -> None:
-        """Tell the driver that this worker can run no trial, and leave."""
+        """Report to the driver that this worker can run no trial, and leave."""
         if self.is_serving:
             self._client.send(Broken(message))
             self._leave_now()
@@ -440,7 +440,7 @@ class Agent:
 
 
 def described(news: fork_server.ImportedAhead) -> str:
-    """What a worker's own log says of imports: how many, what they took, and which were refused."""
+    """Describe imports for a worker's own log: how many, their cost, and which were refused."""
     packages = ", ".join(dict.fromkeys(name.partition(".")[0] for name in news.modules))
     refused = "".join(f"; not {module}, which {why}" for module, why in news.refused.items())
     cost = f"{news.seconds:.1f} s and {news.megabytes} MB"

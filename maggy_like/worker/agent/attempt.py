@@ -1,4 +1,4 @@
-"""What an agent knows of an attempt: the waiting assignment, the child that runs it, and why it must end."""
+"""The state of an attempt in an agent: the waiting assignment, the child that runs it, and why it must end."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ from maggy_like.worker.agent.logs import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
 
 OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
-"""What the driver says of an attempt that runs."""
+"""Messages of the driver about a running attempt."""
 
 HANGUP_PATIENCE = 1.0
-"""Seconds in which a child whose connection has ended must have exited, else it is killed."""
+"""Seconds after which a child whose connection has ended is killed if it has not exited."""
 
 
 ABORT_PATIENCE = 0.3
-"""Seconds in which the process of an attempt that another rank has ended may still end by itself, else it is killed.
+"""Seconds after which the process of an attempt that another rank has ended is killed if it has not exited.
 
-The kernel closes a dying process's connections one after the other: the other ranks' may be closed, and the attempt be
-aborted for it, before ours is. Then this process is the cause, and its own end must be told.
+The kernel closes a dying process's connections one after the other. Those to the other ranks may be closed, and the
+attempt be aborted for it, before ours is. Then this process is the cause, and its own end must be reported.
 """
 
 
 class Ending:
-    """What ends an attempt before its function returns. Each transition sets a time at which its process is killed.
+    """The end of an attempt before its function returns. Each transition sets a time at which its process is killed.
 
     ==================  =============================================  ======================================
-    transition          made when                                      what the driver hears of the attempt
+    transition          made when                                      what the driver receives
     ==================  =============================================  ======================================
     ``request_stop``    the driver, or the leaving worker, stops it    ``stopped``, whatever else has happened
-    ``abort``           another rank has ended the attempt             ``stopped``, if it has to be killed
-    ``fail``            the agent ends it for a fault of its own       ``died`` of the first fault
-    ``hang_up``         its child has closed the connection            ``died`` of what the process died of
+    ``abort``           another rank has ended the attempt             ``stopped``, if it has to be killed ``fail``
+    the agent ends it for its fault                ``died`` of the first fault ``hang_up``         its child has closed
+    the connection            ``died`` of what the process died of
     ==================  =============================================  ======================================
 
     Args:
-        grace: Seconds between a stop of the driver's and the kill.
+        grace: Seconds between the driver's stop and the kill.
 
     Attributes:
-        kill_at: When the process is to be killed; None while the attempt may run.
-        is_stop_requested: Whether somebody has asked for its end.
+        kill_at: Time at which the process is killed; None while the attempt may run.
+        is_stop_requested: Whether its end was requested.
         is_aborted: Whether another rank has ended the attempt.
         has_hung_up: Whether its child has closed the connection.
-        fault: Kind and words of the fault that the agent ends it for, if there is one.
+        fault: Kind and description of the fault for which the agent ends it, if there is one.
     """
 
     def __init__(self, grace: float) -> None:
@@ -77,61 +77,61 @@ class Ending:
         self.fault: tuple[FailureKind, str] | None = None
 
     def obey(self, message: OfAttempt) -> None:
-        """Take in what the driver says, if it stops the attempt."""
+        """Process a message of the driver, if it stops the attempt."""
         if isinstance(message, Halt | Stop):
             self.request_stop(self._grace)
         elif isinstance(message, Abort) and not self.has_hung_up:  # else it died before, and its own end tells how
             self.abort()
 
     def request_stop(self, grace: float) -> None:
-        """It is to stop, and is killed if it has not in ``grace`` seconds."""
+        """Stop it, and kill it if it has not stopped in ``grace`` seconds."""
         self.is_stop_requested = True
         self._kill_by(time.monotonic() + grace)
 
     def abort(self) -> None:
-        """It is killed if it does not end by itself just now."""
+        """Kill it if it does not end by itself soon."""
         self.is_aborted = True
         self._kill_by(time.monotonic() + ABORT_PATIENCE)
 
     def fail(self, kind: FailureKind, how: str, *, kill_in: float = 0.0) -> None:
-        """End it for a fault of its own; the first fault stands."""
+        """End it for a fault; the first fault counts."""
         self.fault = self.fault or (kind, how)
         self._kill_by(time.monotonic() + kill_in)
 
     def hang_up(self) -> None:
-        """The child's end of the channel is closed; most often since the process has just died."""
+        """Record that the child's end of the channel is closed, usually because the process has died."""
         self.has_hung_up = True
         self._kill_by(time.monotonic() + HANGUP_PATIENCE)
 
     def kill_again(self) -> None:
-        """It was killed just now; try once more in a while, should that not help."""
+        """Schedule another kill, in case the last one fails."""
         self.kill_at = time.monotonic() + self._grace
 
     def _kill_by(self, due: float) -> None:
         self.kill_at = due if self.kill_at is None else min(self.kill_at, due)
 
 
-TOO_LARGE = f"sent a message of {{}} bytes, past the limit of {MAX_FRAME}; report fewer metrics at once, return less"
+TOO_LARGE = f"sent a message of {{}} bytes, and the limit is {MAX_FRAME}; report fewer metrics at once, or return less"
 
 REDRAW_INTERVAL = 0.5
-"""Seconds between two states of a line that is redrawn, where nothing else is printed."""
+"""Seconds between two states of a redrawn line, if nothing else is printed."""
 
 
 class Attempt:
     """One attempt, from the moment its child has the assignment to its end.
 
     Args:
-        assign: The assignment.
-        child: Runs it.
-        task: What the run is.
-        logs: Where its log file goes.
+        assign: Assignment.
+        child: Child that runs it.
+        task: Description of the run.
+        logs: Location of its log file.
 
     Attributes:
-        rank: The child's, where several workers run the attempt together.
-        log: The name of its log file.
-        output: What the child prints, if it is captured.
+        rank: Rank of the child in a multi-worker attempt.
+        log: Name of its log file.
+        output: Output of the child, if it is captured.
         ending: Why it must end before its function returns, if so, and when it is killed.
-        has_lost_messages: Whether a message of the child could not be passed on; then its own end is ignored.
+        has_lost_messages: Whether a message of the child could not be passed on; if so, its own end is ignored.
     """
 
     def __init__(self, assign: Assign, child: Child, task: WorkerTask, logs: LogLocation) -> None:
@@ -142,7 +142,7 @@ class Attempt:
         self.output = TrialOutput(child.output, logs.folder, self.log) if child.output else None
         self.ending = Ending(task.grace)
         self.has_lost_messages = False
-        self._limit = None if self.rank else task.report_timeout  # rank 0 alone reports
+        self._limit = None if self.rank else task.report_timeout  # only rank 0 reports
         self._grace = min(task.grace, task.report_timeout or task.grace)  # silent for long, it is not about to report
         self._quiet_since: float | None = time.monotonic()  # None: it waits for the driver's verdict, or for the store
         self._interval = task.interval
@@ -155,12 +155,12 @@ class Attempt:
 
     @property
     def due(self) -> float | None:
-        """When there is something to check or to pass on, if ever."""
+        """Return when the next check or message is due, if ever."""
         return min((at for at in (self._check_at, self.log_due) if at is not None), default=None)
 
     @property
     def log_due(self) -> float | None:
-        """When what was printed is to be passed on, if anything was."""
+        """Return when new output is to be passed on, if there is any."""
         if self.output is None:
             return None
         if self.output.has_lines:
@@ -189,7 +189,7 @@ class Attempt:
         return (self.assign.trial, self.assign.attempt) == (trial, number)
 
     def read(self, frame: bytes) -> ToDriver | None:
-        """What the child sent; None, and the attempt's end, for what is no message or cannot be passed on."""
+        """Decode a message of the child; None, and the attempt's end, if it cannot be decoded or passed on."""
         if len(frame) > MAX_FRAME:
             self.has_lost_messages = True
             self.ending.fail(FailureKind.TOO_LARGE, TOO_LARGE.format(len(frame)))
@@ -200,39 +200,39 @@ class Attempt:
         return message
 
     def heard(self, message: Reported | Checkpointed | Waiting | Beat) -> None:
-        """The function goes on: ``report_timeout`` counts from now, unless it waits for the driver or the store."""
+        """Restart ``report_timeout``, unless the function waits for the driver or the store."""
         waits = isinstance(message, Waiting) and not message.is_over
         is_kept = message.awaiting if isinstance(message, Reported) else waits
         self._quiet_since = None if is_kept else time.monotonic()
 
     def held_back(self) -> None:
-        """Its reports are not read just now: silence is not its fault."""
+        """Record that its reports are not read now, so that its silence does not count."""
         if self._quiet_since is not None:
             self._quiet_since = time.monotonic()
 
     def tell(self, message: ToWorker) -> None:
-        """Pass something on to the child."""
+        """Pass a message to the child."""
         if isinstance(message, Decided):
             self._quiet_since = time.monotonic()
         self.child.channel.post(encode(message))
 
     def pass_on(self, message: OfAttempt) -> None:
-        """Do what the driver says of this attempt."""
+        """Do what the driver requests for this attempt."""
         if not isinstance(message, Abort):  # which the child need not hear: it is killed
             self.tell(message)
         self.ending.obey(message)
 
     def tell_stop(self) -> None:
-        """Have the trial stop at its next report."""
+        """Stop the trial at its next report."""
         self.tell(Stop(self.assign.trial, self.assign.attempt))
 
     def put_off_log(self) -> None:
-        """Pass on nothing of what is printed for an interval."""
+        """Pass on no output for an interval."""
         now = time.monotonic()
         self._log_at, self._redraw_at = now + self._interval, now + max(self._interval, REDRAW_INTERVAL)
 
     def take_log(self) -> Logged | None:
-        """What was printed since the last call, if anything."""
+        """Return the output since the last call, if there is any."""
         self.put_off_log()
         if self.output is None or not (self.output.has_lines or self.output.is_redrawn):
             return None
@@ -240,13 +240,13 @@ class Attempt:
         return Logged(self.assign.trial, self.assign.attempt, lines, dropped, self.rank, live)
 
     def verdict(self, finished: Finished) -> Finished:
-        """The end that the driver is told, where the child has reported one."""
+        """Return the end for the driver if the child has reported one."""
         ending = self.ending
         stopped_for_fault = finished.outcome == "stopped" and ending.fault is not None and not ending.is_stop_requested
         return self.post_mortem() if self.has_lost_messages or stopped_for_fault else finished
 
     def post_mortem(self) -> Finished:
-        """The end that the driver is told, where the child has reported none."""
+        """Return the end for the driver if the child has reported none."""
         tail = ""
         if self.output is not None:
             self.output.read_all()
@@ -254,7 +254,7 @@ class Attempt:
         trial, attempt = self.assign.trial, self.assign.attempt
         if self.ending.is_stop_requested or (self.ending.is_aborted and self.child.killed):
             return Finished(trial, attempt, "stopped", traceback=tail)
-        # An exit may be noticed late: only a child that had to be killed had hung up and gone on.
+        # An exit may be noticed late: only a child that had to be killed had hung up and continued.
         hung_up = DISCONNECTED if self.ending.has_hung_up and self.child.killed else None
         kind, how = self.ending.fault or hung_up or self.child.how_it_ended
         uneven = "" if self.assign.rank_info is None else on_uneven_steps(tail)
@@ -263,22 +263,22 @@ class Attempt:
 
 
 NOT_LOADED = "the worker's process could not load train_fn within {:g} s (see report_timeout)"
-NOT_FREE = "the process of the trial before still held the GPU after {:g} s (see report_timeout)"
+NOT_FREE = "the previous trial's process still used the GPU after {:g} s (see report_timeout)"
 
 
 class WaitingAssignment:
     """An assignment from its arrival until a child has it.
 
-    A child that is not ready may wait for anything: each imports the module of ``train_fn``, and a file lock
-    or a file server that is away is enough. So what limits an attempt limits this too.
+    A child that is not ready may wait for anything: each imports the module of ``train_fn``, which may wait for a file
+    lock or an unreachable file server. So the limits of an attempt apply here too.
 
     Args:
-        assign: The assignment.
-        task: What the run is.
-        shares_gpu: Whether it must also wait for the trial before to let go of a GPU.
+        assign: Assignment.
+        task: Description of the run.
+        shares_gpu: Whether it must also wait until the previous trial releases the GPU.
 
     Attributes:
-        messages: What the driver has said of it meanwhile.
+        messages: Messages of the driver about it meanwhile.
     """
 
     def __init__(self, assign: Assign, task: WorkerTask, *, shares_gpu: bool) -> None:
@@ -291,18 +291,18 @@ class WaitingAssignment:
 
     @property
     def due(self) -> float | None:
-        """When it is to be given up, if ever."""
+        """Return when it is to be given up, if ever."""
         return min((at for at in (self._limit_at, self._ending.kill_at) if at is not None), default=None)
 
     def take(self, message: OfAttempt) -> None:
-        """Keep what the driver says of an attempt, if it is this one."""
+        """Keep a message of the driver if it is about this attempt."""
         if (self.assign.trial, self.assign.attempt) != (message.trial, message.attempt):
             return
         self.messages.append(message)
         self._ending.obey(message)
 
     def end(self, child: Child | None) -> Finished:
-        """The end that the driver is told when it is given up; ``child`` would have had it next."""
+        """Return the end for the driver when it is given up; ``child`` would have had it next."""
         trial, attempt = self.assign.trial, self.assign.attempt
         if self._ending.is_stop_requested or self._ending.is_aborted:
             return Finished(trial, attempt, "stopped")

@@ -1,4 +1,4 @@
-"""One child process of an agent, as the agent sees it."""
+"""One child process of an agent, from the agent's side."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from maggy_like.worker.agent.template import HUNG_UP
 
 DISCONNECTED = (
     FailureKind.DISCONNECTED,
-    "closed the connection to its agent; train_fn must leave file descriptors alone that it did not open",
+    "closed the connection to its agent; train_fn must not close or use file descriptors that it did not open",
 )
-"""Kind and words for a child whose messages cannot be read any more."""
+"""Kind and description for a child whose messages can no longer be read."""
 
 
 class Child:
     """The agent's view of one child.
 
     Attributes:
-        channel: For messages.
-        output: Read end of its stdout and stderr, or None when they are not captured.
-        pid: Once known.
-        ready: Whether it holds the training function and waits for an assignment.
+        channel: Channel for messages.
+        output: Read end of its stdout and stderr, or None if they are not captured.
+        pid: Process id, once known.
+        ready: Whether it has loaded the training function and waits for an assignment.
         not_forked: Why it could not be made, if so.
         status: Exit status once it has ended, or could not be made; negative for a signal.
-        oom: Whether the kernel killed it for want of memory.
-        killed: Whether the agent had it killed before it had ended by itself.
-        is_spoiled: Whether it is not fit for another trial.
+        oom: Whether the kernel killed it because memory was short.
+        killed: Whether the agent killed it before it had ended by itself.
+        is_spoiled: Whether it cannot run another trial.
     """
 
     def __init__(self, channel: Channel, output: int | None) -> None:
@@ -46,14 +46,14 @@ class Child:
 
     @property
     def why_never_ready(self) -> str:
-        """Why it, and others like it, never got ready; for a message."""
+        """Return why it, and others like it, never became ready."""
         if self.not_forked is not None:
             return f"cannot be made: {self.not_forked}"
         return "die before they can load train_fn"
 
     @property
     def how_it_ended(self) -> tuple[FailureKind, str]:
-        """Kind and words for the exit status of a child that has reported no end."""
+        """Return kind and description for the exit status of a child that has reported no end."""
         status = self.status or 0
         if self.oom:
             return FailureKind.OOM, "ran out of memory and was killed by the kernel (SIGKILL)"
@@ -70,7 +70,7 @@ class Child:
         return FailureKind.SIGNAL, f"was killed by {name}"
 
     def read(self, frame: bytes) -> ToDriver | None:
-        """What it sent; None for what is no message, since its trial wrote to what it did not open."""
+        """Decode a message; None if it is invalid, because its trial wrote to a descriptor that it did not open."""
         try:
             return decode_to_driver(frame)
         except msgspec.DecodeError:

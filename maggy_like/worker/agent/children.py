@@ -1,4 +1,4 @@
-"""All child processes of an agent: one runs the attempt, the next stands by, earlier ones exit."""
+"""All child processes of an agent: one runs the attempt, the next is on standby, earlier ones exit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from maggy_like.worker.agent.fork_server import ImportedAhead, NotShared
 from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
 
 MAX_NEVER_READY = 3
-"""Children in a row that may die before they are ready."""
+"""Number of consecutive children that may die before they are ready."""
 
 FORK_DELAY = 1.0
-"""Seconds until another child is tried where none could be forked."""
+"""Seconds until another try if no child could be forked."""
 
 
 class Standby:
-    """Has one child made after the other.
+    """Makes one child after the other.
 
     Attributes:
         child: The next one, ready or not, if there is one.
@@ -43,19 +43,19 @@ class Standby:
         return self.child
 
     def take(self) -> None:
-        """The child runs a trial, or exits, from now on."""
+        """Record that the child runs a trial, or exits, from now on."""
         self.child = None
 
     def is_ready(self, child: Child) -> None:
-        """A child has loaded what it needs."""
+        """Record that a child has loaded what it needs."""
         child.ready = True
         self._never_ready = 0
 
     def lose(self, child: Child, *, is_idle: bool) -> None:
-        """A child's process is gone, or was never made; fine if it was another.
+        """Record that a child's process is gone, or was never made; does nothing for another child.
 
         Args:
-            is_idle: Whether no trial runs. One that does goes on while no other can be made.
+            is_idle: Whether no trial runs. A running one continues while no other child can be made.
         """
         if child is not self.child:
             return
@@ -67,12 +67,12 @@ class Standby:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether none gets ready any more."""
+        """Whether children have stopped becoming ready."""
         return self._never_ready >= MAX_NEVER_READY
 
 
 class ExitingChildren:
-    """Has them exit at a quiet moment, and kills those that do not.
+    """Ends children at a quiet moment, and kills those that do not exit.
 
     Args:
         grace: Seconds to exit in.
@@ -99,13 +99,13 @@ class ExitingChildren:
         self.due = time.monotonic() + delay
 
     def discard(self, child: Child) -> None:
-        """A child is gone, one of these or not."""
+        """Record that a child is gone; it need not be one of these."""
         self._dismissed.discard(child)
         if child in self._children:
             self._children.remove(child)
 
     def attend(self, launcher: ChildLauncher) -> None:
-        """Send a shutdown to those that have none yet; kill those that had one and their time."""
+        """Send a shutdown to those that have none yet, and kill those whose time is over."""
         for child in self._children:
             if child in self._dismissed:
                 launcher.kill(child)
@@ -115,7 +115,7 @@ class ExitingChildren:
 
 
 class Owner(Protocol):
-    """What a child says or does is reported to it."""
+    """Receives what children send and do."""
 
     @property
     def is_serving(self) -> bool:
@@ -128,35 +128,35 @@ class Owner(Protocol):
         """The child that runs the attempt has closed its end of the channel."""
 
     def child_exited(self, child: Child) -> None:
-        """A child's process is gone, and all that it had sent was heard; the next is not begun yet."""
+        """A child's process is gone, and all its messages were processed; the next is not begun yet."""
 
     def child_was_replaced(self) -> None:
         """A child's process is gone, and the next is begun if one is needed."""
 
     def children_changed(self, news: ImportedAhead | NotShared) -> None:
-        """Children that are forked from now on begin with more, or load the function themselves."""
+        """Children that are forked from now on have more modules, or load the function themselves."""
 
     def fork_server_died(self) -> None:
         """The fork server is gone, and its children with it; it is replaced."""
 
     def no_child_possible(self, message: str) -> None:
-        """No child gets ready any more, and why."""
+        """Children have stopped becoming ready, for this reason."""
 
 
 class Children:
-    """Has children made, hears them, and lets them go.
+    """Makes children, receives their messages, and ends them.
 
     Args:
-        task: What the run is.
+        task: Description of the run.
         context: The worker's place.
         launcher: Makes the children.
-        poller: Calls back when one of them has something to say.
-        owner: Hears of it.
+        poller: Calls back when one of them has sent something.
+        owner: Receives what they send and do.
 
     Attributes:
-        running: The one that runs the attempt.
+        running: The child that runs the attempt.
         standby: The next one.
-        exiting: Those before, until their processes are gone.
+        exiting: Earlier ones, until their processes are gone.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Children:
 
     @property
     def due(self) -> float | None:
-        """When :meth:`attend` has something to do, if ever."""
+        """Return when :meth:`attend` has something to do, if ever."""
         return min((at for at in (self.standby.due, self.exiting.due) if at is not None), default=None)
 
     @property
@@ -187,7 +187,7 @@ class Children:
         return self._launcher.descriptor is not None
 
     def watch_launcher(self) -> None:
-        """Hear from now on what happens to the children's processes."""
+        """Watch the children's processes from now on."""
         if self._launcher.descriptor is not None:
             self._poller.add(self._launcher.descriptor, self._attend_launcher)
 
@@ -199,50 +199,50 @@ class Children:
             self._poller.add(child.channel.fileno(), lambda: self._hear(child))
 
     def is_ready(self, child: Child) -> bool:
-        """Take in that a child is ready; whether it is the first of all."""
+        """Record that a child is ready; whether it is the first of all."""
         self.standby.is_ready(child)
         is_first, self._was_one_ready = not self._was_one_ready, True
         return is_first
 
     def kill(self, child: Child) -> None:
-        """Kill a child and all that it started."""
+        """Kill a child and all processes that it started."""
         self._launcher.kill(child)
 
     def import_ahead(self, modules: Sequence[str]) -> None:
-        """Have later children begin with modules that a trial has imported."""
+        """Let later children begin with modules that a trial has imported."""
         self._launcher.import_ahead(modules)
 
     def let_exit(self, child: Child, delay: float = 0.0) -> None:
-        """Have a child exit, in ``delay`` seconds."""
+        """End a child in ``delay`` seconds."""
         self.exiting.add(child, delay)
 
     def run_standby(self) -> None:
-        """The standby child gets an assignment."""
+        """Give the standby child an assignment."""
         self.running = self.standby.child
         self.standby.take()
 
     def drop_standby(self) -> None:
-        """Let go of a standby child that does not get ready."""
+        """Discard a standby child that does not become ready."""
         if (child := self.standby.child) is not None:
             self.standby.take()
             self.exiting.add(child)
             self._launcher.kill(child)
 
     def attend(self, now: float) -> None:
-        """Begin to make a child, and dismiss or kill those that are to exit, if it is time to."""
+        """Make, end or kill children if it is time to."""
         if self.standby.due is not None and now >= self.standby.due:
             self.spawn()
         if self.exiting.due is not None and now >= self.exiting.due:
             self.exiting.attend(self._launcher)
 
     def watch_unsent(self) -> None:
-        """Wait for no child that does not listen just now, since it may wait for us: the rest goes out when it does."""
+        """Send the rest when a child reads again, without waiting, because it may wait for us."""
         for child in self:
             channel = child.channel
             self._poller.when_writable(channel.fileno(), channel.flush if channel.has_unsent else None)
 
     def hear_out(self, child: Child) -> None:
-        """Take in what a child has sent up to now."""
+        """Process all messages of a child up to now."""
         if child.channel.fileno() in self._poller:
             self._hear(child)
 
@@ -280,7 +280,7 @@ class Children:
             self._owner.children_changed(news)
 
     def _renew_standby(self) -> None:
-        """Have the next child begin with what was imported since it was forked."""
+        """Let the next child begin with what was imported since it was forked."""
         if (child := self.standby.child) is not None and self._task.isolation == "process":
             self.standby.take()
             self.exiting.add(child)
@@ -301,7 +301,7 @@ class Children:
             self._take_exit(child)
 
     def _take_exit(self, child: Child) -> None:
-        """A child's process is gone; what it had said before still counts."""
+        """Record that a child's process is gone; its earlier messages still count."""
         if child.channel.fileno() in self._poller:
             self._poller.remove(child.channel.fileno())
             for frame in child.channel.drain()[0]:

@@ -44,14 +44,14 @@ from maggy_like.worker.child.process import ROUNDS, rehearse
 from maggy_like.worker.launch import decode_task
 
 PATIENCE = 1.0
-"""Seconds that trackers get, of which they need a few hundredths."""
+"""Seconds within which trackers must end; they take a few hundredths."""
 
 _LOOK_MS = 10
 _MARK = b"from multiprocessing.resource_tracker import main"
 
 
 def kill_but_trackers(pid: int) -> None:
-    """Kill a process and, if it leads one, its process group; if it has a tracker, itself alone."""
+    """Kill a process and, if it leads one, its process group; if it has a tracker, only the process itself."""
     if any(map(_is_tracker, _children_of(pid))):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -60,10 +60,10 @@ def kill_but_trackers(pid: int) -> None:
 
 
 def let_trackers_end(orphans: Callable[[], list[int]]) -> None:
-    """Kill orphans but for the trackers among them, and wait for these to end (Linux).
+    """Kill orphans except the trackers among them, and wait for these to end (Linux).
 
     Args:
-        orphans: Process ids of this process's children that nobody wants any more.
+        orphans: Returns the process ids of this process's children that are no longer needed.
     """
     trackers = [pid for pid in orphans() if _is_tracker(pid)]
     ends: list[int] = []
@@ -99,13 +99,13 @@ def _children_of(pid: int) -> list[int]:
 
 
 TEMPLATE_PATIENCE = 20.0
-"""Seconds that a template gets to fork a process."""
+"""Seconds within which a template must fork a process."""
 
 IMPORT_PATIENCE = 120.0
-"""Seconds that a template gets to import what trials have imported."""
+"""Seconds within which a template must import what trials have imported."""
 
 MAX_REFUSED = 8
-"""Modules that a template may refuse, one after the other, until none of a trial's is imported ahead any more."""
+"""Number of modules that templates may refuse before modules of trials are no longer imported in advance."""
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
@@ -124,9 +124,9 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """Server to agent: a child has ended.
 
     Attributes:
-        status: Negative for a signal.
-        oom: Whether the kernel killed it for want of memory.
-        killed: Whether the agent had it killed before it had ended by itself.
+        status: Exit status; negative for a signal.
+        oom: Whether the kernel killed it because memory was short.
+        killed: Whether the agent killed it before it had ended by itself.
     """
 
     pid: int
@@ -139,9 +139,9 @@ class ImportedAhead(msgspec.Struct, frozen=True, tag="imported"):
     """Server to agent: children that are forked from now on have these modules.
 
     Attributes:
-        modules: What trials have imported, without those that a template refused.
-        seconds: How long the imports took.
-        megabytes: How much memory they took.
+        modules: Modules that trials have imported, without those that a template refused.
+        seconds: Duration of the imports.
+        megabytes: Memory of the imports.
         refused: Modules that cannot be imported before a fork, each with the reason.
     """
 
@@ -155,8 +155,8 @@ class NotShared(msgspec.Struct, frozen=True, tag="not shared"):
     """Server to agent: each child loads the function itself.
 
     Attributes:
-        why: Such as ``starts a thread``.
-        seconds: How long it took to load.
+        why: Reason, such as ``starts a thread``.
+        seconds: Duration of loading it.
     """
 
     why: str
@@ -174,12 +174,12 @@ def main(control_fd: int, parent: int) -> None:
     for _ in range(ROUNDS):
         rehearse(task)
     gc.collect()
-    gc.freeze()  # so that a child's collector leaves the shared pages alone
+    gc.freeze()  # so that a child's collector does not write to the shared pages
     ForkServer(socket.socket(fileno=control_fd), task).run()
 
 
 def write_by_line() -> None:
-    """Have Python and C write their output line by line, here and in all forks."""
+    """Let Python and C write their output line by line, here and in all forks."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
@@ -194,8 +194,8 @@ class _OfTemplate:
 
     Attributes:
         pid: Its process.
-        load: What it gets ready with.
-        due: When it counts as hung; None for one that children wait for, which could do nothing without it.
+        load: Modules and function that it loads.
+        due: When it counts as hung; None if children wait for it, because nothing works without it.
     """
 
     def __init__(self, control: socket.socket, pid: int, load: Load) -> None:
@@ -251,7 +251,7 @@ class ForkServer:
             self._kill_all()
 
     def _kill_all(self) -> None:
-        """Kill every child, and what each leaves to us as it dies."""
+        """Kill every child, and the processes that each leaves to us when it dies."""
         for pid in self._children:
             kill_but_trackers(pid)
         while self._children:
@@ -304,7 +304,7 @@ class ForkServer:
     # -- children -----------------------------------------------------------------------------
 
     def _fork_waiting(self) -> None:
-        """Fork the children that were asked for, unless the function is about to be there for them."""
+        """Fork the requested children, unless the function is about to be loaded for them."""
         while self._waiting and not self._is_opening:
             self._fork(self._waiting.popleft())
 
@@ -322,10 +322,10 @@ class ForkServer:
             os.close(fd)
 
     def _fork_of_template(self, descriptors: list[int]) -> int:
-        """A fork of the template; 0 if there is none.
+        """Fork the template; 0 if there is none.
 
         Raises:
-            OSError: There can be no further process.
+            OSError: No further process is possible.
         """
         if (template := self._template) is None:
             return 0
@@ -346,7 +346,7 @@ class ForkServer:
         return pid
 
     def _leave_to_fork(self) -> None:
-        """Close in a fork what is this process's own."""
+        """Close what belongs to this process in a fork."""
         for fd in (self._wake, self._wake_write, self._control.fileno()):
             os.close(fd)
         for template in (self._template, self._next):
@@ -380,15 +380,15 @@ class ForkServer:
                 self._tell(Exited(pid, code, oom, killed))
 
     def _kill_left_behind(self) -> None:
-        """Kill what ended trials started and did not end.
+        """Kill processes that ended trials have left behind.
 
-        Each child adopts the orphans among its descendants, and at its end we do. As those die, we adopt theirs.
+        Each child adopts the orphans among its descendants, and at its end we do. When those die, we adopt theirs.
         """
         for orphan in self._orphans():
             kill_tree(orphan)
 
     def _orphans(self) -> list[int]:
-        """Those of ended trials, as process ids."""
+        """Return the processes left behind by ended trials."""
         ours = {*self._children, *self._own, *self._templates}
         return [pid for pid in children() if pid not in ours]
 
@@ -399,7 +399,7 @@ class ForkServer:
     # -- templates ----------------------------------------------------------------------------
 
     def _prepare(self, load: Load) -> None:
-        """Have a template get ready: a fork of the one that serves, with more."""
+        """Start a template: a fork of the serving one, with more loaded."""
         try:
             ours, theirs = socket.socketpair()
         except OSError:  # this process may open no more
@@ -425,12 +425,12 @@ class ForkServer:
         self._poller.register(ours.fileno(), select.POLLIN)
 
     def _serve_without(self) -> None:
-        """Fork with what there is, since no further template can be made."""
+        """Fork with what is loaded, because no further template can be made."""
         self._is_opening = False
         self._fork_waiting()
 
     def _ask(self, template: _OfTemplate, kind: bytes, descriptors: list[int], payload: bytes = b"") -> int:
-        """The process that a template has forked, or the negative error number; 0 if it is gone, or hangs."""
+        """Return the process that a template has forked, or the negative error number; 0 if it is gone, or hangs."""
         template.control.settimeout(TEMPLATE_PATIENCE)
         with contextlib.suppress(OSError):
             send_request(template.control, kind, payload=payload, descriptors=descriptors)
@@ -440,7 +440,7 @@ class ForkServer:
         return 0
 
     def _hear_template(self, template: _OfTemplate) -> None:
-        """Take in how a template got ready."""
+        """Process a template's result."""
         frames, alive = template.channel.drain()
         if frames:
             verdict = decode_verdict(frames[0])
@@ -476,7 +476,7 @@ class ForkServer:
         self._import_wanted()
 
     def _refuse(self, modules: tuple[str, ...], why: str) -> None:
-        """Try again without modules that must not be imported ahead."""
+        """Try again without modules that must not be imported in advance."""
         template = self._next
         assert template is not None
         self._drop_next(template)
@@ -499,7 +499,7 @@ class ForkServer:
         self._next = None
 
     def _want(self, modules: tuple[str, ...]) -> None:
-        """Take in what a trial has imported."""
+        """Record what a trial has imported."""
         new = [name for name in modules if name not in self._asked and not _is_within(name, tuple(self._refused))]
         self._asked.update(new)
         self._wanted += new
@@ -507,14 +507,14 @@ class ForkServer:
             self._import_wanted()
 
     def _import_wanted(self) -> None:
-        """Have a template import what trials have imported meanwhile."""
+        """Let a template import what trials have imported meanwhile."""
         if self._wanted and is_supported():
             wanted, self._wanted = tuple(self._wanted), []
             self._prepare(Load(wanted))
 
 
 def _is_within(name: str, modules: tuple[str, ...]) -> bool:
-    """Whether a module is one of ``modules``, or lies in one."""
+    """Whether a module is one of ``modules``, or a submodule of one."""
     return any(name == module or name.startswith(module + ".") for module in modules)
 
 

@@ -30,7 +30,7 @@ from maggy_like.worker.launch import encode_task, write_all
 
 
 def with_own_path(task: WorkerTask) -> WorkerTask:
-    """The task for a worker's child processes: its ``sys_path`` is theirs."""
+    """Return the task for a worker's child processes, with their ``sys_path``."""
     if task.driver is None:  # the worker was started with the driver's path
         return task
     drivers = [os.path.join(task.driver.folder, entry) for entry in task.sys_path]
@@ -40,17 +40,17 @@ def with_own_path(task: WorkerTask) -> WorkerTask:
 def worker_path(
     own: Sequence[str], drivers: Sequence[str], python: str, exists: Callable[[str], bool] = os.path.exists
 ) -> tuple[str, ...]:
-    """The module search path of a worker's processes.
+    """Return the module search path of a worker's processes.
 
-    What the worker itself has comes first and in its order: what Spark has shipped (``--py-files``), and its own
-    packages. Of the driver's folders those are used that exist here, so that a folder that all machines share serves
-    without being shipped: those that the driver looks into before its own packages stand before the worker's packages
-    too, the others last. A driver on this machine and interpreter has no others, and its order is kept.
+    The worker's own entries come first and in their order: what Spark has distributed (``--py-files``), and its own
+    packages. The driver's folders are added if they exist here, so that a shared folder can be used without sending
+    it. Those that the driver searches before its own packages are placed before the worker's packages, the others at
+    the end. A driver on this machine and interpreter has no other folders, and its order is kept.
 
     Args:
-        own: The ``sys.path`` of the worker; an empty entry is whatever folder it works in.
-        drivers: That of the driver, in absolute paths.
-        python: The driver's minor version; the folders of another Python are of no use.
+        own: The ``sys.path`` of the worker; an empty entry is its working folder.
+        drivers: The ``sys.path`` of the driver, in absolute paths.
+        python: The driver's minor version; folders of another Python are useless.
         exists: Whether there is such a folder or archive.
 
     Example:
@@ -69,12 +69,12 @@ def worker_path(
 
 
 def _useful(drivers: Sequence[str], own: Sequence[str], exists: Callable[[str], bool]) -> list[str]:
-    """The driver's folders that a worker can use; a standard library is the interpreter's own."""
+    """Return the driver's folders that a worker can use; a standard library belongs to the interpreter."""
     return [entry for entry in drivers if entry not in own and not is_standard(entry) and exists(entry)]
 
 
 SERVER_PATIENCE = 5.0
-"""Seconds that a fork server gets to leave, and then what it leaves behind to die."""
+"""Seconds within which a fork server must exit, and then the processes that it leaves behind."""
 
 Reply = Forked | NotForked | Exited | ImportedAhead | NotShared
 
@@ -86,26 +86,26 @@ class ChildLauncher(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """To be polled for :meth:`attend`, if any."""
+        """Descriptor to be polled for :meth:`attend`, if any."""
 
     def spawn(self) -> Child:
-        """Start a child; it says ``Ready`` on its channel when it is warm."""
+        """Start a child; it sends ``Ready`` on its channel when it is warm."""
 
     def attend(self) -> bool:
-        """Take in what happened to the children; False when no more can be made."""
+        """Process what happened to the children; False if no more can be made."""
 
     def import_ahead(self, modules: Sequence[str]) -> None:
-        """Have later children begin with modules that a trial has imported."""
+        """Let later children begin with modules that a trial has imported."""
 
     def news(self) -> list[ImportedAhead | NotShared]:
-        """What :meth:`attend` has learned of later children since the last call."""
+        """Return what :meth:`attend` has learned of later children since the last call."""
 
     def kill(self, child: Child) -> None:
-        """Kill a child and all that it started."""
+        """Kill a child and all processes that it started."""
 
     @property
     def why_ended(self) -> str:
-        """Why no more children can be made, once :meth:`attend` has said so."""
+        """Return why no more children can be made, once :meth:`attend` has returned False."""
 
     def close(self) -> None:
         """Kill all."""
@@ -206,7 +206,7 @@ class ForkServerLauncher:
             how = "hung up"
         limit = address_space()
         small = f"; it may have {limit >> 20} MB of address space, {too_small()}" if limit is not None else ""
-        return f"the fork server ({here()}) {how} before a child was ready; see the worker's own log for why{small}"
+        return f"the fork server ({here()}) {how} before a child was ready; see the worker's own log{small}"
 
     def close(self) -> None:
         self._control.close()  # the server sees the end, kills its children and leaves
@@ -227,7 +227,7 @@ class ForkServerLauncher:
 class InlineLauncher:
     """One child for all trials, run by a thread of this very process, so that a debugger works.
 
-    The agent lives in a thread of its own. What has to do with trials is for the one thread that runs them.
+    The agent runs in another thread. Everything about trials belongs to the one thread that runs them.
     """
 
     descriptor = None
@@ -245,7 +245,7 @@ class InlineLauncher:
         return Child(channel, None)
 
     def await_trial(self, seconds: float) -> bool:
-        """Wait for a trial, or other news of the agent, for ``seconds`` at most; False where there will be none."""
+        """Wait up to ``seconds`` for a trial or another message of the agent; False if there will be none."""
         if self._child is not None:
             self._child.await_trial(seconds)
         elif not self._is_closed:
@@ -256,7 +256,7 @@ class InlineLauncher:
         """Run a trial, if one is assigned by now.
 
         Raises:
-            KeyboardInterrupt: In its function. No function is called any more then.
+            KeyboardInterrupt: In its function. No function is called after that.
         """
         if self._child is None:
             self._take_child(0.0)
@@ -275,15 +275,15 @@ class InlineLauncher:
 
     @property
     def is_in_function(self) -> bool:
-        """Whether a trial's function is being called just now."""
+        """Whether a trial's function is running."""
         return self._child is not None and self._child.is_in_function
 
     def refuse(self) -> None:
-        """Call no function any more: a trial that is assigned ends once it has been told to stop."""
+        """Call no further function: an assigned trial ends once it is stopped."""
         self._refuses = True
 
     def abandon(self) -> None:
-        """Let go of all children; call once the agent has left."""
+        """Discard all children; call this once the agent has left."""
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -295,7 +295,7 @@ class InlineLauncher:
         return True
 
     def import_ahead(self, modules: Sequence[str]) -> None:
-        """What one trial imports stays imported in this process."""
+        """Do nothing: what one trial imports stays imported in this process."""
 
     def news(self) -> list[ImportedAhead | NotShared]:
         return []
@@ -303,8 +303,8 @@ class InlineLauncher:
     why_ended = ""
 
     def kill(self, child: Child) -> None:
-        """A thread cannot be killed; its trial ends at its next report."""
+        """Do nothing: a thread cannot be killed, and its trial ends at its next report."""
 
     def close(self) -> None:
-        """Nothing to kill."""
+        """Do nothing: there is no process to kill."""
         self._is_closed = True

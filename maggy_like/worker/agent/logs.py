@@ -1,4 +1,4 @@
-"""Where a worker writes the trials' log files, and their copies in a store."""
+"""The log files of a worker's trials, and their copies in a store."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from maggy_like.storage.file_systems import is_visible, put, refusal, try_local_
 from maggy_like.storage.log_file import log_name
 
 INTERVAL = 60.0
-"""Seconds between two copies of the log of a trial that runs."""
+"""Seconds between two copies of a running trial's log."""
 
 SHARE = 10
-"""A copy that took a second is followed by the next one that many seconds later, at least."""
+"""Minimum pause after a copy, as a multiple of the copy's duration."""
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-"""Seconds before what a store refused is tried again: each pause is twice the one before."""
+"""Seconds before another try of a refused copy: each pause is twice the one before."""
 
 CLOSE_PATIENCE = 1.0
-"""Seconds that a thread which does not wait for the store gets to end."""
+"""Seconds within which a thread that does not wait for the store must end."""
 
 State = tuple[int, int]
-"""A file's size, and when it was changed."""
+"""A file's size and time of change."""
 
 
 class LogShipper:
-    """Copies each file whole, as object stores have no other way: at its attempt's end, and now and then before.
+    """Copies complete files, as object stores require: at their attempt's end, and at intervals before.
 
-    Each attempt has a file of its own: one that ends late, on a worker that was given up, overwrites nothing.
+    Each attempt has its own file, so that an attempt that ends late on an abandoned worker overwrites nothing.
 
     Args:
-        url: The folder in the store.
+        url: Folder in the store.
 
     Attributes:
-        folder: Of this machine; the files are written there, and removed as they are in the store.
-        trouble: What to say of logs that do not arrive, from the first that does not on; empty until then.
+        folder: Local folder; the files are written there, and removed when they are in the store.
+        trouble: Message on logs that do not arrive, from the first failure; empty until then.
     """
 
     def __init__(self, url: str) -> None:
@@ -58,28 +58,28 @@ class LogShipper:
         self._thread.start()
 
     def begin(self, name: str) -> None:
-        """An attempt begins that writes that file."""
+        """Record that an attempt begins to write that file."""
         self._news.put((name, True))
 
     def end(self, name: str) -> None:
-        """It has ended, and the file is whole."""
+        """Record that it has ended, and the file is complete."""
         self._news.put((name, False))
 
     def finish(self) -> None:
-        """No other file will come: what there is is tried once more."""
+        """Record that no other file will come; the present ones are tried once more."""
         self._news.put(None)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is anything to do; false some time after :meth:`finish`."""
+        """Whether there is anything to do; False some time after :meth:`finish`."""
         return self._thread.is_alive()
 
     def give_up(self) -> None:
-        """The last files have not arrived in the time that there was."""
+        """Record that the last files have not arrived in time."""
         self._complain(f"the store {self._url} does not answer in time")
 
     def close(self) -> None:
-        """Remove the folder, unless it holds what the store has not taken."""
+        """Remove the folder, unless it has files that the store has not accepted."""
         self.finish()  # where the worker never got so far
         self._thread.join(CLOSE_PATIENCE)
         if not self._thread.is_alive() and not self._ended:
@@ -89,7 +89,9 @@ class LogShipper:
 
     def _complain(self, why: str) -> None:
         where = f"{self.folder} on {socket.gethostname()}"
-        self.trouble = self.trouble or f"the trials' logs do not arrive: {why}; what it never takes stays in {where}"
+        self.trouble = (
+            self.trouble or f"the trials' logs do not arrive: {why}; files that are not copied stay in {where}"
+        )
 
     def _serve(self) -> None:
         while self._take_news():
@@ -100,7 +102,7 @@ class LogShipper:
         self._ended = [name for name in self._ended if not self._copy(name, is_last=True)]
 
     def _take_news(self) -> bool:
-        """Wait for the next news, or until something is due; false once no more will come."""
+        """Wait for the next message, or until something is due; False once no more will come."""
         try:
             news = self._news.get(timeout=self._patience())
         except Empty:
@@ -116,7 +118,7 @@ class LogShipper:
         return True
 
     def _patience(self) -> float | None:
-        """Seconds until something is due; None for never."""
+        """Return the seconds until something is due; None for never."""
         due = [*self._running.values(), *([0.0] if self._ended else [])]
         return max(0.0, max(min(due), self._again_at) - time.monotonic()) if due else None
 
@@ -130,7 +132,7 @@ class LogShipper:
                 self._running[name] = ended + max(INTERVAL, SHARE * (ended - now))
 
     def _copy(self, name: str, *, is_last: bool) -> bool:
-        """Copy a file if it has changed, and remove it after the last time; whether the store has it."""
+        """Copy a file if it has changed, and remove it after the last copy; whether the store has it."""
         path = Path(self.folder, name)
         if path.exists():  # else the trial has been silent so far
             try:
@@ -151,23 +153,22 @@ class LogShipper:
 
     def _refused(self, error: Exception) -> None:
         said = refusal(self._url, "written", error)
-        self._complain(f"{said}; they are tried again")
+        self._complain(f"{said}; the copy is tried again")
         self._again_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
 class LogLocation:
-    """The folder of this machine in which the log files are written, and what copies them to a store.
+    """The local folder of the log files, and what copies them to a store.
 
-    They are written where the reader looks for them, in the run's folder, where this worker sees it: then a trial's
-    attempts share a file. Else each attempt has one of its own, in a folder that goes with the worker, and a copy of
-    it in the store.
+    If this worker has access to the run's folder, the files are written there, and a trial's attempts share a file.
+    Otherwise each attempt has its own file in a folder that is removed with the worker, and a copy of it in the store.
 
     Args:
-        task: What the run is.
+        task: Description of the run.
 
     Attributes:
-        folder: Where they are written.
+        folder: Folder of the files.
     """
 
     def __init__(self, task: WorkerTask) -> None:
@@ -180,26 +181,26 @@ class LogLocation:
         self._is_reported = False
 
     def begin(self, trial: int, attempt: int, rank: int) -> str:
-        """An attempt begins; the name of its log file."""
+        """Record that an attempt begins, and return the name of its log file."""
         if self._shipper is None:
             return log_name(trial, rank)
         self._shipper.begin(name := log_name(trial, rank, attempt))
         return name
 
     def end(self, name: str) -> None:
-        """The file of an attempt is closed."""
+        """Record that the file of an attempt is closed."""
         if self._shipper is not None:
             self._shipper.end(name)
 
     def failed(self, name: str, error: OSError) -> None:
-        """A file cannot be written."""
+        """Record that a file cannot be written."""
         said = error.strerror or str(error)
         self._trouble = (
-            self._trouble or f"what trials print is not in their log files: {name} cannot be written ({said})"
+            self._trouble or f"the output of trials is not in their log files: {name} cannot be written ({said})"
         )
 
     def take_trouble(self) -> str:
-        """Why logs are not written, or do not arrive in the store, once; empty if they do."""
+        """Return once why logs are not written, or do not arrive in the store; empty if they do."""
         trouble = self._trouble or (self._shipper.trouble if self._shipper is not None else "")
         if self._is_reported or not trouble:
             return ""
@@ -207,21 +208,21 @@ class LogLocation:
         return trouble
 
     def finish(self) -> None:
-        """No other attempt will come."""
+        """Record that no other attempt will come."""
         if self._shipper is not None:
             self._shipper.finish()
 
     def give_up(self) -> None:
-        """There is no more time to wait for the store."""
+        """Stop waiting for the store."""
         if self._shipper is not None:
             self._shipper.give_up()
 
     @property
     def is_busy(self) -> bool:
-        """Whether files are on their way to the store; false some time after :meth:`finish`."""
+        """Whether files are on their way to the store; False some time after :meth:`finish`."""
         return self._shipper is not None and self._shipper.is_busy
 
     def close(self) -> None:
-        """Remove what is here for a while only."""
+        """Remove temporary files."""
         if self._shipper is not None:
             self._shipper.close()

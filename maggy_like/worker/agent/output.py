@@ -1,4 +1,4 @@
-"""A trial's output: into its log file, and trimmed to the driver."""
+"""A trial's output, written to its log file, and shortened for the driver."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import NamedTuple
 from maggy_like.storage.log_file import MAX_FILE, LogFile
 
 MAX_ROW = 1 << 16
-"""Bytes of a row; a line without end must not fill the memory."""
+"""Maximum bytes of a row, so that a line without end does not fill the memory."""
 
 MAX_ROWS = 20
-"""Rows that a program can go back to, such as those of nested progress bars."""
+"""Number of rows that a program can move up to, such as those of nested progress bars."""
 
 _MOVE = re.compile(rb"\r|\n|\x1b\[(\d{0,3})([AB])")
 _CUT_OFF = re.compile(rb"\x1b(\[\d{0,3})?\Z")
 
 
 class Screen:
-    """Tells finished lines from those that may yet be redrawn.
+    """Separates finished lines from those that may be redrawn.
 
-    Carriage returns and the codes that move the cursor up and down are followed, as far as progress bars use them:
-    what is written after one takes the place of the whole row. A row is finished when the cursor has left it
-    downwards; a redrawn one only when it has gone further than it ever came back, so that nested bars stay together.
+    Carriage returns and the codes that move the cursor up and down are interpreted, as far as progress bars use them:
+    what is written after one replaces the whole row. A row is finished when the cursor has left it downwards. A
+    redrawn row is finished only when the cursor has moved further down than it ever came back, so that nested bars
+    stay together.
     """
 
     def __init__(self) -> None:
@@ -38,11 +39,11 @@ class Screen:
 
     @property
     def live(self) -> list[bytes]:
-        """The rows that may yet change, without blank ones."""
+        """Return the rows that may still change, without blank ones."""
         return [row.rstrip() for row in self._rows if row.strip()]
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what was printed; the lines that are finished by it, each with its newline."""
+        """Process output, and return the lines that it finishes, each with its newline."""
         if self._rest:
             data, self._rest = self._rest + data, b""
         is_plain = b"\r" not in data and b"\x1b" not in data
@@ -60,7 +61,7 @@ class Screen:
         return finished
 
     def flush(self) -> bytes:
-        """All that is left, as it stands, each row with a newline."""
+        """Return all remaining rows, each with a newline."""
         finished = b"".join(row + b"\n" for row in self.live)
         self._rows, self._redrawn, self._row, self._restarts = [b""], [False], 0, False
         return finished
@@ -91,7 +92,7 @@ class Screen:
             self._rows[self._row] += text
 
     def _move_down(self) -> bytes:
-        """Begin the next row; the lines that are finished by it."""
+        """Begin the next row, and return the lines that this finishes."""
         self._row += 1
         self._restarts, self._redraws = self._row < len(self._rows), False
         if not self._restarts:
@@ -100,7 +101,7 @@ class Screen:
         return self._settle()
 
     def _move(self, rows: int) -> bytes:
-        """Go up or down; above the first row there are those that seemed to be finished."""
+        """Move up or down; rows above the first one seemed to be finished."""
         rows = max(-MAX_ROWS, min(rows, MAX_ROWS))
         target = max(self._row + rows, len(self._rows) - MAX_ROWS)
         above, below = max(0, -target), max(0, target - len(self._rows) + 1)
@@ -112,7 +113,7 @@ class Screen:
         return self._settle()
 
     def _settle(self) -> bytes:
-        """The rows that are finished, as lines; a bar that was wiped away leaves none."""
+        """Return the finished rows as lines; an erased bar leaves none."""
         finished = []
         while self._row and (self._row > self._reach or not self._redrawn[0]):
             row, redrawn = self._rows.pop(0), self._redrawn.pop(0)
@@ -125,20 +126,20 @@ class Screen:
 
 
 def _last_state(line: bytes) -> bytes:
-    """A line without what its carriage returns have overwritten."""
+    """Return a line without what its carriage returns have overwritten."""
     written = line.rstrip(b"\r")
     _, redrawn, state = written.rpartition(b"\r")
     return redrawn + state + line[len(written) :]
 
 
 MAX_LINES = 200
-"""Lines a batch that go to the driver; the rest is counted."""
+"""Maximum number of lines per batch that go to the driver; the rest is counted."""
 
 MAX_LINE = 4000
-"""Characters of a line that go to the driver."""
+"""Maximum characters of a line that go to the driver."""
 
 MAX_BATCH = 100_000
-"""Characters a batch that go to the driver."""
+"""Maximum characters per batch that go to the driver."""
 
 _TAIL = 20
 _READ = 1 << 18
@@ -146,12 +147,12 @@ _LARGEST_PIPE = 1 << 20
 
 
 class Printed(NamedTuple):
-    """What goes to the driver.
+    """Output for the driver.
 
     Attributes:
         lines: Finished lines.
-        dropped: How many more were left out.
-        live: What the line that is being written or redrawn, such as a progress bar, shows now.
+        dropped: Number of lines that were left out.
+        live: Present text of a line that is being written or redrawn, such as a progress bar.
     """
 
     lines: list[str]
@@ -160,12 +161,12 @@ class Printed(NamedTuple):
 
 
 class TrialOutput:
-    """Reads what a child printed.
+    """Reads the output of a child.
 
     Args:
         output: Read end of the child's stdout and stderr.
-        folder: Where the trial's log file goes.
-        name: The log file's name.
+        folder: Folder of the trial's log file.
+        name: Name of the log file.
         cap: Bytes of output that the log file keeps from the beginning.
     """
 
@@ -182,13 +183,13 @@ class TrialOutput:
         self._file = LogFile(folder, name, cap)
 
     def read(self) -> bool:
-        """Read what is there, 256 KiB at most; False at the end of the output."""
+        """Read up to 256 KiB; False at the end of the output."""
         return self._read() != 0
 
     def read_all(self) -> None:
-        """Read all that is there now, half a line included.
+        """Read all present output, including an incomplete line.
 
-        No more than a pipe holds: what an ended trial left behind may print for ever.
+        Reads at most the content of a pipe, because processes left behind by a trial may print forever.
         """
         size = 0
         while size < _LARGEST_PIPE and (count := self._read()):
@@ -196,10 +197,10 @@ class TrialOutput:
         self._finish(self._screen.flush())
 
     def take(self) -> Printed:
-        """The output since the last call."""
+        """Return the output since the last call."""
         if self._file.error is not None and not self._told_error:
             self._told_error = True
-            self._lines.append(f"what this trial prints cannot be written to its log file: {self._file.error}")
+            self._lines.append(f"the output of this trial cannot be written to its log file: {self._file.error}")
         self._live = self._live_text()
         self._file.show(b"\n".join(self._screen.live))
         taken = Printed(self._lines, self._dropped, self._live)
@@ -208,22 +209,22 @@ class TrialOutput:
 
     @property
     def error(self) -> OSError | None:
-        """Why something could not be written to the log file, if so."""
+        """Return why something could not be written to the log file, if so."""
         return self._file.error
 
     @property
     def has_lines(self) -> bool:
-        """Whether :meth:`take` would give finished lines."""
+        """Whether :meth:`take` would return finished lines."""
         return bool(self._lines or self._dropped)
 
     @property
     def is_redrawn(self) -> bool:
-        """Whether the line that is not finished has changed since the last call of :meth:`take`."""
+        """Whether the unfinished line has changed since the last call of :meth:`take`."""
         return self._live_text() != self._live
 
     @property
     def tail(self) -> str:
-        """The last lines of all, for a trial that died without a word."""
+        """Return the last lines, for a trial that died without a message."""
         return "\n".join(self._tail)
 
     def close(self) -> None:
@@ -231,7 +232,7 @@ class TrialOutput:
         self._file.close()
 
     def _read(self) -> int | None:
-        """Read once; how many bytes that were (0 at the end), or None if there is nothing now."""
+        """Read once, and return the number of bytes (0 at the end), or None if there is nothing now."""
         try:
             data = os.read(self._output, _READ)
         except BlockingIOError:
@@ -245,12 +246,12 @@ class TrialOutput:
             self._keep(lines[:-1])
 
     def _live_text(self) -> str:
-        """The rows that may yet be redrawn, as one line."""
+        """Return the rows that may be redrawn, as one line."""
         rows = self._screen.live
         return "  ".join(map(_text, rows))[:MAX_LINE] if rows else ""
 
     def _keep(self, lines: bytes) -> None:
-        """Take in whole lines; only those that are wanted are cut out, so that a flood costs little."""
+        """Process complete lines; only those that are needed are cut out, so that a flood costs little."""
         count = lines.count(b"\n") + 1
         for line in lines.split(b"\n", free)[:free] if (free := MAX_LINES - len(self._lines)) > 0 else ():
             text = _text(line)

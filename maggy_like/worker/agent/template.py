@@ -1,4 +1,4 @@
-"""The process from which a worker's children are forked: it has loaded the function and what trials import."""
+"""The process from which a worker's children are forked, with the function and the imports of trials loaded."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _MACHINE = Path("/proc/vmstat")
 
 
 def oom_kills() -> int:
-    """How many processes the kernel's OOM killer has ended so far.
+    """Return how many processes the kernel's OOM killer has ended so far.
 
-    Those of this process's control group, with version 2 of the groups below it too; where that is not told, those of
-    the machine; 0 where nothing is.
+    The number is that of this process's control group, with version 2 also of the groups below it, or else that of the
+    machine; 0 if neither is available.
     """
     for counters in _places():
         with contextlib.suppress(OSError):
@@ -48,20 +48,20 @@ def oom_kills() -> int:
 
 
 def offer_as_victim() -> None:
-    """Have the kernel end this process before others: a trial that takes too much memory must not cost its worker."""
+    """Let the kernel end this process before others, so that a trial with too much memory does not cost its worker."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def resident() -> int:
-    """How many bytes of memory this process uses, shared ones included; 0 if that is not known."""
+    """Return the bytes of memory of this process, shared ones included; 0 if unknown."""
     with contextlib.suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def _places() -> Iterator[Path]:
-    """The files that may count the kills, those that say most of this process first."""
+    """Yield the files that may count the kills, the most specific first."""
     for hierarchy, folder, name in (
         ("0:", "", "memory.events"),
         (r"\d+:[^:\n]*\bmemory\b[^:\n]*", "memory", "memory.oom_control"),
@@ -75,16 +75,16 @@ def _places() -> Iterator[Path]:
 
 
 MAX_MEMORY = 1 << 30
-"""Bytes that the imports of a template may take."""
+"""Maximum bytes of memory for the imports of a template."""
 
 HUNG_UP = 113
 """Exit status of a child that cannot reach its agent."""
 
 REQUEST = struct.Struct("!cI")
-"""What a fork server is asked for by its agent, and a template by its fork server: a kind, and a number.
+"""Requests of an agent to its fork server, and of a fork server to a template: a kind, and a number.
 
 ========  ========================  ==============================================================
-kind      number                    what comes with it
+kind      number                    attachment
 ========  ========================  ==============================================================
 ``FORK``  0                         the descriptors of the child's channel and output
 ``KILL``  a process id              nothing
@@ -98,11 +98,11 @@ FORKED = struct.Struct("!i")
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What a template gets ready with, beyond what the process that it is a fork of has.
+    """Modules and function that a template loads in addition to the process that it was forked from.
 
     Attributes:
-        modules: To be imported. Trials have imported them, so an error means that it must not be done before a fork.
-        known: To be imported, if that is possible: the function's code names them.
+        modules: Modules to import. Trials have imported them, so an error means that a fork must not inherit them.
+        known: Modules to import if possible, because the function's code uses them.
         function: Whether to load the function.
     """
 
@@ -115,8 +115,8 @@ class TemplateReady(msgspec.Struct, frozen=True, tag="ready"):
     """A template can serve.
 
     Attributes:
-        seconds: How long it took to get ready.
-        megabytes: How much memory that took.
+        seconds: Duration of loading.
+        megabytes: Memory of loading.
     """
 
     seconds: float
@@ -124,12 +124,12 @@ class TemplateReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class TemplateUnfit(msgspec.Struct, frozen=True, tag="unfit"):
-    """A template must not serve, and has left.
+    """A template must not serve, and has exited.
 
     Attributes:
-        module: Whose import is to blame; empty for the function.
-        why: Such as ``starts a thread``; empty if the function cannot be loaded at all.
-        seconds: How long it took to find out.
+        module: Module whose import is the reason; empty for the function.
+        why: Reason, such as ``starts a thread``; empty if the function cannot be loaded at all.
+        seconds: Time until this was known.
     """
 
     module: str
@@ -138,7 +138,7 @@ class TemplateUnfit(msgspec.Struct, frozen=True, tag="unfit"):
 
 
 class _UnfitError(Exception):
-    """``module`` and why."""
+    """``module`` and reason."""
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -147,10 +147,10 @@ decode_load = msgspec.msgpack.Decoder(Load).decode
 
 
 def read_request(control: socket.socket) -> tuple[bytes, int, bytes, list[int]] | None:
-    """Wait for a request: its kind, its number, what follows, and descriptors; None when the other end is gone."""
+    """Wait for a request: its kind, its number, its data, and descriptors; None when the other end is gone."""
     try:
         head, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 2, socket.MSG_WAITALL)
-    except ConnectionResetError:  # the other end is gone, and has left unread what it was told last
+    except ConnectionResetError:  # the other end is gone, and has not read the last message
         return None
     if len(head) < REQUEST.size:
         return None
@@ -174,13 +174,13 @@ def send_request(
 
 
 class Template:
-    """Lives in the template's own process.
+    """Runs in the template's own process.
 
     Args:
         control: To the fork server.
-        task: What the run is.
+        task: Description of the run.
         server: The fork server's process id. It is the parent of all templates, and of all children.
-        function: The training function, if the template that this one is a fork of has loaded it.
+        function: The training function, if the template that this one was forked from has loaded it.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Template:
         self._function = function
 
     def run(self, load: Load) -> NoReturn:
-        """Get ready, say so, and fork what the fork server asks for; called in a process that was just forked."""
+        """Load, report it, and fork on request of the fork server; called in a process that was just forked."""
         status = 1
         try:
             die_with_parent(self._server)
@@ -239,7 +239,7 @@ class Template:
         except BaseException:  # each child that loads the function itself says what is wrong
             return TemplateUnfit("", "", time.monotonic() - began)
         flush_output()
-        gc.freeze()  # so that a child's collector leaves the shared pages alone
+        gc.freeze()  # so that a child's collector does not write to the shared pages
         return TemplateReady(time.monotonic() - began, max(0, resident() - before) >> 20)
 
     def _import(self, module: str) -> None:
@@ -277,7 +277,7 @@ def _check_fork(module: str) -> None:
 
 
 def leave_signals() -> None:
-    """Give up the fork server's handling of signals."""
+    """Remove the fork server's signal handlers."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -290,14 +290,14 @@ def run_child(
     function: Callable[..., Any] | None,
     known: frozenset[str],
 ) -> NoReturn:
-    """Be a child to its end: run the trials that the agent assigns. Called in a process that was just forked.
+    """Run the trials that the agent assigns, and exit. Called in a process that was just forked.
 
     Args:
-        task: What the run is.
+        task: Description of the run.
         server: The fork server, its parent.
-        descriptors: Of its channel and of its output.
+        descriptors: Descriptors of its channel and of its output.
         function: The training function, if it is loaded already.
-        known: The modules that its trials need not import.
+        known: Modules that its trials need not import.
     """
     status = 1
     try:
@@ -333,7 +333,7 @@ def run_child(
 
 
 def redirect_output(fd: int) -> None:
-    """Make ``fd`` the process's output, and nothing its input; Python's streams stay as they are."""
+    """Make ``fd`` the process's output, and close its input; Python's streams are not changed."""
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)

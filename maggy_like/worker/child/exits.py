@@ -1,7 +1,7 @@
-"""The begin and the end of a trial's process: what Python does as an interpreter starts and exits, in a fork.
+"""The beginning and the end of a trial's process: what an interpreter does at start and exit, in a fork.
 
-A fork has the random numbers of its parent before it. It leaves by ``os._exit``, so nothing would close the pools of
-processes that a trial has started, or flush its loggers.
+A fork begins with the random numbers of its parent. It exits by ``os._exit``, so without this module nothing would
+close the process pools that a trial has started, or flush its loggers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _OWN_THREADS = 2
 _FLUSH_C = ctypes.CDLL(None).fflush
 
 POOL_HINT = (
-    "joblib started processes in this trial and will start them anew in each, which takes seconds; "
-    "engine=LocalEngine(isolation='worker') keeps them from trial to trial, and n_jobs=1 with more workers needs none"
+    "joblib started processes in this trial and will start them again in each, which takes seconds; "
+    "use engine=LocalEngine(isolation='worker') to keep them from trial to trial, or n_jobs=1 and more workers"
 )
 
 
 def begin_process() -> None:
-    """Leave to the fork server what it has to do at its end, and have random numbers of its own.
+    """Reset in a fork what belongs to the fork server, the random generators included.
 
-    Without a seed, each process draws others: trials that all drew the same would be alike, and a rank's dropout that
-    of all ranks. Python's own ``random`` sees to that by itself.
+    Without a new seed, trials that draw the same random numbers would be identical, and so would the dropout of all
+    ranks. Python reseeds its own ``random`` in a fork.
     """
     atexit._clear()
     if (numpy_random := _module("numpy.random")) is not None:
@@ -47,11 +47,11 @@ def begin_process() -> None:
 
 
 def end_process(grace: float, send_end: Callable[[], None]) -> None:
-    """What a process does before its exit: a trial's loggers may have things to write, its pools semaphores to remove.
+    """Run the exit hooks: loggers may have records to write, and pools may have semaphores to remove.
 
     Args:
         grace: Seconds that exit hooks may take.
-        send_end: Called when they take longer, before the process leaves without them.
+        send_end: Called if they take longer, before the process exits without them.
     """
 
     def give_up() -> None:
@@ -69,7 +69,7 @@ def end_process(grace: float, send_end: Callable[[], None]) -> None:
 
 
 def flush_output() -> None:
-    """Push out what Python and C still hold of the trial's output."""
+    """Flush the buffers of Python and C for the trial's output."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -82,7 +82,7 @@ def uses_joblib() -> bool:
 
 
 def remove_leftovers(pid: int) -> None:
-    """Remove what joblib keeps in shared memory, of a process that was killed and so could not (Linux)."""
+    """Remove what joblib keeps in shared memory for a process that was killed (Linux)."""
     mark = re.compile(rf"sem\.loky-{pid}-|joblib_memmapping_folder_{pid}_")
     left: Iterable[str] = ()
     with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def remove_leftovers(pid: int) -> None:
 
 
 def _module(name: str) -> Any:
-    """A module, if anything has imported it."""
+    """Return a module if it was imported."""
     return sys.modules.get(name)
 
 
@@ -109,7 +109,7 @@ def _has_hooks() -> bool:
 
 
 def _run_hooks() -> None:
-    """As an interpreter does: the hooks of pools first, which stop their threads and processes."""
+    """Run exit hooks as an interpreter does, those of pools first to stop their threads and processes."""
     for hook in reversed(getattr(threading, "_threading_atexits", [])):
         with contextlib.suppress(Exception):
             hook()

@@ -1,4 +1,4 @@
-"""The child of an inline worker: a thread of the caller's own process, which calls the function when it is asked to."""
+"""The child of an inline worker: a thread of the caller's process, which calls the function on request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from maggy_like.worker.child.sender import Sender
 
 
 class InlineChild:
-    """Runs one trial a call, and waits for none without an end: the caller has other things to do in between.
+    """Run one trial per call. No wait is unlimited, because the caller has other work in between.
 
     Args:
         channel: To the agent, which is in another thread.
-        task: What the run is.
+        task: Description of the run.
 
     Attributes:
-        refuses: Whether the function is called no more: the run ends.
+        refuses: Whether the function is no longer called, because the run ends.
     """
 
     def __init__(self, channel: Channel, task: WorkerTask) -> None:
@@ -33,24 +33,24 @@ class InlineChild:
 
     @property
     def is_over(self) -> bool:
-        """Whether no trial comes any more."""
+        """Whether no further trial will come."""
         return self._runner is None or self._runner.service.is_over
 
     @property
     def is_in_function(self) -> bool:
-        """Whether the function is being called just now."""
+        """Whether the function is running."""
         return self._runner is not None and self._runner.is_in_function
 
     def await_trial(self, seconds: float) -> None:
-        """Wait for a trial, or for other news, for ``seconds`` at most."""
+        """Wait up to ``seconds`` for a trial or another message."""
         if self._runner is not None:
             self._runner.service.await_assignment(seconds)
 
     def run_trial(self) -> None:
-        """Run the trial that is assigned, if one is.
+        """Run the trial that is assigned, if there is one.
 
         Raises:
-            KeyboardInterrupt: In the function. No function is called any more then.
+            KeyboardInterrupt: In the function. It is not called again after that.
         """
         try:
             self._run_trial()

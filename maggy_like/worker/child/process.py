@@ -1,4 +1,4 @@
-"""The process that runs the training function, one trial after another or just one."""
+"""The process that runs the training function, for one trial or for several in a row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _BACKENDS = ("gloo", "nccl", "connection closed by peer", "connection reset by p
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """The kind of failure that an exception is."""
+    """Classify an exception as a kind of failure."""
     if isinstance(error, ReportError):
         return FailureKind.REPORT
     if isinstance(error, StoreFault):
@@ -77,12 +77,12 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def format_message(error: BaseException) -> str:
-    """The exception's type and message."""
+    """Return the exception's type and message."""
     return _with_short_names("".join(traceback.format_exception_only(error)).strip())
 
 
 def format_traceback(error: BaseException) -> str:
-    """The traceback from the user's function on, without our own frames above it."""
+    """Return the traceback from the user's function onwards, without the frames of this project above it."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         frames = frames.tb_next
@@ -90,20 +90,20 @@ def format_traceback(error: BaseException) -> str:
 
 
 def _with_short_names(text: str) -> str:
-    """A text with the errors of this project named without their modules, which are no public ones."""
+    """Remove the modules, which are not public, from the names of this project's errors."""
     return _OUR_ERROR.sub(r"\1", text)
 
 
 def types_of(error: BaseException) -> list[str]:
-    """The names of an exception's class and of those that it is derived from."""
+    """Return the names of an exception's class and of its base classes."""
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1])
     return [sendable(name[:MAX_PLACE])[:MAX_PLACE] for name in itertools.islice(names, MAX_TYPES)]
 
 
 def place_of(error: BaseException) -> str:
-    """Where an exception came from: the innermost frame of the user's code, or of all if there is none.
+    """Return the place where an exception was raised: the innermost frame of the user's code, or of all frames.
 
-    Hosts may keep the same file in different folders, so the place has none.
+    The folder is left out, because hosts may keep the same file in different folders.
     """
     users, innermost = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -115,14 +115,14 @@ def place_of(error: BaseException) -> str:
 
 
 def _is_installed(filename: str, module: str) -> bool:
-    """Whether code belongs to us, to Python or to an installed package."""
+    """Whether code belongs to this project, to Python or to an installed package."""
     if module.partition(".")[0] in ("maggy_like", "optimizers") or filename.startswith("<frozen"):
         return True
     return is_installed_file(filename)
 
 
 def sendable(text: str) -> str:
-    r"""A text that can be sent: its middle left out if it is long, and lone surrogates written as escapes.
+    r"""Make a text fit to send: cut the middle of a long one, and escape lone surrogates.
 
     Example:
         >>> sendable("no file caf\udce9.csv")
@@ -135,12 +135,12 @@ def sendable(text: str) -> str:
 
 
 class Returned(NamedTuple):
-    """What was returned.
+    """The returned value of a training function.
 
     Attributes:
-        value: The objective, or None to let the last report stand.
-        metrics: All numbers by name, the objective among them.
-        attributes: What is no number.
+        value: The objective, or None if the last report is the value.
+        metrics: All numbers by name, including the objective.
+        attributes: Entries that are not numbers.
     """
 
     value: float | None
@@ -149,10 +149,10 @@ class Returned(NamedTuple):
 
 
 def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
-    """How an attempt ended whose function returned; only rank 0 says what it returned.
+    """Build the end of an attempt whose function returned; only rank 0 sends the returned value.
 
     Raises:
-        ReportError: It is no training's value (see :func:`read_value`), or cannot be saved.
+        ReportError: It is not the value of a training (see :func:`read_value`), or cannot be saved.
     """
     trial, attempt = assign.trial, assign.attempt
     if not reporter.is_main:
@@ -175,7 +175,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value arrives as it is sent: numbers, text, and lists and dicts of such."""
+    """Whether a value arrives exactly as it is sent: numbers, text, and lists and dicts of them."""
     if isinstance(value, list):
         return all(map(is_plain, value))
     if isinstance(value, dict):
@@ -189,17 +189,17 @@ def is_plain(value: object) -> bool:
 
 
 def read_value(returned: object, objective: str | None, *, is_reported: bool = False) -> Returned:
-    """The objective, the other metrics and the attributes in what the training function returned.
+    """Split what the training function returned into the objective, other metrics and attributes.
 
-    In a dict, what is no number is an attribute. A dict of attributes alone lets the last report stand, and so does any
-    dict without the objective where that was reported.
+    In a dict, entries that are not numbers are attributes. The last report is the value if the dict has only
+    attributes, or if it lacks an objective that was reported.
 
     Args:
         objective: Name of the optimised metric, or None while none was named or reported.
         is_reported: Whether there was a report.
 
     Raises:
-        ReportError: The objective is no number or is missing, or it is not clear which number it is.
+        ReportError: The objective is not a number, is missing, or is ambiguous.
     """
     if returned is None:
         return Returned(None, {}, {})
@@ -208,7 +208,7 @@ def read_value(returned: object, objective: str | None, *, is_reported: bool = F
     try:
         return Returned(as_number("train_fn's value", returned), {}, {})
     except ReportError as error:
-        raise ReportError(f"{error}; return a number, a dict with one, or None after reports") from None
+        raise ReportError(f"{error}; return a number, a dict with a number, or None after reports") from None
 
 
 def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reported: bool) -> Returned:
@@ -223,7 +223,9 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reporte
         metrics = {name: value for name, value in returned.items() if _is_flag(value)}
     attributes = as_attributes({name: value for name, value in returned.items() if name not in metrics})
     if len(metrics) > MAX_NAMES:
-        raise ReportError(f"train_fn returned {len(metrics)} metrics; return at most {MAX_NAMES}, and save the rest")
+        raise ReportError(
+            f"train_fn must return at most {MAX_NAMES} metrics, got {len(metrics)}; save the others to a file"
+        )
     numbers = {name: as_number(f"train_fn's {name!r}", value) for name, value in metrics.items()}
     for name in numbers:
         check_name(name)
@@ -232,7 +234,7 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reporte
         if not numbers:
             given = ", ".join(f"{name!r}: {shortened(value)}" for name, value in list(returned.items())[:5])
             raise ReportError(
-                f"train_fn returned no number: {{{given}}}; return the objective as a number, or report it"
+                f"train_fn must return a number, got none: {{{given}}}; return the objective as a number, or report it"
             )
         objective = pick_objective(doubtful, None)
     elif not numbers or (is_reported and objective not in numbers):
@@ -249,14 +251,14 @@ def _is_number(value: object) -> bool:
 
 
 def _is_flag(value: object) -> bool:
-    """Whether it is a boolean, Python's or numpy's: a remark, unless it is the objective."""
+    """Whether it is a boolean of Python or numpy, which is an attribute unless it is the objective."""
     return type(value).__name__ == "bool"
 
 
 def _was_meant_as_number(value: object) -> bool:
-    """Whether it is no number and looks like one: digits as text, or an array of several.
+    """Whether it looks like a number but is not one: digits as text, or an array of several.
 
-    Then another entry must not become the objective only because it is the one number that is left.
+    In that case no other entry becomes the objective merely because it is the only number.
     """
     if isinstance(value, str):
         try:
@@ -280,16 +282,16 @@ def serve(
     train_fn: Callable[..., Any] | None = None,
     known: Collection[str] | None = None,
 ) -> None:
-    """Run assigned trials until the agent says that it is over.
+    """Run assigned trials until the agent ends the run.
 
     Args:
         channel: To the agent.
-        task: What the run is.
-        trials: How many trials to run before leaving; None for no bound.
-        before_end: As :class:`TrialRunner` takes it.
-        on_orphaned: Called when the agent is gone, by whichever thread hears of it.
+        task: Description of the run.
+        trials: Number of trials to run before leaving; None for no limit.
+        before_end: See :class:`TrialRunner`.
+        on_orphaned: Called when the agent is gone, by the thread that notices it.
         train_fn: The function, if it is loaded already.
-        known: The modules that later processes need not import; None if there will be no others.
+        known: Modules that later processes need not import; None if there will be no others.
 
     Raises:
         Disconnected: The agent cannot be reached.
@@ -315,7 +317,7 @@ def make_runner(
     train_fn: Callable[..., Any] | None = None,
     imports: ImportWatch | None = None,
 ) -> TrialRunner | None:
-    """What runs trials, once the agent knows that it is ready; None where the function cannot be loaded.
+    """Load the function and announce it to the agent; None if the function cannot be loaded.
 
     Args:
         train_fn: The function, if it is loaded already.
@@ -336,20 +338,20 @@ def make_runner(
 
 
 class TrialRunner:
-    """Runs the trials that an agent assigns to this process, in the thread that calls it.
+    """Runs the trials that an agent assigns to this process, in the calling thread.
 
     Args:
         channel: To the agent.
-        task: What the run is.
+        task: Description of the run.
         train_fn: The function.
-        before_end: Called after each trial, before its end is sent (to run exit hooks and flush output), with
-            a function that sends the end, for hooks that hang.
-        on_orphaned: Called when the agent is gone, by whichever thread hears of it.
+        before_end: Called after each trial, before its end is sent (to run exit hooks and flush output), with a
+            function that sends the end, for hooks that hang.
+        on_orphaned: Called when the agent is gone, by the thread that notices it.
         imports: Finds what trials import, for the agent.
 
     Attributes:
-        service: Has the assignments.
-        is_in_function: Whether the function is being called just now.
+        service: Receives the assignments.
+        is_in_function: Whether the function is running.
     """
 
     def __init__(
@@ -371,11 +373,11 @@ class TrialRunner:
         self._imports = imports
 
     def run(self, assign: Assign, sender: Sender) -> None:
-        """Call the function, and send how it has ended.
+        """Call the function, and send how it ended.
 
         Raises:
             Disconnected: The agent cannot be reached.
-            KeyboardInterrupt: The caller's own, where the function runs in the caller's process; no end was sent.
+            KeyboardInterrupt: The user interrupted a function in the caller's process; no end was sent.
         """
         task, process = self._task, os.getpid()
         reporter = self._reporter(assign, sender)
@@ -392,7 +394,7 @@ class TrialRunner:
         self._end(sender, reporter, finished)
 
     def cut(self, assign: Assign, sender: Sender) -> None:
-        """Send that an attempt has stopped which was told to, and whose function does not run (any more)."""
+        """Send that an attempt has stopped as requested, if its function is not running."""
         self._end(sender, self._reporter(assign, sender), Finished(assign.trial, assign.attempt, "stopped"))
 
     def _reporter(self, assign: Assign, sender: Sender) -> Reporter:
@@ -413,12 +415,12 @@ class TrialRunner:
 
 
 def send_end(channel: Channel, sender: Sender, reporter: Reporter, finished: Finished) -> None:
-    """Send what an attempt still holds, then its end."""
+    """Send the rest of an attempt, then its end."""
     channel.send(encode(wind_up(sender, reporter, finished)))
 
 
 def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
-    """Send what an attempt still holds, and remove what is of no use; how it has ended then.
+    """Send the rest of an attempt, remove what is no longer needed, and return its end.
 
     An attempt whose reports cannot be sent has failed.
     """
@@ -437,7 +439,7 @@ def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
 
 
 def join(assign: Assign, task: WorkerTask, sender: Sender, service: Service) -> Membership | None:
-    """Meet the other ranks of an attempt, if it runs on several workers; a caller's own process is left as it is."""
+    """Meet the other ranks of a multi-worker attempt; the caller's own process is not changed."""
     if task.isolation == "none":
         return None
     if assign.rank_info is None:
@@ -461,7 +463,7 @@ def run_attempt(
     task: WorkerTask,
     enter: Callable[[], Membership | None],
 ) -> Finished:
-    """Run the training function once and say how it ended.
+    """Run the training function once and return how it ended.
 
     Args:
         enter: Meets the other ranks.
@@ -486,19 +488,19 @@ def run_attempt(
         at = time.time()
         if task.isolation == "none" and _is_callers_own(error):
             raise KeyboardInterrupt from error
-        if isinstance(error, MemoryError):  # what the function holds leaves no room to say so
+        if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
         return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
 
 
 def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Reporter, task: WorkerTask) -> Any:
-    """What the training function returns; None if a report has ended it, at the end of its budget.
+    """Call the training function; return None if a report ended it at the end of its budget.
 
-    A function may swallow what a report raises, or raise something else instead, as libraries do that catch whatever
-    comes out of a callback. What it does after that does not count.
+    A function may catch what a report raises, or raise something else instead, as libraries do that catch every
+    exception of a callback. Later actions of the function do not count.
 
     Raises:
-        TrialStopped: A report has told it to stop.
+        TrialStopped: A report has stopped it.
     """
     try:
         returned = train_fn(**arguments)
@@ -515,7 +517,7 @@ def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Repo
 
 
 def _is_callers_own(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or the ``q`` of a debugger: the one who typed it wants the run to end."""
+    """Whether it is Ctrl-C or the ``q`` of a debugger, by which the user ends the run."""
     debugger = sys.modules.get("bdb")
     return isinstance(error, KeyboardInterrupt) or (debugger is not None and isinstance(error, debugger.BdbQuit))
 
@@ -528,12 +530,12 @@ def raised(
     at: float | None = None,
     advice: str = "",
 ) -> Finished:
-    """The end of an attempt by an exception.
+    """Build the end of an attempt by an exception.
 
     Args:
-        membership: Of the ranks; knows whether one had returned before the others.
-        at: When it was raised, if not just now.
-        advice: What to append to its message.
+        membership: Of the ranks; knows whether one returned before the others.
+        at: Time of the exception; now if not given.
+        advice: Text to append to the message.
     """
     at = time.time() if at is None else at
     kind, message = kind_of(error), format_message(error)
@@ -559,15 +561,15 @@ def raised(
 
 
 ROUNDS = 20
-"""How often a process must take this way until Python has specialised its code (PEP 659), and some more."""
+"""Calls until Python has specialised the code of a trial (PEP 659), and some more."""
 
 
 def rehearse(task: WorkerTask) -> None:
-    """Take the way of a trial, from its assignment to its end, between nobody and nobody.
+    """Run the code of a trial from assignment to end, without an agent and without a function.
 
-    A fork server does so that its children have the code as Python has specialised it, and a child for the pages of
-    memory that it shares with the server: each is copied when it is first written to, and a count of references is
-    enough for that. A trial would have to wait for it, half a millisecond before its first line and after its last.
+    A fork server does this so that its children inherit the code as Python has specialised it, and the pages of memory
+    as they are after that. A child copies a shared page on its first write, and a reference count is a write. The
+    trial would wait for that: half a millisecond before its first line and after its last.
     """
     assign = decode_to_worker(encode(Assign(0, 1, {"x": 0.5}, 1, objective="value")))
     assert isinstance(assign, Assign)

@@ -1,7 +1,7 @@
-"""The reporter, with which a training function reports, logs, saves and restores.
+"""The reporter, through which a training function reports, logs, saves and restores.
 
-A report costs an append to a list. A service thread sends the list each interval; only at a
-milestone does the trial wait for the driver's verdict.
+A report appends to a list. A service thread sends the list at regular intervals. The trial waits for the driver's
+verdict only at a milestone.
 """
 
 from __future__ import annotations
@@ -21,36 +21,40 @@ if TYPE_CHECKING:
 
 
 class BudgetUsed(BaseException):
-    """The trial reported past its budget. No ``Exception``: a bare ``except Exception`` must not eat it."""
+    """The trial reported past its budget. A ``BaseException``, so that ``except Exception`` does not catch it."""
 
 
-BROADCAST = "'broadcast' of the first Maggy is called report here: reporter.report(accuracy=..., step=...)"
+BROADCAST = "broadcast() of the first Maggy is called report() here; use reporter.report(accuracy=..., step=...)"
 
 TOO_MANY = (
-    "report({}) has more than one value without a name; name the step, and metrics where there are several: "
-    "report(loss, step=step), report(loss=..., accuracy=..., step=step)"
+    "report() must have at most one value without a name, got report({}); use report(loss, step=step) for one metric, "
+    "or report(loss=..., accuracy=..., step=step) for several"
 )
 
 NOT_AFTER = (
-    "step={} does not come after step={}, reported before; report all metrics of a step in one call, and average those "
-    "of batches over the epoch: report(loss=loss, accuracy=accuracy, step=epoch)"
+    "step must be greater than the last one, which is {last}, got {step}; report all metrics of a step in one call: "
+    "report(loss=loss, accuracy=accuracy, step=epoch), and average metrics of batches over the epoch"
 )
 
 
 class Reporter:
-    """Reports to the driver, and saves and restores states. Alone (``Reporter(budget=10)``) it just keeps count.
+    """Report metrics, log lines, and save and restore states from a training function.
+
+    A training function with a parameter named ``reporter`` receives one. To try the function without a search, create
+    one yourself: ``train(lr=0.1, reporter=Reporter(budget=10))``. It checks the calls, and sends nothing.
 
     Args:
-        budget: Steps granted: train up to this step, then return.
-        store: Where checkpoints go; without one they are kept in memory.
+        budget: Number of steps granted. Train up to this step, then return.
+        store: Store for saved states. Default: they are kept in memory.
 
     Attributes:
-        trial: Number of the trial.
-        attempt: Which run of the trial this is, from 1.
-        config: The configuration.
-        cut_at: The step past the budget whose report has ended the function, whatever it has made of that; else None.
-        rank: Number of this worker among those that run the trial together; 0 where it is alone.
-        world_size: How many they are.
+        budget: Number of steps granted.
+        trial: Number of the trial, from 0.
+        attempt: Number of the attempt of this trial, from 1.
+        config: Configuration of the trial, by name of the hyperparameter.
+        cut_at: Step of the report that ended the function because it was past the budget; None if there was none.
+        rank: Number of this worker within the trial, from 0; 0 if the trial runs on one worker.
+        world_size: Number of workers that run the trial.
 
     Example:
         >>> def train(lr, reporter):
@@ -72,14 +76,14 @@ class Reporter:
         self._sender: Sender | None = None
         self._step: int | None = None
         self._objective: str | None = None
-        self._is_search = False  # alone, nothing is optimised
+        self._is_search = False  # without a driver, nothing is optimised
         self._milestones: tuple[int, ...] = ()
         self._restored = False
         self._names: set[str] = set()
 
     @classmethod
     def for_trial(cls, assign: Assign, store: CheckpointStore, sender: Sender) -> Reporter:
-        """The reporter of one attempt in a child."""
+        """Create the reporter of an attempt in a child process."""
         reporter = cls(assign.budget)
         if assign.open_ended:
             reporter._limit = UNBOUNDED
@@ -111,69 +115,70 @@ class Reporter:
 
     @property
     def objective(self) -> str | None:
-        """Name of the metric that is optimised; None while it is not known."""
+        """Return the name of the optimised metric, or None while it is not known."""
         return self._objective
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the trial has reported, in this attempt or before the state that it was restored from."""
+        """Whether this trial has made a report, or has restored a state."""
         return self._step is not None or self._restored
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the function was told to stop, whatever it has made of that."""
+        """Whether a report has asked the function to stop, even if the function caught that."""
         return self._sender is not None and self._sender.stop.is_told
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, whose reports, logs and return value stand for all."""
+        """Whether this is rank 0, the only worker whose reports, logs and return value are used."""
         return self.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """Where this worker trains: its own GPU, or the CPU."""
+        """Return the device on which this worker trains: its GPU, or the CPU if it has none."""
         from maggy_like.distributed import parallel
 
         return parallel.device()
 
     def prepare(self, *objects: Any) -> Any:
-        """Make a model, its optimizer and its loaders ready to be trained by all workers of the trial together.
+        """Prepare models, optimizers and data loaders for training on all workers of the trial.
 
-        With one worker they are moved to its device, and that is all; on a CPU the same objects come back. With
-        several, the model's gradients are averaged over the workers (DistributedDataParallel), and a loader
-        gives each worker its share of every batch. The batch size stays that of the whole batch, so the
-        training is the same, step by step, however many workers there are.
+        With one worker, models and batches are moved to the worker's device. On a CPU, the objects are returned
+        unchanged. With several workers, gradients are averaged over the workers (DistributedDataParallel), and each
+        worker receives its share of every batch. The batch size remains that of the whole batch, so the training takes
+        the same steps with any number of workers.
 
-        What holds for any number of workers:
+        These rules apply to any number of workers:
 
-        - Compute the loss from ``model(...)``, as a mean over the batch. Attributes, ``state_dict()`` and pickles of
-          the model are the plain module's; the module itself is ``getattr(model, "module", model)``.
-        - Give the model the tensors that a loader yielded, also of batches that are kept or drawn ahead, or what is
-          made of the batch that the loop has just yielded: by that a worker's share of the batch is known. A mean over
-          a part of the samples (``ignore_index``, weights of classes) is that of the batch only where shares are
-          alike: ``drop_last=True``, a batch size that divides.
-        - Gradients come from ``loss.backward()``, one for each call of the model; those that ``torch.autograd.grad``
-          gives are this worker's own. Accumulate with several calls of both and one ``step()``; ``no_sync()``, which
-          saves some of the communication, is there with several workers alone.
-        - A step uses all of the model's trained parameters; give a model that does not as
+        - Compute the loss from ``model(...)``, as a mean over the batch.
+        - Pass the model tensors that a prepared loader yielded, or tensors computed from the batch that it yielded
+          last. The worker's share of the batch is recognised by them.
+        - A mean over only some samples (``ignore_index``, class weights) is exact only if all shares are equal. Use
+          ``drop_last=True`` and a batch size that is divisible by the number of workers.
+        - Compute gradients by ``loss.backward()``, once for each call of the model. Gradients of
+          ``torch.autograd.grad`` are not averaged. To accumulate gradients, repeat both calls before one ``step()``.
+        - Use every trained parameter in each step. If some are unused, pass
           ``maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)``.
-        - Parameters may be frozen and unfrozen between steps, by all workers; a layer is replaced before this call.
-        - Batch normalisation sees a worker's share of the batch, and needs two samples in it: use ``drop_last=True``
-          where the last batch may be small, or on GPUs ``nn.SyncBatchNorm``. Its running statistics are rank 0's
-          on all of them.
-        - A worker may evaluate the model alone, under ``torch.no_grad()``. A prepared loader is iterated by all.
+        - Replace layers before you call this. You may freeze and unfreeze parameters between steps, on all workers.
+        - Batch normalisation sees only the worker's share of a batch, which must have at least two samples. Use
+          ``drop_last=True`` if the last batch may be small, or ``nn.SyncBatchNorm`` on GPUs. All workers use the
+          running statistics of rank 0.
+        - One worker may evaluate the model without the others, under ``torch.no_grad()``. All workers must iterate
+          over a prepared loader.
+
+        Attributes, ``state_dict()`` and pickles of the model are those of the original module, which is
+        ``getattr(model, "module", model)``. ``no_sync()`` exists only with several workers.
 
         Args:
-            *objects: Models, optimizers and data loaders of torch, in any order, each by itself and not in a list;
-                others are given back as they are.
+            *objects: Models, optimizers and data loaders of PyTorch, in any order, each as a separate argument. Other
+                objects are returned unchanged.
 
         Returns:
-            The prepared objects in the same order; a single one alone.
+            The prepared objects in the same order, or the object itself if there is only one.
 
         Raises:
-            ValueError: An object cannot be prepared, such as a loader that cannot be shared out; the message says why.
-                The first step of a prepared optimizer raises it, with several workers, if no prepared model has the
-                parameters that it trains.
+            ValueError: An object cannot be prepared, such as a loader that cannot be shared out. With several workers,
+                the first step of an optimizer raises it if no prepared model has the optimizer's parameters.
 
         Example:
             >>> model, optimizer, loader = reporter.prepare(model, optimizer, loader)
@@ -184,32 +189,36 @@ class Reporter:
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether the batch that a prepared loader yielded last has no share of this worker, and repeats a sample.
+        """Whether this worker has no sample of its own in the last batch, and received a repeated one.
 
-        So it is where a batch has fewer samples than there are workers: the sample has no weight in the gradients,
-        and should have none in the metrics.
+        This happens if a batch has fewer samples than the trial has workers. The repeated sample does not count in the
+        gradients. Leave it out of your metrics too.
         """
         from maggy_like.distributed import loader
 
         return self.world_size > 1 and loader.is_stand_in()
 
     def average(self, weight: float = 1.0, /, **metrics: Any) -> dict[str, float]:
-        """Metrics averaged over the workers of the trial; all of them must call this.
+        """Return metrics averaged over the workers of the trial. All workers must call this.
 
         Args:
-            weight: How much this worker's metrics count, such as the number of samples that they are of.
+            weight: Weight of this worker's metrics, such as its number of samples. Default: 1.
             **metrics: Numbers by name.
 
+        Returns:
+            The weighted means by name, equal on all workers.
+
         Raises:
-            ReportError: A metric is no number, or there is none, as in ``average(0.5)``.
+            ReportError: A metric is not a number, or no metric is given.
 
         Example:
             >>> reporter.report(**reporter.average(len(shard), loss=loss), step=step)
         """
         if not metrics:
             if isinstance(weight, Mapping):
-                raise ReportError(f"average() takes metrics by name, got {shortened(weight)}; use average(**metrics)")
-            raise ReportError(f"average({weight!r}) has a weight and nothing to average; name it: average(loss=...)")
+                got = shortened(weight)
+                raise ReportError(f"average() must have metrics by name, got {got}; use average(**metrics)")
+            raise ReportError(f"average() must have a metric, got only {weight!r}; use average(weight, loss=...)")
         numbers = {name: as_number(f"average({name}=...)", value) for name, value in metrics.items()}
         if self.world_size == 1:
             return numbers
@@ -220,18 +229,24 @@ class Reporter:
     def report(self, value: float | None = None, /, *unnamed: Any, step: int | None = None, **metrics: float) -> None:
         """Report metrics at a step.
 
+        If the search stops the trial, or its budget is used up, the call ends the function. It does so with a
+        ``BaseException``, so that ``except Exception`` does not catch it.
+
         Args:
-            value: The objective, if it needs no name.
-            *unnamed: Nothing: the step and further metrics are named.
-            step: Progress, rising from call to call; one past the last if not given. After :meth:`restore` has given
-                a state, the first report must name it.
-            **metrics: Numbers by name (tensors of one element too); the objective among them. Where nothing is
-                searched, the one that is named first stands for it.
+            value: Value of the objective, if it needs no name.
+            *unnamed: Not used. Name the step and all other metrics.
+            step: Progress, such as the epoch. It must increase from call to call. Default: the last step plus 1.
+                Required in the first report after :meth:`restore` returned a state.
+            **metrics: Numbers, or tensors of one element, by name. The objective must be among them. In a run without
+                a search, the first metric is the objective.
 
         Raises:
-            ReportError: The step does not rise, a value is no number, the objective is missing, or there are more
-                than 10,000 different names.
-            Exception: Whatever kept an earlier report from being sent.
+            ReportError: The step does not increase, a value is not a number, the objective is missing, or there are
+                more than 10,000 different names.
+            Exception: An earlier report could not be sent, for this reason.
+
+        Example:
+            >>> reporter.report(loss=0.3, accuracy=0.9, step=epoch)
         """
         if unnamed:
             raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed)))))
@@ -244,7 +259,7 @@ class Reporter:
         last = self._step
         if step is None:
             if last is None and self._restored:
-                raise ReportError("after restore() the step is not known; name it: report(..., step=step)")
+                raise ReportError("step must be given in the first report after restore(); use report(..., step=step)")
             step = (last or 0) + 1
         if type(step) is not int or not -MAX_STEP <= step <= MAX_STEP:
             step = as_step(step)
@@ -277,94 +292,112 @@ class Reporter:
             self._saves.reported(step)
 
     def _admit(self, name: str) -> None:
-        """Take in a metric's name that was not reported before.
+        """Register a new metric name.
 
         Raises:
-            ReportError: It cannot be sent, or there are too many.
+            ReportError: The name cannot be sent, or there are too many.
         """
         check_name(name)
         if len(self._names) >= MAX_NAMES:
             raise ReportError(
-                f"report() was given {MAX_NAMES} different names of metrics before {shortened(name)}; give the same "
-                "names at each step: a number that is part of a name belongs into step= or into a value"
+                f"report() must have at most {MAX_NAMES} different names of metrics, got one more: {shortened(name)}; "
+                "use the same names at each step, and pass a number that is part of a name as step= or as a value"
             )
         self._names.add(name)
 
     @property
     def broadcast(self) -> NoReturn:
-        """What the first Maggy called :meth:`report`.
+        """Point to :meth:`report`, which the first Maggy called ``broadcast``.
 
         Raises:
-            AttributeError: Always. (A ``__getattr__`` for this would make each report a third slower.)
+            AttributeError: Always. (A ``__getattr__`` for this would slow each report down by a third.)
         """
         raise AttributeError(BROADCAST)
 
     def log(self, *parts: object) -> None:
-        """Print a line; it stands in the display and in the trial's log file."""
+        """Print a line to the display and to the trial's log file.
+
+        Args:
+            *parts: Objects to print, as in ``print``.
+
+        Example:
+            >>> reporter.log("epoch", epoch, "took", seconds, "s")
+        """
         print(*parts, flush=True)
 
     def checkpoint(self, state: Any, *, step: int | None = None) -> None:
-        """Save ``state``, whole or not at all; the newest few and the best are kept.
+        """Save a state of the training. The newest few and the best are kept.
 
-        It may be anything that cloudpickle takes, so objects of a notebook's own classes too.
+        A retry of the trial, or its continuation with more budget, starts from the saved state. A state counts once
+        its step is reported: save it just before the report, or after it with ``step``. The state is saved completely
+        or not at all.
 
-        The trial goes on from it once the next report has come, or the function has returned:
-        a state whose step was never measured would leave a hole in the curve.
+        In a multi-worker trial, all workers must call this. Rank 0 writes the state. If the state has sharded tensors
+        (FSDP), each worker writes its shards in the background, while the training continues. If that fails, the next
+        :meth:`checkpoint`, the next :meth:`restore` or the end of the function raises the error on all workers.
 
-        Where several workers run the trial, all of them call this. Rank 0 writes the state; one that holds
-        sharded tensors (FSDP) is written by all, each its shards, while the training goes on. If that fails, the
-        next ``checkpoint`` or :meth:`restore`, or the end of the function, raises it on all of them.
-
-        A store that refuses (a full disk, a server that is away) is no fault of the trial: this call waits and tries
-        again until the store serves. Where all write, the attempt ends instead, and is followed by another.
+        If the store refuses a state, for example because a disk is full, this call waits and tries again until the
+        store accepts it. A sharded state is not tried again. The attempt ends and is retried.
 
         Args:
-            state: What :meth:`restore` shall give back: weights, optimizer state, the step.
-            step: The reported step whose value this state has, where it is saved after its report. By default that
-                is the step of the next report.
+            state: Object that :meth:`restore` will return, such as weights, the optimizer's state and the step.
+                Anything that cloudpickle can pickle, so also instances of classes that are defined in a notebook.
+            step: Step that was reported for this state, if you save after the report. Default: the step of the next
+                report.
 
         Raises:
-            ReportError: No report of ``step`` has been made, or the state cannot be pickled.
+            ReportError: No report of ``step`` was made, or the state cannot be pickled.
 
         Example:
             >>> reporter.report(accuracy=accuracy, step=epoch)
             >>> reporter.checkpoint(model.state_dict(), step=epoch)
         """
         if step is not None and (self._step is None or as_step(step) > self._step):
-            reported = "none was reported" if self._step is None else f"the last one reported was {self._step}"
+            reported = "there is none" if self._step is None else f"the last one is {self._step}"
             raise ReportError(
-                f"checkpoint(step={shortened(step)}) is for a step that was reported, and {reported}; report it "
-                "first, or leave step out to save before the report"
+                f"checkpoint(step=...) must be a reported step, got {shortened(step)}, and {reported}; report the step "
+                "first, or omit step to save before the report"
             )
         self._saves.save(state)
         if step is not None:
             self._saves.reported(step)
 
     def restore(self, into: Any = None) -> Any:
-        """The newest saved state of this trial, or None if there is none.
+        """Return the newest saved state of this trial.
 
-        In the place of a state that is damaged or gone comes the one that was saved before it, if that is there.
+        If that state is damaged or missing, the one saved before it is returned, if there is one.
 
         Args:
-            into: For a sharded state: one of the same structure with the present sharding, on any number of
-                workers. It is filled in place and returned.
+            into: State to fill, for a state with sharded tensors (FSDP). It must have the same structure and the
+                present sharding. The number of workers may differ from that at which the state was saved.
+
+        Returns:
+            The state, ``into`` if that was given, or None if the trial has no saved state.
+
+        Raises:
+            ReportError: The state is sharded and ``into`` is missing.
+
+        Example:
+            >>> state = reporter.restore() or {"epoch": 0}
+            >>> for epoch in range(state["epoch"] + 1, reporter.budget + 1):
+            ...     ...
         """
         state = self._saves.restore(into)
         self._restored = self._restored or state is not None
         return state
 
     def settle(self) -> None:
-        """Wait until all that was saved is written. Called by the runtime as the function returns."""
+        """Wait until all states are written. Called by the runtime when the function returns."""
         self._saves.settle()
 
     def keep(self, returned: Any) -> None:
-        """Save what the function returned, if that is no training's. Called by the runtime."""
+        """Save the returned object, if it is not the value of a training. Called by the runtime."""
         self._saves.keep(returned)
 
     def finish(self) -> None:
-        """Tell the driver of the newest saved state, if it does not know. Called by the runtime."""
+        """Announce the newest saved state to the driver, if necessary. Called by the runtime."""
         self._saves.finish(self._step or 0)
 
     def tidy(self) -> None:
-        """Remove saved states that are of no use any more. Called by the runtime."""
+        """Remove saved states that are no longer needed. Called by the runtime."""
         self._saves.tidy()

@@ -27,13 +27,13 @@ _LOOK = 0.05
 
 
 class StoreRetry:
-    """Repeats what a store refuses, with growing pauses, until the store serves or the trial must stop.
+    """Repeats a refused call of the store, with growing pauses, until it succeeds or the trial must stop.
 
-    The trial's state is in memory meanwhile, so nothing is lost and no attempt is spent. The driver is told of the
-    wait, and decides how long the run waits for its store.
+    The trial keeps its state in memory meanwhile, so nothing is lost and no attempt is spent. The driver is informed
+    of the wait, and decides how long the run waits for its store.
 
     Args:
-        store: URL of the store, for people.
+        store: URL of the store, for messages.
         sender: To the agent.
     """
 
@@ -42,12 +42,12 @@ class StoreRetry:
         self._sender = sender
 
     def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
-        """What ``act`` gives once the store serves.
+        """Return the result of ``act`` once the store serves.
 
         Args:
-            verb: What it does to the store: ``written`` or ``read``.
+            verb: Action on the store: ``written`` or ``read``.
             act: May be called several times.
-            *answers: Errors that are an answer of the store and no refusal.
+            *answers: Errors that are results of the store, not refusals.
 
         Raises:
             TrialStopped: The trial is to stop.
@@ -67,7 +67,7 @@ class StoreRetry:
                 wait.call_again()
 
     def _pause(self, seconds: float) -> None:
-        """Sleep, somewhat more or less than ``seconds``: many trials must not come back all at once."""
+        """Sleep for about ``seconds``, with jitter, because many trials must not return at the same moment."""
         until = time.monotonic() + seconds * random.Random().uniform(0.75, 1.25)
         while (left := until - time.monotonic()) > 0:
             if self._sender.stop.is_requested:
@@ -76,38 +76,38 @@ class StoreRetry:
 
 
 ANSWER_PATIENCE = 0.5
-"""Seconds that a trial which is through waits for the driver to say which of its states may go."""
+"""Seconds that a finished trial waits for the driver to confirm which of its states may be removed."""
 
 
 MAX_NOTE = 2000
-"""Characters of what is said of a lost state."""
+"""Characters of a message about a lost state."""
 
 
 class Saving(Protocol):
     """A state that is being written in the background."""
 
     def is_written(self) -> bool:
-        """Whether it is written whole."""
+        """Whether it is written completely."""
 
     def wait(self) -> None:
-        """Wait until it is; raises what failed."""
+        """Wait until it is written, and raise the error if it failed."""
 
 
 class Saves:
-    """Saves and restores for one rank. Rank 0 writes a plain state; a sharded one is written by all.
+    """Saves and restores states for one rank. Rank 0 writes a plain state; all ranks write a sharded one.
 
-    Until a state is written, what was saved before it counts and stays; of one that fails, the driver never hears.
-    Where a sharded one fails, on one rank or all, every rank raises it in its next call that waits for it: ``save``,
-    ``restore`` or the end. A report raises nothing: the ranks hear of the end of a save at different times, and
-    where one went on without the other, they would wait in different collectives.
+    Until a state is written, the one saved before it counts and is kept; the driver never receives a state that
+    failed. If a sharded save fails on any rank, every rank raises the error in its next call that waits for the save:
+    ``save``, ``restore`` or the end. A report does not raise it: the ranks learn of the end of a save at different
+    times, and if only one of them continued, they would wait in different collectives.
 
     Args:
-        store: Where states go.
-        checkpoint: Name of the state to go on from.
-        sender: To the agent; None for a function that runs alone.
+        store: Store of the states.
+        checkpoint: Name of the state to continue from.
+        sender: To the agent; None for a function that runs without a driver.
         trial: Number of the trial.
-        attempt: Number of its run.
-        older: Names of the states that were saved before that, the newest first.
+        attempt: Number of the attempt.
+        older: Names of the states that were saved before ``checkpoint``, newest first.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Saves:
         self._before: tuple[str | None, str | None] = None, None  # newest and unannounced, should that fail
 
     def save(self, state: Any) -> None:
-        """Save a state; a sharded one goes on being written when this returns."""
+        """Save a state; a sharded one is still being written when this returns."""
         self.settle()
         if self._unannounced is not None and self._step is not None:
             self._announce(self._step)
@@ -146,12 +146,12 @@ class Saves:
         else:
             self._saving, self._before = saving, before
         if self._sender is not None:
-            self._sender.send(Beat())  # saving shows that the trial goes on
+            self._sender.send(Beat())  # saving shows that the trial makes progress
             if self._saving is None:
                 self._tidy(self._sender)
 
     def restore(self, into: Any) -> Any:
-        """The newest state that is whole, None where there is none; a sharded one is read into ``into``."""
+        """Return the newest intact state, or None; a sharded one is read into ``into``."""
         if self._newest is None:
             return None
         self.settle()
@@ -169,7 +169,7 @@ class Saves:
         return state
 
     def _fall_back(self, lost: str) -> None:
-        """Have the state that was saved before a lost one stand for it."""
+        """Replace a lost state by the one saved before it."""
         self._older = [name for name in (self._given, *self._older) if name not in (None, lost)]
         self._newest = self._given = self._older.pop(0) if self._older else None
         if self._unannounced == lost:
@@ -179,7 +179,7 @@ class Saves:
         if not self._is_main or self._sender is None:
             return
         if self._newest is None:
-            then = "no older one is left, so the trial starts again"
+            then = "no older one is left, so the trial starts from the beginning"
         else:
             then = f"the trial continues from an older one, {self._store.url_of(self._newest)}"
         self._sender.send(Noted("states", encodable(f"the saved state {lost}; {then}")[:MAX_NOTE], self._trial))
@@ -190,7 +190,7 @@ class Saves:
             return self._store.await_state(name) if is_rank_0_writing else self._store.load(name)
         if into is None:
             raise ReportError(
-                "the saved state is sharded; pass restore(into=STATE) with a state of the present sharding"
+                "into must be a state of the present sharding, got None for a sharded state; use restore(into=STATE)"
             )
         from maggy_like.distributed import sharded
 
@@ -198,7 +198,7 @@ class Saves:
             return sharded.load(self._store.url_of(name), into)
 
     def reported(self, step: int) -> None:
-        """Take in that a report was made; announce the state before it once it is written."""
+        """Record that a report was made, and announce the state before it once it is written."""
         if self._unannounced is not None:
             self._step = step if self._step is None else self._step
             if self._saving is None or self._saving.is_written():
@@ -228,16 +228,16 @@ class Saves:
             self._announce(step if self._step is None else self._step)
 
     def keep(self, returned: Any) -> None:
-        """Save what a function returned that is no training."""
+        """Save a returned object that is not the value of a training."""
         self._store.keep(returned)
 
     def tidy(self) -> None:
-        """Remove what is of no use now that the function has ended; what the driver is late to say is left."""
+        """Remove states that are no longer needed, without waiting long for the driver."""
         if self._sender is not None:
             self._tidy(self._sender, ANSWER_PATIENCE)
 
     def _write(self, state: Any) -> tuple[str, Saving | None]:
-        """Write a state, or begin to; its name, and the save that goes on."""
+        """Write a state, or begin to; return its name and the save in progress."""
         if self._store.has_place and _is_sharded(state):
             from maggy_like.distributed import sharded
 
@@ -250,7 +250,7 @@ class Saves:
         return name, None
 
     def _remove_later(self, name: str | None) -> None:
-        """A state whose step was never measured is of no use once a newer one is there."""
+        """Remove a state whose step was never measured once a newer one is written."""
         if name is not None and self._is_main:
             self._store.remove_later(name)
 
@@ -263,7 +263,7 @@ class Saves:
         self._unannounced = None
 
     def _tidy(self, sender: Sender, patience: float = 0.0) -> None:
-        """Remove what is of no use any more, now that the newest state is written.
+        """Remove what is no longer needed once the newest state is written.
 
         Args:
             patience: Seconds to wait for the driver's answers.
@@ -279,7 +279,7 @@ class Saves:
                 self._store.tidy()
 
     def _calling(self) -> contextlib.AbstractContextManager[None]:
-        """The store is called meanwhile, and may take long to answer."""
+        """Mark that a call of the store is in progress, which may take long."""
         return contextlib.nullcontext() if self._sender is None else self._sender.store.calling()
 
 

@@ -18,12 +18,12 @@ from maggy_like.worker.child.stop_state import StopState, StoreWait
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
-    """The name of the objective among ``metrics``.
+    """Return the name of the objective among ``metrics``.
 
     Args:
-        metrics: What was reported.
-        wanted: Its name, if it is known.
-        is_search: Whether it matters; where nothing is optimised, the first will do.
+        metrics: Reported metrics.
+        wanted: Name of the objective, if it is known.
+        is_search: Whether it matters; if nothing is optimised, the first metric is taken.
 
     Raises:
         ReportError: It is missing, or there are several and none was chosen.
@@ -38,19 +38,19 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
         near = difflib.get_close_matches(wanted, list(metrics), 1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise ReportError(
-            f"the metric {wanted!r} is missing; given: {given}{meant}. Report it, or pass "
+            f"the metric {wanted!r} must be given, got {given}{meant}; report or return it, or use "
             f"metric={repr(near[0]) if near else 'NAME'}"
         )
     if len(metrics) == 1 or not is_search:
         return next(iter(metrics))
-    raise ReportError(f"which metric is optimised? Given: {given}. Pass metric=NAME to lagom")
+    raise ReportError(f"metric must be the name of the optimised metric, got None for {given}; use lagom(metric=NAME)")
 
 
 def as_number(what: str, value: object) -> float:
-    """A metric as a float; numpy scalars and tensors of one element serve too.
+    """Return a metric as a float; numpy scalars and tensors of one element are converted.
 
     Raises:
-        ReportError: It is no number.
+        ReportError: It is not a number.
     """
     if isinstance(value, float | int | SupportsFloat) and not isinstance(value, str | bytes):
         detach = getattr(value, "detach", None)  # torch warns of a loss that is turned into a float as it is
@@ -64,10 +64,10 @@ def as_number(what: str, value: object) -> float:
 
 
 def as_step(step: object) -> int:
-    """A step as an int.
+    """Return a step as an int.
 
     Raises:
-        ReportError: It is no whole number, or too large to be sent.
+        ReportError: It is not a whole number, or too large to be sent.
     """
     try:
         number = operator.index(step)  # type: ignore[arg-type]
@@ -80,41 +80,43 @@ def as_step(step: object) -> int:
 
 
 def check_name(name: str) -> None:
-    """See that a metric's name can be sent.
+    """Check that a metric's name can be sent.
 
     Raises:
         ReportError: It cannot.
     """
     if len(name) > MAX_NAME:
-        raise ReportError(f"the metric's name {shortened(name)} has {len(name)} characters; use at most {MAX_NAME}")
+        raise ReportError(
+            f"a metric's name must have at most {MAX_NAME} characters, got {len(name)}: {shortened(name)}; shorten it"
+        )
     if not is_encodable(name):
-        raise ReportError(f"the metric's name {shortened(name)} is no valid Unicode text; rename it")
+        raise ReportError(f"a metric's name must be valid Unicode text, got {shortened(name)}; rename it")
 
 
 FRAME = 20_000
-"""Values of a message, about: a quarter of a megabyte."""
+"""Approximate number of values per message, which is a quarter of a megabyte."""
 
 ROOM = 500_000
-"""Values that may wait in the trial's process, some fifty megabytes; past that ``report`` waits too."""
+"""Values that may wait in the trial's process, about 50 MB; with more, ``report`` waits too."""
 
 REPORT_COST = 4
-"""What a report counts for beside its values."""
+"""Cost of a report in addition to its values."""
 
 SLOWED = 1.0
-"""Seconds of waiting in ``report`` after which a message says so."""
+"""Seconds of waiting in ``report`` after which a message mentions it."""
 
 
 class Sender:
-    """Carries a trial's reports to the agent. One per attempt; shared with the service thread.
+    """Carries a trial's reports to the agent. One per attempt, shared with the service thread.
 
     Attributes:
-        buffer: Reports that were not sent yet. Appending and cutting a list are atomic, so
-            ``report`` takes no lock.
-        fault: Why the service thread could not send them; for the trial to raise.
+        buffer: Reports that are not sent yet. Appending to a list and cutting it are atomic, so ``report`` takes no
+            lock.
+        fault: Why the service thread could not send them, for the trial to raise.
         stop: Whether the trial is to stop.
         store: Whether the trial waits for its store.
-        kept: For each state that the journal has, the names of those that may be removed now.
-        is_main: Whether this worker reports, where several run the attempt together.
+        kept: For each state in the journal, the names of the states that may be removed now.
+        is_main: Whether this worker is the one of the attempt that reports.
     """
 
     def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
@@ -137,24 +139,24 @@ class Sender:
         """Send one message now.
 
         Raises:
-            ReportError: By a process that the trial forked: the two would send different things.
+            ReportError: In a process that the trial forked: the two would send different things.
         """
         self._check_process()
         self._send(encode(message))
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise ReportError("a process that the trial forked cannot report or save; do so in the trial's own")
+            raise ReportError("a forked process cannot report or save; report and save in the trial's main process")
 
     def flush(self, *, awaiting: bool = False) -> None:
-        """Send what is buffered. What cannot be sent stays there."""
+        """Send the buffered reports. Others stay in the buffer."""
         with self._lock:
             while self.buffer or awaiting:
                 if self._send_some(awaiting=awaiting):
                     break
 
     def _send_some(self, *, awaiting: bool) -> bool:
-        """Send a message of the oldest reports; whether the trial awaits the answer to it, having no others."""
+        """Send one message with the oldest reports; whether the trial awaits the answer and has no others."""
         count = max(1, FRAME // len(self.buffer[0][1])) if self.buffer else 0
         reports = self.buffer[:count]
         if self._objective is None:  # the first report says, as it does in the trial: later ones may hold more
@@ -171,17 +173,17 @@ class Sender:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is enough for a message, and nothing that keeps it from being sent."""
+        """Whether a full message is buffered and can be sent."""
         try:
             return self.fault is None and len(self.buffer) * len(self.buffer[0][1]) >= FRAME
         except IndexError:  # the other thread has just sent it
             return False
 
     def wait_for_room(self) -> None:
-        """Wait until enough of the reports has been sent, or the trial is told to stop.
+        """Wait until enough of the reports are sent, or the trial is stopped.
 
         Raises:
-            ReportError: By a process that the trial forked, in which no thread sends them.
+            ReportError: In a process that the trial forked, in which no thread sends them.
         """
         self._check_process()
         began = time.monotonic()
@@ -194,9 +196,9 @@ class Sender:
         return bool(self.buffer) and len(self.buffer) * (len(self.buffer[-1][1]) + REPORT_COST) > ROOM
 
     def flush_behind(self) -> None:
-        """Send a message's worth of what is buffered, outside of the trial's own calls.
+        """Send one message of buffered reports outside the trial's calls.
 
-        If it cannot be sent, the trial's next report raises why.
+        If it cannot be sent, the trial's next report raises the reason.
 
         Raises:
             Disconnected: The agent cannot be reached.
@@ -213,14 +215,14 @@ class Sender:
             self.fault = error
 
     def wait_for_verdict(self) -> bool:
-        """Send all, with the last report awaiting; True if the trial must stop."""
+        """Send all reports, the last one with a request for a verdict; True if the trial must stop."""
         if self.is_main:
             self.flush(awaiting=True)
         return self.stop.wait_for_verdict()
 
 
 def to_columns(reports: list[tuple[int, dict[str, float]]]) -> dict[str, Columns]:
-    """Reports by step, turned into steps and values by metric."""
+    """Turn reports by step into steps and values by metric."""
     names = list(reports[0][1]) if reports else []
     if len(names) > len(reports) and all(list(metrics) == names for _, metrics in reports):
         steps = [step for step, _ in reports]

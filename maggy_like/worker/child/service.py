@@ -1,4 +1,4 @@
-"""What the agent says to the process that runs trials, and the thread that hears it while one runs."""
+"""The agent's messages to the process that runs trials, and the thread that receives them during a trial."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """What the agent says to the child; one thread at a time listens.
+    """Receives the agent's messages; one thread at a time listens.
 
-    Between trials that is the main thread, so that an assignment wakes the thread that runs it, and no other before.
-    While a trial runs, it is a second thread, which also sends the reports of each interval, and says that the trial
+    Between trials that is the main thread, so that an assignment wakes the thread that runs it, and no other first.
+    During a trial it is a second thread, which also sends the reports of each interval, and reports that the trial
     waits for its store.
     """
 
@@ -54,7 +54,7 @@ class Service:
         threading.Thread(target=self._run, name="maggy-service", daemon=True).start()
 
     def next_assignment(self) -> tuple[Assign, Sender] | None:
-        """Wait for the next assignment; None once there will be no other."""
+        """Wait for the next assignment; None if there will be no other."""
         with self._listening:
             while not (self._assignments or self._is_over):
                 if (frame := self._channel.receive()) is None:
@@ -65,7 +65,7 @@ class Service:
         return self.take_assignment()
 
     def await_assignment(self, seconds: float) -> None:
-        """Wait until the agent says something, and for ``seconds`` at most; not at all where an assignment waits."""
+        """Wait up to ``seconds`` for a message, and not at all if an assignment waits."""
         if self._assignments or self._is_over:
             return
         with self._listening:
@@ -75,7 +75,7 @@ class Service:
                 self._is_over |= not self._take_in()
 
     def take_assignment(self) -> tuple[Assign, Sender] | None:
-        """The next assignment, if there is one already."""
+        """Return the next assignment if it has arrived."""
         return self._assignments.popleft() if self._assignments else None
 
     @property
@@ -106,7 +106,7 @@ class Service:
                     self._channel.send(encode(Imported.of(modules)))
                 behind = sender is not None and sender.is_behind
                 poller.poll(0 if behind else self._interval * 1000)
-            except OSError:  # the agent is gone, or the trial may open no file at all any more
+            except OSError:  # the agent is gone, or the trial can open no further file
                 break
         if self.sender is not None and self.sender.fault is None:
             self.sender.fault = Disconnected("the worker is gone")  # no report can be sent from now on
@@ -114,7 +114,7 @@ class Service:
         self._on_orphaned()
 
     def _listen(self) -> bool:
-        """Take in what has arrived, once the main thread does not wait for it; False where nothing more can."""
+        """Process what has arrived, unless the main thread waits for it; False if nothing more can arrive."""
         with self._listening:
             return self._take_in()
 

@@ -1,4 +1,4 @@
-"""Whether an attempt is to stop, and in which report; a trial that waits for its store."""
+"""Whether an attempt is to stop, and in which report; and whether its trial waits for the store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from maggy_like.protocol.messages import Beat, ToDriver, Waiting
 
 
 class TrialStopped(BaseException):
-    """The trial was told to stop. No ``Exception``: a bare ``except Exception`` must not eat it."""
+    """The trial was stopped. A ``BaseException``, so that ``except Exception`` does not catch it."""
 
 
 class Phase(enum.Enum):
-    """How far the stop of an attempt has come."""
+    """Progress of a stop."""
 
     RUNNING = "running"
     HALTED = "halted"
@@ -30,25 +30,24 @@ class Phase(enum.Enum):
 
 
 class StopState:
-    """The stop of one attempt: the service thread makes the transitions, the trial's thread asks.
+    """The stop of one attempt: the service thread makes the transitions, and the trial's thread queries them.
 
     ::
 
         RUNNING --halt()--> HALTED --stop_at(n)--> LAST_REPORT_KNOWN
         any phase --request()--> STOP_REQUESTED
 
-    The ranks of a wide attempt must stop in the same report: where one of them stopped earlier than another, the other
-    would wait for it in a collective operation for ever. So they are halted first: each says how many reports it has
-    passed, and passes no more. None can then be past the report after the largest of these numbers, and that is where
-    all are told to stop.
+    The ranks of a multi-worker attempt must stop in the same report. If one of them stopped earlier, the others would
+    wait for it in a collective operation forever. So they are halted first: each sends how many reports it has passed,
+    and passes no more. No rank can be past the report after the largest of these numbers, so all stop there.
 
     Args:
         is_wide: Whether several workers run the attempt together.
 
     Attributes:
         is_wide: The same.
-        must_ask: Whether a report must ask :meth:`passes`; else it may go on without, which saves its time.
-        is_told: Whether the function was told to stop, whatever it has made of that.
+        must_ask: Whether a report must call :meth:`passes`; if not, it may skip the call to save time.
+        is_told: Whether the function was stopped, even if it caught that.
     """
 
     def __init__(self, *, is_wide: bool) -> None:
@@ -64,7 +63,7 @@ class StopState:
     # -- transitions, by the service thread ---------------------------------------------------
 
     def halt(self) -> int:
-        """Let no further report pass for now; how many have passed."""
+        """Hold back further reports, and return how many have passed."""
         with self._changed:
             if self._phase is Phase.RUNNING:
                 self._phase = Phase.HALTED
@@ -78,7 +77,7 @@ class StopState:
             self._changed.notify_all()
 
     def request(self) -> None:
-        """Stop the trial in its next report, and in the one in which it may be waiting just now."""
+        """Stop the trial in its next report, or in the one in which it waits."""
         with self._changed:
             self._phase = Phase.STOP_REQUESTED
             self.must_ask = True
@@ -86,13 +85,13 @@ class StopState:
         self._verdicts.put(True)
 
     def decide(self, stop: bool) -> None:
-        """Pass on the driver's verdict to the trial, which waits for it."""
+        """Pass the driver's verdict to the waiting trial."""
         self._verdicts.put(stop)
 
     # -- by the trial's thread ----------------------------------------------------------------
 
     def tell(self) -> NoReturn:
-        """Stop the function. If it swallows that, each further report stops it again.
+        """Stop the function. If it catches the exception, each further report raises it again.
 
         Raises:
             TrialStopped: Always.
@@ -105,11 +104,11 @@ class StopState:
 
     @property
     def is_requested(self) -> bool:
-        """Whether the trial is to stop now, wherever it waits."""
+        """Whether the trial is to stop now, even while it waits."""
         return self._phase is Phase.STOP_REQUESTED
 
     def passes(self) -> bool:
-        """Whether the next report goes on, else it stops the trial; waits while the ranks are halted."""
+        """Whether the next report passes or stops the trial; waits while the ranks are halted."""
         with self._changed:
             while self._phase is Phase.HALTED:
                 self._changed.wait()
@@ -121,26 +120,26 @@ class StopState:
             return True
 
     def wait_for_verdict(self) -> bool:
-        """Whether the trial must stop at the milestone that it has reached; waits until the driver says."""
+        """Wait for the driver's verdict at a milestone, and return whether the trial must stop."""
         return self._verdicts.get()
 
 
 QUIET = 0.5
-"""Seconds of waiting after which the driver is informed; shorter waits are not worth a message."""
+"""Seconds of waiting after which the driver is informed; for shorter waits a message is too expensive."""
 
 CALL_PATIENCE = 600.0
-"""Seconds of one call after which the trial's limits count again: the store may never answer."""
+"""Seconds of one call after which the trial's time limits apply again, because the store may never answer."""
 
 
 class StoreWait:
     """The wait of one attempt for its store.
 
-    A client of a store may try again by itself for minutes before it raises. The trial's thread is in its call
-    meanwhile, so the service thread sends the messages (:meth:`look`).
+    A client of a store may retry for minutes before it raises. The trial's thread is in that call meanwhile, so the
+    service thread sends the messages (:meth:`look`).
 
     Args:
         trial: Number of the trial.
-        attempt: Number of its run.
+        attempt: Number of the attempt.
         send: Sends a message to the agent.
     """
 
@@ -155,11 +154,11 @@ class StoreWait:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Call the store, once or until it serves (see :meth:`refused`)."""
+        """Mark a call of the store, one or repeated (see :meth:`refused`)."""
         self._began = self._called = time.monotonic()
         try:
             yield
-        except TrialStopped:  # the store does not serve, and nobody waits any more
+        except TrialStopped:  # the store does not serve, and nobody waits now
             self._called = None
             raise
         except BaseException:
@@ -168,7 +167,7 @@ class StoreWait:
         self._end()
 
     def refused(self, reason: str) -> None:
-        """Take in that the store has refused a call; :meth:`call_again` follows."""
+        """Record that the store has refused a call; :meth:`call_again` follows."""
         with self._lock:
             self._called = None
             self._is_told = self._is_told or time.monotonic() - self._began >= QUIET
@@ -179,7 +178,7 @@ class StoreWait:
         self._called = time.monotonic()
 
     def look(self) -> None:
-        """Tell of a call that is under way. Called by the service thread, again and again."""
+        """Report a call that takes long. Called repeatedly by the service thread."""
         if self._called is not None:
             with self._lock:
                 self._tell_of_call()

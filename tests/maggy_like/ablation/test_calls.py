@@ -54,9 +54,9 @@ def test_a_variant_that_lost_all_features_still_has_data() -> None:
 def test_a_factory_that_takes_what_only_train_fn_gets_is_told(name: str) -> None:
     scope: dict[str, Any] = {}
     exec(f"def make({name}): ...", scope)
-    with pytest.raises(ConfigError, match=rf"only train_fn gets it.* leave it out.*variant.model\({name}={name}\)"):
+    with pytest.raises(ConfigError, match=rf"only train_fn receives it.* remove it.*variant.model\({name}={name}\)"):
         variant_of(model=scope["make"]).model()
-    with pytest.raises(ConfigError, match=rf"cannot set '{name}'.*choose another name"):
+    with pytest.raises(ConfigError, match=rf"must not have '{name}'.*use another name"):
         variant_of(model=scope["make"], config={name: 0})
 
 
@@ -64,8 +64,9 @@ def test_columns_without_data_are_told() -> None:
     def make(n_features: int) -> None: ...
 
     with pytest.raises(
-        ConfigError, match=r"'n_features' of the model's factory; the study has no data; give it.*data="
+        ConfigError,
+        match=r"'n_features' of the model's factory must .*; the study must have data, got none; use .*data=",
     ):
         variant_of(model=make).model()
-    with pytest.raises(ConfigError, match=r"cannot set 'n_features'.*the study has no data; give it"):
+    with pytest.raises(ConfigError, match=r"must not have 'n_features'.*the study must have data, got none"):
         variant_of(model=make, config={"n_features": 4})

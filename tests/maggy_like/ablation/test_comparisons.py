@@ -136,7 +136,7 @@ def test_what_an_adaptive_study_found_is_told_without_its_luck(design: Design) -
     assert row.unbiased is not None
     assert row.difference < row.unbiased < 0.0
     assert "unbiased" in repr(found).splitlines()[1] + repr(found).splitlines()[0]
-    assert "unbiased are median-unbiased estimates" in found.method
+    assert "unbiased has median-unbiased estimates" in found.method
     assert found.to_pandas()["unbiased"][0] == row.unbiased
     fixed = Ablation(design, noisy)
     assert [row.unbiased for row in fixed.rows] == [row.difference for row in fixed.rows]

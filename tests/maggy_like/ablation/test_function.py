@@ -57,24 +57,36 @@ def test_a_function_that_gets_what_changes_will_do(study: AblationStudy, functio
 @pytest.mark.parametrize(
     ("study", "function", "message"),
     [
-        (columned(), lambda seed, **config: 0, "'a' changes; add one of the parameters variant, features, n_features"),
-        (columned(), lambda config: 0, "'a' changes; add one of the parameters variant, features, n_features"),
-        (columned(), lambda seed, **features: 0, "'a' changes; add one of the parameters variant, features"),
-        (decayed(), lambda seed: 0, "'weight decay' changes; add one of the parameters variant, decay$"),
+        (
+            columned(),
+            lambda seed, **config: 0,
+            "'a' changes, got nothing; add one of the parameters variant, features, n_features",
+        ),
+        (
+            columned(),
+            lambda config: 0,
+            "'a' changes, got nothing; add one of the parameters variant, features, n_features",
+        ),
+        (
+            columned(),
+            lambda seed, **features: 0,
+            "'a' changes, got nothing; add one of the parameters variant, features",
+        ),
+        (decayed(), lambda seed: 0, "'weight decay' changes, got nothing; add one of the parameters variant, decay$"),
         (
             decayed(model=make),
             lambda seed: 0,
-            "'weight decay' changes; add one of the parameters variant, model, decay$",
+            "'weight decay' changes, got nothing; add one of the parameters variant, model, decay$",
         ),
         (
             AblationStudy().custom("c", lambda variant: variant.changed(data=lambda table: table)),
             lambda seed, **config: 0,
-            "removing 'c' changes; add the parameter variant$",
+            "removing 'c' changes, got nothing; add the parameter variant$",
         ),
         (
             AblationStudy(model=make).custom("c", lambda variant: variant.changed(model=lambda model: model)),
             lambda seed, decay=0.1, **config: 0,
-            "removing 'c' changes; add one of the parameters variant, model$",
+            "removing 'c' changes, got nothing; add one of the parameters variant, model$",
         ),
     ],
 )
@@ -125,9 +137,12 @@ def test_the_factory_and_the_sample_use_parameters_too() -> None:
     [
         (
             lambda seed, features, width: 0,
-            r"nothing uses the parameter 'widht' \(did you mean 'width'\?\).*leave it out",
+            r"the parameter 'widht' must be used.* \(did you mean 'width'\?\).*remove it",
         ),
-        (lambda seed, features, model: 0, r"'widht' \(did you mean 'width'\?\).*or of the model's factory, or leave"),
+        (
+            lambda seed, features, model: 0,
+            r"'widht' must be used.*\(did you mean 'width'\?\).*or to the model's factory, or remove",
+        ),
     ],
 )
 def test_a_parameter_that_nothing_takes_is_told(function: Any, message: str) -> None:
@@ -137,9 +152,7 @@ def test_a_parameter_that_nothing_takes_is_told(function: Any, message: str) -> 
 
 def test_a_factory_that_is_never_called_is_told() -> None:
     study = AblationStudy(model=make).config(decay=0.0)
-    with pytest.raises(
-        TrainFunctionError, match=r"only the model's factory takes the parameter 'decay'.*add a parameter"
-    ):
+    with pytest.raises(TrainFunctionError, match=r"only the model's factory takes the parameter 'decay'; add one"):
         study.bound(lambda seed: 0)
 
 
@@ -147,9 +160,7 @@ def test_a_factory_that_is_never_called_is_told() -> None:
 def test_a_value_that_no_trial_may_have_is_told_by_name(value: Any) -> None:
     kind = type(value).__name__
     for study in (columned(config={"given": value}), AblationStudy(config={"given": 0}).config(given=value)):
-        with pytest.raises(
-            ConfigError, match=rf"takes the parameter 'given', for which the study has a {kind}.*load data"
-        ):
+        with pytest.raises(ConfigError, match=rf"the parameter 'given' .* must be a bool, .* got a {kind}.*load data"):
             study.bound(lambda seed, variant, given: 0)
         study.bound(lambda seed, variant: 0)
 
@@ -160,15 +171,27 @@ def test_a_value_that_no_trial_may_have_is_told_by_name(value: Any) -> None:
 @pytest.mark.parametrize(
     ("study", "function", "message"),
     [
-        (columned(), lambda model, features, seed: 0, r"'model' of <lambda>; the study has no model; give its factory"),
-        (decayed(), lambda features, decay, seed: 0, "'features' of <lambda>; the study has no data; give it"),
-        (decayed(), lambda n_features, decay, seed: 0, "'n_features' of <lambda>; the study has no data; give it"),
+        (
+            columned(),
+            lambda model, features, seed: 0,
+            r"'model' of <lambda> must have a value, got none; the study must have a model",
+        ),
+        (
+            decayed(),
+            lambda features, decay, seed: 0,
+            "'features' of <lambda> must have a value, got none; the study must have data",
+        ),
+        (
+            decayed(),
+            lambda n_features, decay, seed: 0,
+            "'n_features' of <lambda> must have a value, got none; the study must have data",
+        ),
         (decayed(), lambda rate, decay, seed: 0, r"'rate' of <lambda>.*AblationStudy\(config=\{'rate': ...\}\)"),
     ],
 )
 def test_a_parameter_that_the_study_cannot_fill_is_told(study: AblationStudy, function: Any, message: str) -> None:
     bound = study.bound(function)
-    with pytest.raises(TrainFunctionError, match=f"nothing fills the parameter {message}"):
+    with pytest.raises(TrainFunctionError, match=f"the parameter {message}"):
         check_filled(function, bound.without(), bound.taken or (), ())
 
 
@@ -186,5 +209,5 @@ def test_what_has_a_default_or_comes_from_the_runtime_is_filled(function: Any) -
 
 
 def test_a_name_that_is_searched_must_be_taken() -> None:
-    with pytest.raises(UserError, match=r"has no parameter 'lrr' \(did you mean 'lr'\?\); add it"):
+    with pytest.raises(UserError, match=r"must have the parameter 'lrr' \(did you mean 'lr'\?\); add it"):
         check_filled(lambda seed, variant, lr=0.1: 0, decayed().without(), (), ["lrr"])

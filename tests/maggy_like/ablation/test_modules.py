@@ -108,7 +108,7 @@ def test_a_container_that_is_named_is_all_in_it(asked: str, paths: tuple[str, ..
 
 @pytest.mark.parametrize("asked", ["none", "non?"])
 def test_an_empty_container_is_told(asked: str) -> None:
-    with pytest.raises(ConfigError, match="none has no forward and no module in it"):
+    with pytest.raises(ConfigError, match="none must have a forward or modules"):
         a_study(Blocks).modules(asked).designed()
 
 
@@ -202,7 +202,10 @@ def test_zeros_work_in_mixed_precision() -> None:
 
 @pytest.mark.parametrize(
     ("replace", "message"),
-    [("zero", "MakesOdd gives values of Odd.*of your own"), ("identity", "Odd.*use a module of")],
+    [
+        ("zero", "output of MakesOdd must have only tensors, got Odd; use a custom module"),
+        ("identity", "Odd.*use a custom module"),
+    ],
 )
 def test_an_output_that_is_made_of_no_tensors_is_told(replace: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -228,8 +231,8 @@ class Counts(nn.Module):
 @pytest.mark.parametrize(
     ("inner", "use", "message"),
     [
-        (Counts, None, "what Counts gives cannot be told without computing it.*replace=nn.Identity()"),
-        (nn.PReLU, lambda m, x: x * m.weight + m(x), "has no 'weight'.*module of your own"),
+        (Counts, None, "the output of Counts cannot be determined without computing it.*replace=nn.Identity()"),
+        (nn.PReLU, lambda m, x: x * m.weight + m(x), "has no attribute 'weight'.*custom module"),
     ],
 )
 def test_what_nothing_can_stand_in_for_is_told(inner: Any, use: Any, message: str, replace: str) -> None:
@@ -246,7 +249,7 @@ class Locked(nn.ReLU):
 
 @pytest.mark.parametrize("replace", ["identity", "zero"])
 def test_a_module_that_cannot_be_copied_is_told(replace: str) -> None:
-    with pytest.raises(ConfigError, match=r"needs a copy of module 'inner', which cannot be made.*nn.Identity()"):
+    with pytest.raises(ConfigError, match=r"module 'inner' must be copyable.*nn.Identity()"):
         without("inner", lambda: Around(Locked()), replace)
     without("inner", lambda: Around(Locked()), nn.Identity())
 
@@ -285,9 +288,9 @@ def test_a_head_that_is_used_in_training_alone_can_be_left_out() -> None:
 
 
 def test_what_does_not_fit_in_training_alone_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"gives .*2, 5.* in train mode, and the base gives .*2, 3"):
+    with pytest.raises(ConfigError, match=r"must give .*2, 3.* as the base does, got .*2, 5.* in train mode"):
         without("aux", TrainingHead, nn.Linear(4, 5))
-    with pytest.raises(ConfigError, match="does not run on the sample in train mode with 'aux' replaced"):
+    with pytest.raises(ConfigError, match="failed on the sample in train mode with 'aux' replaced"):
         without("aux", TrainingHead, nn.Linear(5, 5))
 
 
@@ -306,7 +309,7 @@ def test_a_model_that_trains_on_more_than_the_sample_is_checked_in_eval_mode() -
 
 def test_a_factory_that_builds_nothing_anew_is_told() -> None:
     model = Around(nn.ReLU())
-    with pytest.raises(ConfigError, match=r"returns the same model each time.*build it in the factory"):
+    with pytest.raises(ConfigError, match=r"must return a new model each time.*build it in the factory"):
         a_study(lambda: model).modules("inner").designed()
 
 

@@ -77,10 +77,10 @@ def test_failed_trials_are_told(design: Design) -> None:
     made = [Run(r.variant, r.seed, None) if (r.variant, r.seed) == ("without A", 2) else r for r in runs(design)]
     found = Ablation(design, made)
     assert [(row.repeats, row.dropped) for row in found.rows] == [(5, 1), (6, 0), (6, 0)]
-    assert "seeds left out, since a trial failed: A (1)" in repr(found)
+    assert "seeds left out, because a trial failed: A (1)" in repr(found)
 
 
-@pytest.mark.parametrize(("seeds", "note"), [(1, "one repeat says nothing"), (2, "two repeats find")])
+@pytest.mark.parametrize(("seeds", "note"), [(1, "one repeat does not measure the noise"), (2, "two repeats find")])
 def test_few_repeats_are_told(design: Design, seeds: int, note: str) -> None:
     found = Ablation(design, runs(design, seeds))
     assert note in repr(found)
@@ -250,7 +250,7 @@ def test_the_table_fits_into_100_columns(longest: int, hidden: list[str]) -> Non
     ]
     found = Ablation(design, made)
     assert max(map(len, repr(found).splitlines())) <= 100
-    assert (f"no room for {' and '.join(hidden)}" in repr(found)) is bool(hidden)
+    assert (f"the table is too wide for {' and '.join(hidden)}" in repr(found)) is bool(hidden)
     assert ("saved" in repr(found).splitlines()[1]) is ("parameters saved" not in hidden)
     for head in hidden:
         assert head not in found.to_markdown().splitlines()[0]

@@ -164,7 +164,7 @@ def test_each_variant_is_tuned_before_its_best_is_compared(ablate: Any) -> None:
             assert len({trial.config["x"] for trial in searched}) == 6
             assert [t.config["x"] for t in mine if t.config["seed"] == 50 + repeat] == [best.config["x"]]
     assert {run.seed for run in answer.runs} == set(range(50, 53))
-    assert "every variant was tuned anew: the best of 6 configurations" in answer.method
+    assert "every variant was tuned again: the best of 6 configurations" in answer.method
 
 
 def test_adaptive_repeats_of_tuned_variants_end_once_decided(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_adaptive_repeats_of_tuned_variants_end_once_decided(tmp_path: Path) -> 
     assert len(answer.result.trials) == 2 * repeats * (2 + 1)
     assert answer.result.ending == "completed"
     assert "at most 20 seeds" in answer.method
-    assert "every variant was tuned anew" in answer.method
+    assert "every variant was tuned again" in answer.method
 
 
 @pytest.mark.parametrize("n_trials", [2, None])
@@ -208,7 +208,7 @@ def test_other_optimizers_tune_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("every_seed", "note"),
     [
-        (False, "note: seeds left out, since a trial failed: B (1)"),
+        (False, "note: seeds left out, because a trial failed: B (1)"),
         (True, "note: no seed has all results: B"),
     ],
 )

@@ -59,30 +59,30 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown group": (
         {"study": modelled().features("A").group("g", "B"), "design": "leave_one_group_out"},
         "no component 'B' of the group 'g'"),
-    "no groups": ({"design": "leave_one_group_out"}, r"no groups.*study.group\("),
-    "no components": ({"study": AblationStudy()}, "no components; add some"),
-    "no seed": ({"train_fn": take_no_seed}, "take_no_seed takes none; add a parameter 'seed'"),
-    "a parameter that nothing fills": ({"train_fn": take_unfilled}, "nothing fills the parameter 'rate' of take_unf"),
-    "a positional-only parameter": ({"train_fn": take_positional}, "'variant' of take_positional is positional-only"),
+    "no groups": ({"design": "leave_one_group_out"}, r"must have a group of components.*study.group\("),
+    "no components": ({"study": AblationStudy()}, "must have components, got none"),
+    "no seed": ({"train_fn": take_no_seed}, "take_no_seed must have a parameter 'seed', got none"),
+    "a parameter that nothing fills": ({"train_fn": take_unfilled}, "the parameter 'rate' of take_unfilled must have"),
+    "a positional-only parameter": ({"train_fn": take_positional}, "'variant' of take_positional must be passed"),
     "a parameter that nothing uses": (
         {"study": AblationStudy(config={"droput": 0.5}).config(droput=0.0), "train_fn": take_dropout},
-        r"nothing uses the parameter 'droput' \(did you mean 'dropout'"),
+        r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),
     "a parameter that nothing knows": (
-        {"study": AblationStudy().config(droput=0.0)}, r"nothing says what 'droput' is.*did you mean 'dropout'"),
+        {"study": AblationStudy().config(droput=0.0)}, r"'droput' must have a value.*did you mean 'dropout'"),
     "a parameter that is mistyped": (
         {"study": AblationStudy(config={"droput": 0.5}).config(dropout=0.0), "train_fn": take_dropout},
-        r"nothing uses the parameter 'droput' \(did you mean 'dropout'"),
-    "features by **": ({"train_fn": take_by_star}, "'A' changes; add one of the parameters variant, features, n_f"),
+        r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),
+    "features by **": ({"train_fn": take_by_star}, "'A' changes, got nothing; add one of the parameters variant, feat"),
     "a model of no factory": (
         {"study": AblationStudy(config={"A": 1}).config(A=2), "train_fn": take_model},
-        "nothing fills the parameter 'model' of take_model; the study has no model"),
+        "the parameter 'model' of take_model must have a value, got none; the study must have a model"),
     "a factory that cannot be sent": (
         {"study": AblationStudy(model=lambda lock=LOCK: lock).config(dropout=0.0)},
         "the model's factory uses the default 'lock' of type lock"),
     "a reserved parameter": (
-        {"study": AblationStudy(config={"budget": 3}).config(dropout=0.0)}, "cannot set 'budget'"),
+        {"study": AblationStudy(config={"budget": 3}).config(dropout=0.0)}, "must not have 'budget'"),
     "a reserved name that is searched": (
-        {"tune": Tuning({"seed": [1, 2]})}, "search space sets 'seed', which the runtime fills"),
+        {"tune": Tuning({"seed": [1, 2]})}, "search space must not have 'seed', which the runtime fills"),
     "both searched and studied": (
         {"tune": Tuning({"dropout": Float(0, 1)}), "study": AblationStudy().config(dropout=0.0)},
         r"must not set \['dropout'\], which are searched"),
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "resampled that is no ratio": (
         {"resampled": True}, r"resampled must be the rows of the test set .*, such as 0\.3 / 0\.7, got True"),
     "negligible that is none": ({"negligible": 0}, r"negligible must be a difference above 0 .* such as 0\.005, got 0"),
-    "an unknown design": ({"design": "pair"}, r"unknown design 'pair' \(did you mean 'pairs'\?\)"),
+    "an unknown design": ({"design": "pair"}, r"design must be one of .* got 'pair' \(did you mean 'pairs'\?\)"),
     "a function that cannot be sent": (
         {"train_fn": lambda variant, seed, lock=LOCK: 0.0}, "cannot be sent to the workers"),
 }  # fmt: skip

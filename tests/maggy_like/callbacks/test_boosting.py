@@ -232,7 +232,7 @@ def test_a_model_that_is_not_passed_on_is_told(train: Any, argument: str) -> Non
     forgetful: dict[str, Any] = {}
     source = inspect.getsource(train).replace(f"{argument},", "")
     exec(source, {**globals()}, forgetful)
-    with pytest.raises(ReportError, match=rf"starts after step 0, .* is of step 2; pass {argument}"):
+    with pytest.raises(ReportError, match=rf"must start after step 2 of .*, got step 0; pass {argument}"):
         forgetful[train.__name__](0.1, reporter)
 
 
@@ -242,7 +242,7 @@ def test_without_a_set_to_evaluate_nothing_can_be_reported() -> None:
     from maggy_like.callbacks import XGBoostReport
 
     x, y, *_ = halves()
-    with pytest.raises(ReportError, match="step 1 has no metric to report; let the library evaluate"):
+    with pytest.raises(ReportError, match="step 1 must have a metric, got none; configure the library to evaluate"):
         xgboost.train({"nthread": 1}, xgboost.DMatrix(x, y), 1, callbacks=[XGBoostReport(Reporter(budget=1))])
 
 
@@ -250,5 +250,5 @@ def test_without_a_set_to_evaluate_nothing_can_be_reported() -> None:
 def test_save_every_is_a_whole_number(save_every: Any) -> None:
     from maggy_like.callbacks import XGBoostReport
 
-    with pytest.raises(ReportError, match="save_every must be a whole number from 1 on, got"):
+    with pytest.raises(ReportError, match="save_every must be a whole number of at least 1, got"):
         XGBoostReport(Reporter(budget=1), save_every=save_every)

@@ -51,8 +51,8 @@ def test_a_backend_of_keras_that_is_missing_is_told() -> None:
     )
     environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.startswith("KerasReport needs a backend of Keras, which cannot be imported: ")
-    assert "set the environment variable KERAS_BACKEND to one that is installed" in done.stdout
+    assert done.stdout.startswith("KerasReport needs a backend of Keras, and the backend cannot be imported: ")
+    assert "set the environment variable KERAS_BACKEND to an installed one" in done.stdout
 
 
 def test_an_unknown_name_is_told() -> None:

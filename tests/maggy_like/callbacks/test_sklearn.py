@@ -50,14 +50,16 @@ def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, tmp_path
 
 @pytest.mark.parametrize("wrong", [Reporter, 5, None])
 def test_what_is_no_reporter_is_told(wrong: Any) -> None:
-    with pytest.raises(ReportError, match="takes the reporter that train_fn gets, not"):
+    with pytest.raises(ReportError, match="reporter must be the Reporter that train_fn gets, got"):
         next(sklearn_steps(object(), wrong))
 
 
 def test_a_state_of_another_kind_is_told() -> None:
     reporter = Reporter(budget=2)
     reporter.checkpoint([1, 2])
-    with pytest.raises(ReportError, match=r"not saved by this callback: \[1, 2\]; leave reporter.checkpoint"):
+    with pytest.raises(
+        ReportError, match=r"must be one of this callback, got \[1, 2\]; do not call reporter.checkpoint"
+    ):
         next(sklearn_steps(object(), reporter))
 
 
@@ -77,5 +79,5 @@ def test_each_step_reports_once(reports: int) -> None:
     _, report = next(steps)
     for _ in range(reports):
         report(accuracy=0.5)
-    with pytest.raises(ReportError, match=r"step 1 must call report\(\.\.\.\) once, with its metrics"):
+    with pytest.raises(ReportError, match=r"step 1 must be reported exactly once"):
         next(steps)

@@ -176,10 +176,10 @@ def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) 
 
 
 def test_errors_keep_their_class_and_notes() -> None:
-    error = TrialsFailedError("3 trials failed alike")
+    error = TrialsFailedError("3 trials failed identically")
     error.add_note("see there")
     back = from_record(to_record(error))
-    assert (type(back), str(back), back.__notes__) == (TrialsFailedError, "3 trials failed alike", ["see there"])
+    assert (type(back), str(back), back.__notes__) == (TrialsFailedError, "3 trials failed identically", ["see there"])
     assert isinstance(from_record(to_record(StoreError("full"))), StoreError)
     foreign = from_record(to_record(ZeroDivisionError("division by zero")))
     assert (type(foreign), str(foreign)) == (EngineError, "ZeroDivisionError: division by zero")

@@ -114,7 +114,7 @@ def twice() -> None:
     model = prepare(plain)
     assert prepare(plain) is model
     assert prepare(model) is model
-    with pytest.raises(PrepareError, match="parts of this Linear are in a model that is prepared already"):
+    with pytest.raises(PrepareError, match="parts of this Linear belong to a model that is prepared already"):
         prepare(plain.body)
     plain.body.requires_grad_(False)
     prepare(nn.Sequential(plain.body, nn.Linear(3, 1)))  # a frozen part may be shared
@@ -272,7 +272,7 @@ def test_an_optimizer_of_no_prepared_model_is_refused_in_its_step(pair: Any) -> 
     for seen in pair:
         told = seen["strangers"]
         assert told["forgotten"].startswith(
-            "Adam trains 4 parameters that are of no prepared model (shapes: (3, 4), (3,), (1, 3), ...)"
+            "Adam must train parameters of prepared models, got 4 others (shapes: (3, 4), (3,), (1, 3), ...)"
         )
         assert told["added"].startswith("SGD trains 2 parameters")
         assert told["unfrozen"].startswith("SGD trains 2 parameters")
@@ -307,4 +307,4 @@ def test_a_share_too_small_for_batch_normalisation_is_told(pair: Any) -> None:
     for seen in pair:
         assert seen["normalise"]["notes"] == []  # a batch of one sample fails on one rank too
         (note,) = seen["normalise"]["notes of 2"]
-        assert note.startswith("This rank's part of a batch of 2 over 2 ranks is one sample: leave")
+        assert note.startswith("This rank's share of a batch of 2 over 2 ranks is one sample. Use")

@@ -90,7 +90,7 @@ def half_averaged(rank: int) -> dict[str, Any]:
     model = prepare(Network())
     first, second = model(x).mean(), model(2 * x).mean()
     first.backward()
-    with pytest.raises(RuntimeError, match=r"a second backward\(\) after one forward of Network"):
+    with pytest.raises(RuntimeError, match=r"must be called once after one forward of Network, got a second call"):
         second.backward()
 
     model, optimizer = (it := prepare(Branches())), prepare(torch.optim.SGD(it.parameters(), lr=0.1))
@@ -157,7 +157,7 @@ def test_batches_that_are_kept_or_drawn_ahead_are_trained_as_on_one_rank(pair: A
 def test_gradients_that_would_not_be_averaged_are_refused(pair: Any) -> None:
     first, second = (seen["half averaged"] for seen in pair)
     assert first["in turn"] == second["in turn"]
-    assert first["again"].startswith("a second backward() after one forward of Network: its gradients would not be")
+    assert first["again"].startswith("backward() must be called once after one forward of Network, got a second call")
     assert "DataParallel(model, find_unused_parameters=True)" in first["notes"][-1]
 
 

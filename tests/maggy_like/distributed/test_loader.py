@@ -120,7 +120,7 @@ class Own(DataLoader[Any]):
             DataLoader(DATA, batch_sampler=BatchSampler(DistributedSampler(DATA, 2, 0), 4, False)),
             "DistributedSampler",
         ),
-        (Own(DATA), "Own iterates in a way of its own"),
+        (Own(DATA), "got Own with its own iteration"),
     ],
 )
 def test_loaders_without_global_batches_are_refused(loader: DataLoader[Any], message: str) -> None:

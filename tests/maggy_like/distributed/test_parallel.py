@@ -269,9 +269,9 @@ def test_alone_everything_comes_back_as_it_is() -> None:
 def test_containers_are_refused_with_one_rank_too() -> None:
     model = Network()
     for container in ([model], (3, torch.optim.SGD(model.parameters()))):
-        with pytest.raises(PrepareError, match=rf"a {type(container).__name__} that holds .* prepare\(\*them\)"):
+        with pytest.raises(PrepareError, match=rf"a {type(container).__name__} with .* prepare\(\*them\)"):
             prepare(container, model)
-    with pytest.raises(PrepareError, match=r"a dict that holds a DataLoader.* prepare\(\*them.values\(\)\)"):
+    with pytest.raises(PrepareError, match=r"a dict with a DataLoader.* prepare\(\*them.values\(\)\)"):
         prepare({"train": DataLoader(DATA)})
     assert prepare([1, 2], {"a": 3}) == ([1, 2], {"a": 3})
 
@@ -280,7 +280,7 @@ def test_parameters_that_the_optimizer_lost_are_told(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("maggy_like.distributed.parallel.device", lambda: torch.device("meta"))
     model = Network()
     optimizer = torch.optim.SGD(model.parameters())
-    with pytest.raises(PrepareError, match="SGD has parameters on cpu and not on meta"):
+    with pytest.raises(PrepareError, match="SGD must have its parameters on meta, got cpu"):
         prepare(optimizer, model)  # torch makes new parameters on this device
     assert model.head.weight.is_meta
     optimizer = torch.optim.SGD(model.parameters())
@@ -329,8 +329,8 @@ def test_nccl_where_each_rank_has_a_device_of_its_own(devices: list[str], backen
 @pytest.mark.parametrize(
     ("has_returned", "message"),
     [
-        (True, "rank 1 has returned without a call of prepare"),
-        (False, r"rank 1 did not call prepare\(\) or average\(\)"),
+        (True, "rank 1 returned without a call"),
+        (False, r"prepare\(\) or average\(\) at about the same time, and rank 1 did not"),
     ],
 )
 def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, has_returned: bool, message: str) -> None:

@@ -95,8 +95,8 @@ def load_two(first: str, second: str) -> State:
     seen["second"] = whole(model, optimizer)
     wider = {name: torch.zeros(9) for name in into["model"]}
     for wrong, message in (
-        ({"model": into["model"], "step": 0}, "lacks optimizer.*state.0.weight.exp_avg, and has besides nothing"),
-        (state_of(model, optimizer, step=0, more=1), "lacks nothing, and has besides more"),
+        ({"model": into["model"], "step": 0}, "lacks optimizer.*state.0.weight.exp_avg, and has in addition nothing"),
+        (state_of(model, optimizer, step=0, more=1), "lacks nothing, and has in addition more"),
         ({**state_of(model, optimizer), "model": wider, "step": 0}, "on rank 2, ValueError: Size mismatch"),
     ):
         with pytest.raises(ShardedStateError, match=message):
@@ -222,10 +222,10 @@ def test_an_interrupted_save_is_not_loaded(saved: tuple[list[str], list[State]],
         if file.name != ".metadata":
             (tmp_path / file.name).write_bytes(file.read_bytes())
     assert len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(IncompleteStateError, match="holds no whole state"):
+    with pytest.raises(IncompleteStateError, match="has no complete state"):
         sharded.load(str(tmp_path), {})
     (tmp_path / ".metadata").write_bytes(Path(saved[0][1], ".metadata").read_bytes()[:-1])
-    with pytest.raises(IncompleteStateError, match=r"holds no whole state: \.metadata is damaged"):
+    with pytest.raises(IncompleteStateError, match=r"has no complete state: \.metadata is damaged"):
         sharded.load(str(tmp_path), {})
 
 

@@ -31,8 +31,12 @@ def raised(name: str = "KeyError", place: str = "train.py:train:3", message: str
     return {"outcome": "raised", **fields, "types": (*bases, "builtins.Exception"), "place": place}
 
 
-def search(optimizer: Optimizer | None = None, *, alike: int = 3, n_trials: int = 20, **options: Any) -> Hand:
-    hand = Hand(optimizer, n_trials=n_trials, alike=alike, max_attempts=1, **options).start()
+def search(
+    optimizer: Optimizer | None = None, *, max_identical_failures: int = 3, n_trials: int = 20, **options: Any
+) -> Hand:
+    hand = Hand(
+        optimizer, n_trials=n_trials, max_identical_failures=max_identical_failures, max_attempts=1, **options
+    ).start()
     hand.join(0)
     return hand
 
@@ -53,15 +57,15 @@ def test_trials_that_fail_alike_end_the_search_whatever_their_messages_say() -> 
     assert len(hand.study.trials) == 3
     error = hand.machine.error
     assert isinstance(error, TrialsFailedError)
-    assert "3 trials failed alike and none has succeeded" in str(error)
+    assert "3 trials failed identically and none has succeeded" in str(error)
     assert "KeyError: /tmp/a1b2/17" in str(error)
     assert "Traceback of /tmp/a1b2/17" in str(error)
-    assert "FailurePolicy(alike=0), or expected=(KeyError,)" in str(error)
+    assert "FailurePolicy(max_identical_failures=0), or catch=(KeyError,)" in str(error)
     assert hand.machine.ending == "error"
 
 
 def test_the_traceback_of_failures_that_are_alike_is_shown_once() -> None:
-    hand = search(alike=0)
+    hand = search(max_identical_failures=0)
     fail(hand, *(raised(message=message) for message in "abc"), raised("ValueError", message="d"))
     assert [text for text in hand.shown if "Traceback" in text] == [
         "failed: KeyError: a\nTraceback of a",
@@ -106,7 +110,7 @@ def test_a_report_and_a_stop_in_it_are_no_success_but_a_pause_is() -> None:
 
 
 def test_expected_exceptions_never_count_nor_do_those_derived_from_them() -> None:
-    hand = search(expected={"builtins.LookupError"})
+    hand = search(catch={"builtins.LookupError"})
     assert fail(hand, *[raised()] * 6) is None
     assert fail(hand, *[raised("ValueError")] * 3) == "error"
 
@@ -121,7 +125,7 @@ def test_what_machines_do_never_counts() -> None:
 
 
 def test_it_counts_trials_and_not_their_attempts() -> None:
-    hand = Hand(n_trials=20, alike=3, max_attempts=3).start()
+    hand = Hand(n_trials=20, max_identical_failures=3, max_attempts=3).start()
     hand.join(0)
     assert fail(hand, *[raised()] * 4) is None  # two trials, two attempts each
     assert fail(hand, raised()) == "error"
@@ -137,7 +141,7 @@ RESUMED = {
 
 
 def resumed(hand: Hand, optimizer: Optimizer | None = None, **options: Any) -> Hand:
-    again = Hand(optimizer, **{"n_trials": 6, "alike": 3, "max_attempts": 1, **options})
+    again = Hand(optimizer, **{"n_trials": 6, "max_identical_failures": 3, "max_attempts": 1, **options})
     again.machine.replay(hand.events)
     again.start()
     again.join(0)
@@ -155,7 +159,7 @@ def test_a_resume_tries_those_again_for_which_the_search_had_ended(optimizer: st
         fail(hand, raised())
     assert hand.states() == ["failed"] * 3
     again = resumed(hand, RESUMED[optimizer](), points=points)
-    assert again.shown[0] == "trials that had failed alike are tried again: 0, 1, 2"
+    assert again.shown[0] == "trials that had failed identically are retried: 0, 1, 2"
     worker = WorkerId(0, 0)
     tried = []
     while again.machine.ending is None:
@@ -185,19 +189,19 @@ def test_a_function_that_was_not_fixed_ends_the_resumed_search_as_soon() -> None
 @pytest.mark.parametrize(
     ("ends", "options"),
     [
-        ([raised()] * 3, {"alike": 0}),
-        ([raised()] * 3, {"expected": {"builtins.KeyError"}}),
+        ([raised()] * 3, {"max_identical_failures": 0}),
+        ([raised()] * 3, {"catch": {"builtins.KeyError"}}),
         ([raised(), raised("ValueError"), raised()], {}),
         ([raised(), {"value": 0.5}, raised(), raised()], {}),
     ],
     ids=["never", "expected", "too few", "one succeeded"],
 )
 def test_other_failures_stay(ends: list[dict[str, Any]], options: dict[str, Any]) -> None:
-    hand = search(n_trials=6, **{"alike": 0, **options})
+    hand = search(n_trials=6, **{"max_identical_failures": 0, **options})
     fail(hand, *ends)
     again = resumed(hand, **options)
     assert again.states().count("failed") == sum("value" not in end for end in ends)
-    assert not any("tried again" in line for line in again.shown)
+    assert not any("retried" in line for line in again.shown)
 
 
 def go_on(hand: Hand, then: dict[str, Any]) -> None:
@@ -211,9 +215,11 @@ def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> Non
     hand = search(ASHA(sampler="random"), n_trials=40)
     go_on(hand, raised(message="no key 'model' in the state"))
     assert hand.machine.ending == "error"
-    assert "3 trials failed alike when they went on from a pause and none has succeeded" in str(hand.machine.error)
+    assert "3 trials failed identically when they continued after a pause and none has succeeded" in str(
+        hand.machine.error
+    )
     assert hand.states().count("failed") == 3
-    again = Hand(ASHA(sampler="random"), n_trials=40, alike=3, max_attempts=1)
+    again = Hand(ASHA(sampler="random"), n_trials=40, max_identical_failures=3, max_attempts=1)
     again.machine.replay(hand.events)
     again.start()
     again.join(0)
@@ -240,7 +246,7 @@ def test_a_short_search_whose_trials_all_fail_alike_ends_with_the_error_too(n_tr
 def test_a_resumed_search_counts_anew_for_the_function_may_be_mended() -> None:
     hand = search()
     assert fail(hand, *[raised()] * 3) == "error"
-    again = Hand(n_trials=20, alike=3, max_attempts=1)
+    again = Hand(n_trials=20, max_identical_failures=3, max_attempts=1)
     again.machine.replay(hand.events)
     again.start()
     again.join(0)

@@ -33,8 +33,8 @@ def test_arguments_are_checked(network: nn.Module) -> None:
     featurizer = TorchFeaturizer(network, "1", inputCol="x")
     assert "layer" in featurizer.explainParams()
     for match, options in {
-        "no module '7'": {"layer": "7"},
-        "layer is missing": {},
+        "a module of the network, got '7'": {"layer": "7"},
+        "layer must be the name of a module": {},
         "outputType must be": {"layer": "1", "outputType": "list"},
         "batchSize": {"layer": "1", "batchSize": "many"},
     }.items():

@@ -111,11 +111,9 @@ def test_several_outputs_and_bytes(model: TorchModel, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_told(model: TorchModel, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"pass a fitted TorchModel, which TorchEstimator.fit returns, got TorchModel"
-    ):
+    with pytest.raises(ConfigError, match=r"model must be a fitted TorchModel, got TorchModel"):
         save_pyfunc(TorchModel(), tmp_path / "model")
-    with pytest.raises(ConfigError, match="python_model is set by save_pyfunc; leave it out"):
+    with pytest.raises(ConfigError, match="python_model must not be given, because save_pyfunc sets it; omit it"):
         save_pyfunc(model, tmp_path / "model", python_model=1)
     model.network.lock = threading.Lock()  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="cannot be pickled"):

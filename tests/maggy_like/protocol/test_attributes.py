@@ -45,11 +45,19 @@ def test_numbers_are_metrics_and_the_rest_attributes(returned: Any, objective: s
     ("returned", "objective", "error"),
     [
         ({"accuracy": "0.9", "note": 1}, "accuracy", "train_fn's 'accuracy' must be a number, got '0.9' of type str"),
-        ({"accuracy": "0.9", "epoch": 3}, None, "which metric is optimised"),  # and not: the epoch, silently
-        ({"accuracy": np.ones(3), "epoch": 3}, None, "which metric is optimised"),
-        ({"note": "hello"}, None, "train_fn returned no number: {'note': 'hello'}; return the objective as a number"),
-        ({"loss": 1.0, "note": "x"}, "accuracy", "the metric 'accuracy' is missing; given: loss"),
-        ("hello", None, "train_fn's value must be a number, got 'hello' of type str; return a number, a dict with one"),
+        ({"accuracy": "0.9", "epoch": 3}, None, "the name of the optimised metric"),  # and not: the epoch, silently
+        ({"accuracy": np.ones(3), "epoch": 3}, None, "the name of the optimised metric"),
+        (
+            {"note": "hello"},
+            None,
+            "train_fn must return a number, got none: {'note': 'hello'}; return the objective as a number",
+        ),
+        ({"loss": 1.0, "note": "x"}, "accuracy", "the metric 'accuracy' must be given, got loss"),
+        (
+            "hello",
+            None,
+            "train_fn's value must be a number, got 'hello' of type str; return a number, a dict with a number",
+        ),
     ],
 )
 def test_the_objective_must_be_a_number(returned: Any, objective: str | None, error: str) -> None:

@@ -150,7 +150,7 @@ def test_a_returned_value_that_does_not_count_is_shown_once(tmp_path: Path, show
     assert result.best_value is not None
     assert result.best_value < 1
     assert [trial.last_value for trial in result.trials] == [2 + trial.config["lr"] for trial in result.trials]
-    assert len([line for line in shown.lines if "without having reported it" in line]) == 1
+    assert len([line for line in shown.lines if "without reporting it" in line]) == 1
 
 
 def test_what_is_exported_as_the_best_is_the_best_though_it_has_failed(tmp_path: Path) -> None:
@@ -230,12 +230,10 @@ def test_a_state_that_is_saved_after_its_report_names_its_step(tmp_path: Path) -
 
 def test_a_state_of_a_step_that_was_not_reported_is_refused() -> None:
     reporter = Reporter()
-    with pytest.raises(
-        ReportError, match=r"checkpoint\(step=2\) is for a step that was reported, and none was reported"
-    ):
+    with pytest.raises(ReportError, match=r"must be a reported step, got 2, and there is none"):
         reporter.checkpoint({}, step=2)
     reporter.report(acc=0.5, step=1)
-    with pytest.raises(ReportError, match=r"the last one reported was 1; report it first, or leave step out"):
+    with pytest.raises(ReportError, match=r"the last one is 1; report the step first, or omit step"):
         reporter.checkpoint({}, step=2)
     reporter.checkpoint({"step": 1}, step=1)
     assert reporter.restore() == {"step": 1}

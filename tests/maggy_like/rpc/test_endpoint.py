@@ -76,7 +76,7 @@ def test_the_first_free_port_of_a_range_is_taken(taken: int) -> None:
 
 
 def test_a_taken_port_is_named_with_the_mend(taken: int) -> None:
-    message = f"port={taken}: this port is taken at 127.0.0.1; pass another, or a wider range, of which the first free "
+    message = f"port must be free at 127.0.0.1, got {taken}, and this port is taken; use another, or a wider range "
     with pytest.raises(EngineError, match=re.escape(message)) as caught:
         Server("127.0.0.1", ports=(taken, taken))
     assert "\n" not in str(caught.value)
@@ -87,7 +87,7 @@ def test_a_port_that_a_user_may_not_have_is_named_with_the_mend(ports: tuple[int
     def refuse(port: int) -> int:
         raise OSError(errno.EACCES, "no")
 
-    with pytest.raises(EngineError, match=f"port={shown(ports)}: this user may not listen at ports below 1024"):
+    with pytest.raises(EngineError, match=f"port must be at least 1024 for this user, got {shown(ports)}"):
         endpoint.take_port("127.0.0.1", ports, refuse)
 
 
@@ -97,14 +97,14 @@ def test_a_port_that_a_user_may_not_have_is_named_with_the_mend(ports: tuple[int
         (
             "198.51.100.7",
             "",
-            "cannot listen at '198.51.100.7': that is no address of this machine; pass bind= with one",
+            "cannot listen at '198.51.100.7': that is not an address of this machine; use bind= with one",
         ),
         (
             "10.0.0.5",
             "no.such.host.invalid",
             "cannot listen at 'no.such.host.invalid': the name does not resolve on th",
         ),
-        ("10.0.0.5", "2001:db8::7", "cannot listen at '2001:db8::7': that is no address of this machine"),
+        ("10.0.0.5", "2001:db8::7", "cannot listen at '2001:db8::7': that is not an address of this machine"),
         ("a" * 70 + ".com", "", "the name does not resolve on this machine"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_name_of_another_machine_is_named_with_its_address(monkeypatch: pytest
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("198.51.100.7", 0))] * 2
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
     with pytest.raises(
-        EngineError, match=r"listen at 'far', which is 198.51.100.7: that is no address of this machine"
+        EngineError, match=r"listen at 'far', which is 198.51.100.7: that is not an address of this machine"
     ):
         endpoint.own_address("far")
 
@@ -138,7 +138,9 @@ def test_hosts_are_taken_as_spark_writes_them() -> None:
 
 @pytest.mark.parametrize("value", ["0.0.0.0", "::", "[::]"])
 def test_all_addresses_are_none_that_workers_can_connect_to(value: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"host={value!r} is no address that workers can connect to")):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"host must be an address that workers can connect to, got {value!r}")
+    ):
         read_reachable("host", value)
 
 

@@ -80,5 +80,5 @@ def test_a_driver_that_is_there_and_busy_gets_the_whole_silence() -> None:
         now = contact._started
         for seconds in (1.0, 16.0, 31.0, 46.0, 59.0):
             contact.check(now + seconds)
-        with pytest.raises(WorkerError, match="what answers there is no driver of this run"):
+        with pytest.raises(WorkerError, match="the process there is not the driver of this run"):
             contact.check(now + 61.0)

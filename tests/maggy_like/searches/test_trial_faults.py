@@ -41,14 +41,14 @@ FAULTS = {  # how: (kind, words, attempts)
     "segfault": ("signal", "the trial's process was killed by SIGSEGV", 2),
     "kill itself": ("signal", "was killed by SIGKILL, which did not come from its worker", 2),
     "kill its group": ("signal", "was killed by SIGKILL, which did not come from its worker", 2),
-    "kill its parent": ("signal", "went down with the fork server, its parent", 2),
+    "kill its parent": ("signal", "died with the fork server, its parent", 2),
     "take memory": ("exception", "MemoryError", 2),
     "close all and compute": ("disconnected", CLOSED, 2),
     "close all and return": ("disconnected", CLOSED, 2),
     "close all but stdin": ("disconnected", CLOSED, 2),
     "scribble": ("disconnected", CLOSED, 2),
     "report text": ("report", "report.score=.... must be a number, got 'high'", 1),
-    "fall back": ("report", "step=2 does not come after step=3", 1),
+    "fall back": ("report", "greater than the last one, which is 3, got 2", 1),
     "no value": ("no_value", "returned no number and reported nothing", 1),
 }
 SILENCE = ("timeout", "reported nothing for report_timeout=3 s", 2)

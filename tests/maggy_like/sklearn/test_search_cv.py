@@ -124,16 +124,22 @@ def test_spaces_of_randomized_search_cv() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"space": {"c": Float(0, 1)}}, "SVC has no parameter 'c'; it has C, "),
-        ({"space": {"gama": Float(0, 1)}}, r"SVC has no parameter 'gama' \(did you mean 'gamma'\?\); it has"),
-        ({"space": [SPACE]}, r"search_space maps .* use one dict"),
+        ({"space": {"c": Float(0, 1)}}, "must have parameters of SVC, got 'c'; use some of C, "),
+        (
+            {"space": {"gama": Float(0, 1)}},
+            r"must have parameters of SVC, got 'gama' \(did you mean 'gamma'\?\); use some of",
+        ),
+        ({"space": [SPACE]}, r"search_space must be a dict .* use one dict"),
         ({"space": {"C": np.ones((2, 2))}}, r"'C': got a ndarray"),
         (
             {"space": {"C": stats.expon(scale=100)}},
-            r"'C': there is no domain for scipy's expon; use Float\(0\.50125, 529\.83\)",
+            r"'C' must have a known distribution, got scipy's expon; use Float\(0\.50125, 529\.83\)",
         ),
-        ({"space": {"C": stats.loguniform(1, 10, loc=5)}}, "there is no domain for scipy's loguniform"),
-        ({"space": {"C": stats.Uniform(a=1, b=2)}}, r"there is no domain for scipy's Uniform; use Float\(low"),
+        ({"space": {"C": stats.loguniform(1, 10, loc=5)}}, "must have a known distribution, got scipy's loguniform"),
+        (
+            {"space": {"C": stats.Uniform(a=1, b=2)}},
+            r"must have a known distribution, got scipy's Uniform; use Float\(low",
+        ),
         ({"scoring": ["accuracy", "f1"]}, "scoring must be one metric"),
         ({"estimator": SVC}, r"estimator must be an estimator of scikit-learn, such as SVC\(\), got <class"),
         ({"estimator": "SVC"}, "estimator must be an estimator of scikit-learn, .* got 'SVC'"),
@@ -148,7 +154,7 @@ def test_mistakes_are_answered_before_anything_starts(options: dict[str, Any], m
 
 def test_configurations_that_fail_have_the_error_score_and_rank_last() -> None:
     found = search(SVC(), {"kernel": ["rbf", "precomputed"], "C": Float(0.1, 10)}, cv=2, error_score=-1.0)
-    with pytest.warns(FitFailedWarning, match=r"of 9 configurations failed, and count as error_score=-1.0; \{'kernel'"):
+    with pytest.warns(FitFailedWarning, match=r"of 9 configurations failed, and have error_score=-1.0; \{'kernel'"):
         found.fit(X, Y)
     failed = np.array([params["kernel"] == "precomputed" for params in found.cv_results_["params"]])
     assert failed.any()
@@ -164,7 +170,7 @@ def test_failures_alike_end_no_search_and_if_all_fail_the_first_is_told() -> Non
     with pytest.raises(ConfigError, match=r"all 4 configurations failed; .*X should be a square kernel matrix"):
         search(SVC(), {"kernel": ["precomputed"], "C": Float(0.1, 10)}, cv=2, n_trials=4).fit(X, Y)
     with pytest.raises(
-        ConfigError, match=r"TypeError: scoring gives several metrics \(a, b\); give one, the metric to"
+        ConfigError, match=r"TypeError: scoring must give one metric, got several \(a, b\); pass only the metric to"
     ):
         search(scoring=lambda *_: {"a": 1.0, "b": 2.0}, cv=2, n_trials=3).fit(X, Y)
     with pytest.raises(RuntimeError, match=r"'precomputed'.* failed: .*X should be a square kernel matrix"):

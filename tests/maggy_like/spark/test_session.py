@@ -29,7 +29,7 @@ def test_the_active_session_is_returned(spark_local: SparkSession) -> None:
 
 
 def test_another_master_is_refused_by_name(spark_local: SparkSession) -> None:
-    with pytest.raises(EngineError, match=r"got master='local\[3\]', .* 'local\[2\]'.* stop\(\)"):
+    with pytest.raises(EngineError, match=r"'local\[2\]'.* got 'local\[3\]'.* stop\(\)"):
         spark_session("local[3]")
 
 
@@ -138,7 +138,7 @@ def test_a_connect_server_that_pyspark_starts(run_script: RunScript) -> None:
     path = os.pathsep.join(map(str, (support, support.parents[1])))
     done = run_script(SEARCHED, env={"SPARK_REMOTE": "local[2]", "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "got master='sc://elsewhere:1'" in done.stdout
+    assert "got 'sc://elsewhere:1'" in done.stdout
     assert "sc://localhost:15002" in done.stdout
     assert "counts [('completed', 2), ('paused', 7)]" in done.stdout
     assert "workers 2" in done.stdout
@@ -167,6 +167,9 @@ def test_a_master_that_is_not_there_is_an_error_in_a_sentence(run_script: RunScr
     done = run_script(UNREACHABLE)
     silent, wrong, bogus, session = done.stdout.splitlines()
     assert re.fullmatch(r"the Spark Connect server at 127.0.0.1:\d+ does not answer: connection refused; .*", silent)
-    assert wrong.startswith("Spark gives no session for master='sc://': [INVALID_CONNECT_URL]")
-    assert re.match(r"Spark gives no session for master='bogus': .* exited .*; Spark knows local\[2\], spark://", bogus)
+    assert wrong.startswith("Spark cannot create a session for master='sc://': [INVALID_CONNECT_URL]")
+    assert re.match(
+        r"Spark cannot create a session for master='bogus': .* exited .*; use a master such as local\[2\], spark://",
+        bogus,
+    )
     assert session == "None"

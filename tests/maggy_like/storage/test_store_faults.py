@@ -186,7 +186,7 @@ def test_promoted_trials_whose_states_are_lost_are_trained_all_the_same(
     assert len(caplog.records) == len(promoted)
     said = caplog.records[0].getMessage()
     assert f"checkpoints/{promoted[0].id:05d}/1-3.pkl is {'gone' if is_gone else 'damaged'}" in said
-    assert ("the trial starts again" in said) is (lost == "all")
+    assert ("the trial starts from the beginning" in said) is (lost == "all")
 
 
 def test_a_best_state_that_is_lost_is_named(tmp_path: Path) -> None:
@@ -212,5 +212,5 @@ def test_logs_that_cannot_be_written_are_told_of_without_a_display(
                    directory=tmp_path, progress=False)  # fmt: skip
     assert result.counts == {TrialState.COMPLETED: 4}
     (record,) = (record for record in caplog.records if "objective" not in record.getMessage())
-    assert "what trials print is not in their log files: 0000" in record.getMessage()
+    assert "the output of trials is not in their log files: 0000" in record.getMessage()
     assert "cannot be written (" in record.getMessage()

@@ -259,8 +259,8 @@ def test_a_store_that_refuses_logs_costs_nothing_and_is_told_once(
     assert result.counts == {TrialState.COMPLETED: 4}
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("the trials' logs do not arrive: the store refusing://") == 1
-    assert "does not see the store of this run (ValueError: Protocol not known: refusing), so" in out
-    assert "see to the package, the credentials and the way to it on that host" in out
+    assert "cannot access the store of this run (ValueError: Protocol not known: refusing), so" in out
+    assert "check the package, the credentials and the network on that host" in out
     assert sorted(file.name for file in tmp_path.glob("maggy-logs-*/*.log")) == [f"0000{n}.log" for n in range(4)]
 
 

@@ -144,7 +144,7 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
                      name="stopped", engine="local", workers=1, progress="plain")  # fmt: skip
     server.signal(signal.SIGCONT)
     assert stopped.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
-    assert len(re.findall("mlflow has not got", "".join(capfd.readouterr()))) == 1
+    assert len(re.findall("mlflow did not receive", "".join(capfd.readouterr()))) == 1
 
     events: list[Event] = []
     killed = search(tmp_path, [MLflow("digits", server.uri, patience=5.0), events.append, server.kill_after_first],
@@ -153,7 +153,7 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     ended = {event.trial: event.config["lr"] for event in events if isinstance(event, AttemptEnded)}
     assert ended == {0: 0.25, 1: 0.5, 2: 0.75}
     printed = "".join(capfd.readouterr())
-    assert "mlflow has not got" in printed
+    assert "mlflow did not receive" in printed
     assert "View run" not in printed  # MLflow says so at the end of each nested run
 
 
@@ -240,18 +240,18 @@ def test_servers_that_are_absent_ill_or_slow_cost_a_search_no_trial_and_no_more_
         result = search(tmp_path, trackers, engine="local", workers=1, progress="plain")
         assert time.monotonic() - began < 60  # it waits for 1 s at most
     assert result.counts == {TrialState.COMPLETED: 2, TrialState.FAILED: 1}
-    assert "".join(capfd.readouterr()).count("mlflow has not got ") == 3
+    assert "".join(capfd.readouterr()).count("mlflow did not receive ") == 3
 
 
 @pytest.mark.parametrize(
     ("tracker", "message"),
     [
-        (MLflow(tracking_uri="databricks"), "an experiment is a path in the workspace, not None"),
-        (MLflow("digits", "databricks://team"), "an experiment is a path in the workspace, not 'digits'"),
-        (MLflow(experiment=""), r"MLflow\(experiment=''\) is no text"),
+        (MLflow(tracking_uri="databricks"), "experiment must be a path in the workspace, got None"),
+        (MLflow("digits", "databricks://team"), "experiment must be a path in the workspace, got 'digits'"),
+        (MLflow(experiment=""), r"MLflow\(experiment=...\) must be text, got ''"),
         (MLflow(patience=-1.0), r"patience must be seconds from 0 on, got MLflow\(patience=-1.0\); use"),
         (TensorBoard(patience="5"), r"seconds from 0 on, got TensorBoard\(patience='5'\)"),  # type: ignore[arg-type]
-        (TensorBoard(logdir=3), r"TensorBoard\(logdir=3\) is no path; leave it out"),  # type: ignore[arg-type]
+        (TensorBoard(logdir=3), r"TensorBoard\(logdir=...\) must be a path, got 3; omit it"),  # type: ignore[arg-type]
         (MLflow, r"callbacks must be objects, got the class MLflow; use MLflow\(\)"),
         ("mlfow", r"no tracker named 'mlfow'; use 'mlflow' or 'tensorboard' \(did you mean 'mlflow'\?\)"),
     ],

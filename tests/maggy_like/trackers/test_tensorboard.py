@@ -55,7 +55,7 @@ def test_curves_and_hyperparameters_are_there_after_a_resume_too(tmp_path: Path)
 
 
 def test_the_folder_is_one_of_this_machine(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"not to s3://bucket/logs; pass TensorBoard\(logdir=PATH\)"):
+    with pytest.raises(ConfigError, match=r"got s3://bucket/logs; use TensorBoard\(logdir=PATH\)"):
         search(tmp_path, TensorBoard(logdir="s3://bucket/logs"))
     search(tmp_path, TensorBoard(logdir=tmp_path / "logs"))
     assert (tmp_path / "logs" / "run" / "trial-00000").is_dir()

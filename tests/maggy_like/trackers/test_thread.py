@@ -92,7 +92,9 @@ def test_a_tracker_that_hangs_delays_nothing_and_ends_of_trials_outlast_measurem
         thread.put(measured(0, step))
     thread.put(AttemptEnded(0, 1, TrialState.COMPLETED, 1.0))
     (note,) = finish(thread, patience=0.0)
-    assert "noting has not got 17 of the run's events (it is slow)" in note  # 15 dropped, 10 in one record, and the end
+    assert (
+        "noting did not receive 17 of the run's events (it is slow)" in note
+    )  # 15 dropped, 10 in one record, and the end
     assert "load_run('/runs/run').watch(callbacks=[...])" in note
     hangs.set()
     thread.wait(time.monotonic() + 60)
@@ -111,7 +113,7 @@ def test_one_that_takes_nothing_is_named_and_the_end_waits_for_a_part_of_its_pat
     thread = begin(Noting(hang, patience=0.03))
     hanging.wait(60)
     monkeypatch.setattr(module, "SAID_AFTER", 0.0)
-    assert thread.take_notes() == ["noting has not answered for 0 s; the run goes on meanwhile"]
+    assert thread.take_notes() == ["noting has not answered for 0 s; the run continues meanwhile"]
     assert thread.take_notes() == []
     assert len(finish(thread, patience=3600.0)) == 1
     hangs.set()
@@ -156,7 +158,7 @@ def test_a_server_that_comes_back_is_told_what_it_missed(monkeypatch: pytest.Mon
     thread.put(measured(0, 1))
     assert through.wait(60)
     notes = finish(thread)
-    assert notes == ["noting does not answer (connection refused); the run goes on meanwhile"] * 2
+    assert notes == ["noting does not answer (connection refused); the run continues meanwhile"] * 2
     assert tracker.told == [measured(0, 1), END]
 
 
@@ -167,7 +169,7 @@ def test_a_server_that_is_gone_at_the_end_is_not_waited_for() -> None:
     thread = begin(Noting(refuse))
     thread.put(measured(0, 1))
     *_, note = finish(thread)
-    assert "has not got 1 of the run's events (connection refused)" in note
+    assert "did not receive 1 of the run's events (connection refused)" in note
 
 
 def test_what_it_refuses_is_left_out_and_the_rest_is_told() -> None:
@@ -180,5 +182,5 @@ def test_what_it_refuses_is_left_out_and_the_rest_is_told() -> None:
     thread.put(measured(0, 1))
     thread.put(TrialCreated(1, {}))
     (note,) = finish(thread)
-    assert "has not got 1 of the run's events (ValueError: no such metric)" in note
+    assert "did not receive 1 of the run's events (ValueError: no such metric)" in note
     assert tracker.told == [TrialCreated(1, {}), END]

@@ -39,7 +39,7 @@ def test_a_package_that_is_missing_on_a_node(path: None) -> None:
 
 def test_a_module_that_lies_beside_the_driver_s_script(path: None) -> None:
     said = advice_on(missing_module("mine"), DRIVER)
-    assert "on the driver's machine it is /home/me/mine.py, which is not there" in said
+    assert "on the driver's machine it is /home/me/mine.py, which the worker lacks" in said
     assert "spark-submit --py-files, spark.sparkContext.addPyFile('/home/me/mine.py')" in said
     assert "pip install" not in said
     assert "addPyFile('a zip of /home/me/pack')" in advice_on(missing_module("pack.inner"), DRIVER)
@@ -47,7 +47,7 @@ def test_a_module_that_lies_beside_the_driver_s_script(path: None) -> None:
 
 def test_on_this_machine_the_interpreter_is_named_and_no_more() -> None:
     said = advice_on(missing_module("nowhere"), None)
-    assert said == f"; {sys.executable} has no such module: install the package that brings it"
+    assert said == f"; {sys.executable} has no such module; install its package"
     assert advice_on(ImportError("cannot import name 'x'"), None) == ""
 
 

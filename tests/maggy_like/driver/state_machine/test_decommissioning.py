@@ -50,7 +50,7 @@ def test_an_attempt_ends_after_its_next_saved_state_and_goes_on_elsewhere_for_no
     again = hand.assigned(other)
     assert (again.trial, again.attempt, again.checkpoint) == (0, 2, str(StateName(0, 1, 1)))
     assert hand.replaced == []  # its run ends by itself, and the gang launches the place again
-    assert "goes on from its checkpoint at step 1" in "\n".join(hand.shown)
+    assert "continues from its checkpoint at step 1" in "\n".join(hand.shown)
 
 
 def test_one_that_saves_nothing_is_ended_in_time_and_one_that_ends_by_itself_has_ended() -> None:

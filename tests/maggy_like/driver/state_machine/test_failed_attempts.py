@@ -49,7 +49,7 @@ def test_an_exception_costs_two_attempts_and_the_search_goes_on() -> None:
     (again,) = hand.finish(worker, **RAISED)
     assert isinstance(again, Assign)
     assert (again.trial, again.attempt) == (0, 2)
-    assert hand.shown == ["attempt 1 lost: ValueError: x; it will run again"]
+    assert hand.shown == ["attempt 1 lost: ValueError: x; the trial will be retried"]
     (following,) = hand.finish(worker, **RAISED)
     assert isinstance(following, Assign)
     assert hand.states() == ["failed", "running"]
@@ -149,13 +149,13 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
 
 @pytest.mark.parametrize(("optimizer", "is_tried_again"), [(RandomSearch(), True), (PBT(population=4), False)])
 def test_a_resume_is_advised_only_if_it_tries_failed_trials_again(optimizer: Optimizer, is_tried_again: bool) -> None:
-    hand = Hand(optimizer, n_trials=10, alike=2, max_attempts=1).start()
+    hand = Hand(optimizer, n_trials=10, max_identical_failures=2, max_attempts=1).start()
     for index in range(2):
         worker = hand.join(index)
         hand.finish(worker, outcome="raised", kind=FailureKind.EXCEPTION, message="wrong", types=["E"], place="f:g:1")
     assert isinstance(hand.machine.error, TrialsFailedError)
-    assert ("go on with resume=True" in str(hand.machine.error)) is is_tried_again
-    again = Hand(optimizer, n_trials=10, alike=2)
+    assert ("use resume=True" in str(hand.machine.error)) is is_tried_again
+    again = Hand(optimizer, n_trials=10, max_identical_failures=2)
     again.machine.replay(hand.events)
     again.start()
     assert ("failed" in again.states()) is not is_tried_again

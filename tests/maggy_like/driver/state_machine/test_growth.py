@@ -11,7 +11,7 @@ from optimizers.core.trial import FailureKind
 
 
 def grown(workers: int, **options: object) -> Hand:
-    return Hand(workers=50, alike=FailurePolicy().enough, **{"n_trials": 100, **options}).start()  # type: ignore[arg-type]
+    return Hand(workers=50, max_identical_failures=FailurePolicy().enough, **{"n_trials": 100, **options}).start()  # type: ignore[arg-type]
 
 
 def test_proposals_are_kept_ready_for_the_workers_that_there_are() -> None:

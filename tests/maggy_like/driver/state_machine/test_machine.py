@@ -233,7 +233,7 @@ def test_a_store_that_is_not_shared_ends_promotion_before_any_trial() -> None:
     hand = Hand(ASHA(sampler="random")).start()
     assert hand.tell(WorkerJoined(WorkerId(0, 0), "far", store_unseen="")) == [Shutdown()]
     assert isinstance(hand.machine.error, ConfigError)
-    assert "'far' does not see the store" in str(hand.machine.error)
+    assert "'far' cannot access the store" in str(hand.machine.error)
     assert hand.study.trials == []
 
 
@@ -307,7 +307,7 @@ def test_a_trial_that_was_slowed_is_told_of_once() -> None:
         number = hand.assigned(worker).trial
         hand.tell(TrialSaid(worker, Reported(number, 1, "loss", {"loss": ([1], [0.5])}, slowed=True)))
     assert hand.shown == [
-        "reports faster than the driver takes it in (metrics: 1), so its report() waits; report fewer, or less often"
+        "reports faster than the driver can record (metrics: 1), so its report() waits; report fewer, or less often"
     ]
 
 
@@ -317,5 +317,5 @@ def test_a_function_that_its_budget_has_ended_is_told_of_once_with_both_numbers(
         hand.report(worker, 1, 0.5)
         hand.finish(worker, cut_at=2)
     (line,) = hand.shown
-    assert line.startswith("reported step 2 with a budget of 1 step, and max_budget=9: that ended the function")
-    assert line.endswith("loop up to reporter.budget, or pass a larger max_budget")
+    assert line.startswith("reported step 2 with a budget of 1 step, and max_budget=9, which ended the function")
+    assert line.endswith("loop up to reporter.budget, or use a larger max_budget")

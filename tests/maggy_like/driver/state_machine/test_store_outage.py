@@ -43,7 +43,7 @@ def test_it_is_told_once_when_it_begins_and_once_when_it_is_over() -> None:
     hand.now = 25.0
     wait(hand, two, "")
     assert hand.shown == [
-        f"{FULL}; trials wait and try again", "the store serves again after 25 s; 2 trials had waited for it",
+        f"{FULL}; trials wait and try again", "the store serves again after 25 s; 2 trials waited for it",
     ]  # fmt: skip
     hand.finish(one, 1.0)
     hand.finish(two, 2.0)
@@ -110,8 +110,8 @@ def test_a_trial_that_waits_for_too_long_ends_the_run_and_not_itself() -> None:
     tick_to(hand, 600.0)
     assert isinstance(hand.machine.error, StoreError)
     assert str(hand.machine.error) == (
-        f"{FULL}, for 600 s now; make room or fix the access, then go on with resume=True: the 1 trial that waits "
-        "goes on from the last saved state"
+        f"{FULL}, for 600 s now; free space or fix the access, then use resume=True: the 1 waiting trial continues "
+        "from the last saved state"
     )
     assert [who for who, message in hand.sent if isinstance(message, Shutdown)] == [one, two]
     for worker in (one, two):
@@ -141,7 +141,7 @@ def test_attempts_that_the_store_ended_are_uncounted_and_follow_each_other_ever_
     assign = hand.assigned(worker)
     name = f"{assign.trial:05d}/{assign.attempt}-1.pkl"
     hand.tell(TrialSaid(worker, Checkpointed(assign.trial, assign.attempt, 1, name)))
-    assert hand.shown[1:] == ["the store serves again after 91 s; 1 trial had waited for it"]
+    assert hand.shown[1:] == ["the store serves again after 91 s; 1 trial waited for it"]
     fail(hand, worker)
     tick_to(hand, hand.now + 1.0)
     assert hand.assigned(worker).attempt == assign.attempt + 1

@@ -78,7 +78,7 @@ def test_bytes_of_a_shape_are_numbers() -> None:
     images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
     array = pa.array([image.tobytes() for image in images], pa.binary())[1:]
     assert np.array_equal(to_tensor(array, Column("x", (2, 3), "uint8")).numpy(), images[1:])
-    with pytest.raises(DataError, match=r"column 'x' has bytes.*decode them"):
+    with pytest.raises(DataError, match=r"column 'x' must be decoded to numbers, got bytes.*decode them"):
         read(array)
 
 
@@ -86,18 +86,18 @@ def test_a_list_is_given_the_shape_asked_for() -> None:
     array = pa.array([[1, 2, 3, 4], [5, 6, 7, 8]])
     assert to_tensor(array, Column("x", (2, 2), "int64")).tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
     assert to_tensor(array, Column("x", (-1, 2), "int64")).shape == (2, 2, 2)
-    with pytest.raises(DataError, match=r"column 'x' has rows of shape \(4,\), and \(3,\) was asked for"):
+    with pytest.raises(DataError, match=r"column 'x' must have rows of shape \(3,\), got \(4,\)"):
         to_tensor(array, Column("x", (3,), "int64"))
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0, None], "column 'x' has 1 nulls, the first in row 1 .*na.drop"),
-        ([[1.0], None], "column 'x' has 1 nulls, the first in row 1"),
-        ([[1.0, 2.0], [3.0, None]], "column 'x' has 1 nulls, the first in row 1"),
-        ([[1.0, 2.0], [3.0]], "column 'x' has rows of different lengths: 2 in row 0 and 1 in row 1"),
-        ([[[1.0], [2.0]], [[1.0, 2.0], [3.0]]], "column 'x' has rows of different lengths"),
+        ([1.0, None], "column 'x' must not have nulls, got 1 .* row 1; .*na.drop"),
+        ([[1.0], None], "column 'x' must not have nulls, got 1 .* row 1"),
+        ([[1.0, 2.0], [3.0, None]], "column 'x' must not have nulls, got 1 .* row 1"),
+        ([[1.0, 2.0], [3.0]], "column 'x' must have rows of one length, got 2 in row 0 and 1 in row 1"),
+        ([[[1.0], [2.0]], [[1.0, 2.0], [3.0]]], "column 'x' must have rows of one length"),
     ],
 )
 def test_what_is_no_tensor_is_told_with_column_and_row(values: list[Any], message: str) -> None:
@@ -107,5 +107,5 @@ def test_what_is_no_tensor_is_told_with_column_and_row(values: list[Any], messag
 
 @pytest.mark.parametrize(("value", "dtype"), [(0.5, "int64"), (300, "uint8"), (float("nan"), "int32")])
 def test_a_value_that_the_type_cannot_hold_is_named(value: float, dtype: str) -> None:
-    with pytest.raises(DataError, match=f"column 'x' has the value {value}, which {dtype} cannot hold"):
+    with pytest.raises(DataError, match=f"column 'x' must have values that {dtype} can hold, got {value}"):
         to_tensor(pa.array([1, value]), Column("x", (), dtype))

@@ -255,7 +255,9 @@ def test_a_folder_that_this_process_does_not_see_is_told(
     from maggy_like.ml.data import prepared as module
 
     monkeypatch.setattr(module, "fsspec_url", lambda url: url.replace(str(tmp_path), f"{tmp_path}/elsewhere"))
-    with pytest.raises(ConfigError, match=r"Spark wrote the DataFrame to .*, which this process does not see; name a"):
+    with pytest.raises(
+        ConfigError, match=r"must be shared by Spark's executors and this process, got .*, which Spark wrote"
+    ):
         prepare_data(files.where("id > 3"), ["id"], tmp_path / "out")
 
 
@@ -331,5 +333,7 @@ def test_a_folder_that_takes_no_more_is_told_in_a_line(
         raise RuntimeError(f"Job aborted\n\tat java.io.FileOutputStream.writeBytes\nCaused by: IOException: {reason}")
 
     monkeypatch.setattr(DataFrameWriter, "parquet", fail)
-    with pytest.raises(ConfigError, match=f"cannot be written to .*out.*: {reason}; make room there, or name another"):
+    with pytest.raises(
+        ConfigError, match=f"cannot be written to .*out.*: {reason}; free space or allow writing there, or use another"
+    ):
         prepare_data(files.where("id > 8"), ["id"], tmp_path / "out")

@@ -123,7 +123,7 @@ def test_several_inputs_and_labels_weights_and_a_validation_column(estimator: To
 
 def test_params_are_those_of_pyspark(estimator: TorchEstimator) -> None:
     text = estimator.explainParams()
-    assert "epochs: passes over the rows, at most (default: 10, current: 3)" in text
+    assert "epochs: maximum number of passes over the rows (default: 10, current: 3)" in text
     other = estimator.copy({estimator.epochs: 9})
     assert (other.getOrDefault("epochs"), estimator.getOrDefault("epochs")) == (9, 3)
     assert (other.uid, other.getOrDefault("loss")) == (estimator.uid, "cross_entropy")
@@ -137,7 +137,7 @@ def test_params_are_those_of_pyspark(estimator: TorchEstimator) -> None:
         ({"learningRate": -1.0}, "learningRate must be a number above 0"),
         ({"validationFraction": 1.0}, "validationFraction must be from 0 to less than 1"),
         ({"keepWeights": "first"}, "keepWeights must be one of 'best', 'last', got 'first'"),
-        ({"featuresCol": ["a", "a"]}, "featuresCol names a column twice"),
+        ({"featuresCol": ["a", "a"]}, "featuresCol must have different columns"),
         ({"classWeights": "equal"}, "classWeights"),
         ({"classWeights": [math.nan, 1.0]}, "classWeights must be 'balanced' or a list of finite numbers"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
@@ -226,7 +226,7 @@ def test_ctrl_c_ends_a_fit_and_the_next_goes_on(estimator: TorchEstimator, df: D
     options = {"progress": False, "n_trials": 3, "optimizer": "random", "name": "august"}
     estimator.setParams(engine="local", workers=1, search={"hidden": Integer(4, 16)}, epochs=1)
     estimator.setParams(runOptions={**options, "callbacks": [interrupt]})
-    with pytest.raises(KeyboardInterrupt, match=r"runOptions=\{'name': 'august', 'resume': True\} goes on with it"):
+    with pytest.raises(KeyboardInterrupt, match=r"use runOptions=\{'name': 'august', 'resume': True\} to resume it"):
         estimator.fit(df)
     model = estimator.setParams(engine="inline", runOptions={**options, "resume": True}).fit(df)
     assert model.result is not None
@@ -399,13 +399,16 @@ def test_hashed_words_are_trained_on_and_applied_without_their_zeros(
     with pytest.raises(DataError, match=r"a batch of 1073741824 rows with 262144 numbers in column 'features' takes"):
         estimator.fit(rows)
     other = HashingTF(numFeatures=16, inputCol="words", outputCol="features").transform(words)
-    with pytest.raises(DataError, match="column 'features' has vectors of 16 numbers, and the network takes 262144"):
+    with pytest.raises(DataError, match="column 'features' must have vectors of 262144 numbers, got 16"):
         model.transform(other)
 
 
 def test_a_training_without_a_finite_loss_gives_no_model(estimator: TorchEstimator, df: DataFrame) -> None:
     estimator.setParams(loss="mse", labelCol="number", model=nn.Linear(4, 1), optimizer="sgd", learningRate=1e30)
-    with pytest.raises(TrainingError, match=r"loss is nan after 3 epochs, .* no model; lower learningRate, or scale"):
+    with pytest.raises(
+        TrainingError,
+        match=r"loss must be finite in some epoch, got nan after 3 epochs, .* no model; lower learningRate, or scale",
+    ):
         estimator.fit(df)
     estimator.setParams(search={"learningRate": [1e29, 1e30]}, epochs=1)
     with pytest.raises(TrainingError, match=r"\(completed\) before .*; no trial has a finite loss: lower learningRate"):
@@ -413,24 +416,44 @@ def test_a_training_without_a_finite_loss_gives_no_model(estimator: TorchEstimat
 
 
 WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
-    ({"featuresCol": "feature"}, ConfigError, "featuresCol: the DataFrame has no column 'feature'.*'features'"),
-    ({"labelCol": "features"}, ConfigError, "'features' is given as featuresCol and as labelCol"),
-    ({"featuresCol": "text"}, DataError, "column 'text' has the type string"),
-    ({"featuresCol": "bytes"}, ConfigError, "column 'bytes' is of bytes; say how"),
+    (
+        {"featuresCol": "feature"},
+        ConfigError,
+        "featuresCol must be a column of the DataFrame, got 'feature'.*'features'",
+    ),
+    ({"labelCol": "features"}, ConfigError, "'features' must have one role, got featuresCol and labelCol"),
+    ({"featuresCol": "text"}, DataError, "column 'text' must have a type that tensors can have, got string"),
+    ({"featuresCol": "bytes"}, ConfigError, "for the bytes of column 'bytes', got none"),
     ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' is double"),
-    ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search: 'hiden' is no Param.*'hidden'"),
-    ({"featuresCol": "gaps"}, DataError, "'gaps' is or holds null in 120 of 120 rows"),
-    ({"featuresCol": "endless"}, DataError, "'endless' is or holds NaN or infinity in 120 of 120 rows"),
-    ({"featuresCol": "nested"}, DataError, "'nested' is or holds NaN or infinity in 120 of 120 rows"),
+    ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search must have Params.*got 'hiden'.*'hidden'"),
+    ({"featuresCol": "gaps"}, DataError, "'gaps' must not be or contain null, got 120 such rows of 120"),
+    (
+        {"featuresCol": "endless"},
+        DataError,
+        "'endless' must not be or contain NaN or infinity, got 120 such rows of 120",
+    ),
+    ({"featuresCol": "nested"}, DataError, "'nested' must not be or contain NaN or infinity, got 120 such rows of 120"),
     ({"featuresCol": "maggy_validation"}, ConfigError, "featuresCol: the name 'maggy_validation' is that of a column"),
-    ({"featuresCol": "huge"}, DataError, r"'huge' has numbers up to 1e\+39, which are infinite as float32"),
-    ({"labelCol": "infinite"}, DataError, "'infinite' is or holds NaN or infinity in 120 of 120 rows"),
-    ({"decode": {"image": len}}, ConfigError, "decode: 'image' is no column that is read; those are features, label"),
+    ({"featuresCol": "huge"}, DataError, r"'huge' must have numbers up to 3.4e\+38 \(float32\), got 1e\+39"),
+    (
+        {"labelCol": "infinite"},
+        DataError,
+        "'infinite' must not be or contain NaN or infinity, got 120 such rows of 120",
+    ),
+    (
+        {"decode": {"image": len}},
+        ConfigError,
+        "decode must have columns that are read, got 'image'; use some of features, label",
+    ),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' has labels from 1 to 3, and the network's 3 outputs"),
-    ({"predictionCol": "p", "probabilityCol": "p"}, ConfigError, "predictionCol and probabilityCol both name .* 'p'"),
-    ({"errorCol": "Text"}, DataError, "errorCol: the DataFrame has a column 'Text' already"),
-    ({"errorCol": "text"}, DataError, "errorCol: the DataFrame has a column 'text' already"),
+    (
+        {"predictionCol": "p", "probabilityCol": "p"},
+        ConfigError,
+        "predictionCol and probabilityCol must have different names, got 'p'",
+    ),
+    ({"errorCol": "Text"}, DataError, "errorCol must be a new column, got 'Text', which the DataFrame has already"),
+    ({"errorCol": "text"}, DataError, "errorCol must be a new column, got 'text', which the DataFrame has already"),
     ({"directory": "/proc/nowhere"}, ConfigError, "cannot be written to file:///proc/nowhere/.*: Mkdirs failed"),
 ]
 
@@ -455,7 +478,7 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
             wrong.fit(df)
     with pytest.raises(DataError, match="no rows"):
         estimator.fit(df.where("label > 5"))
-    with pytest.raises(DataError, match=r"fit takes a DataFrame of Spark, got pandas.DataFrame; .*createDataFrame"):
+    with pytest.raises(DataError, match=r"fit must get a Spark DataFrame, got pandas.DataFrame; .*createDataFrame"):
         estimator.fit(df.toPandas())
     assert not Path(estimator.getOrDefault("directory"), "never").exists()
 
@@ -498,7 +521,7 @@ def test_preprocessing_and_network_are_searched_together(
     assert model.transform(df).where("prediction is null").count() == 0
     assert len(list(tmp_path.glob("runs/data/*"))) == 2
     other = Bucketizer()
-    with pytest.raises(ConfigError, match="is a Param of no stage"):
+    with pytest.raises(ConfigError, match="must have Params of stages before the TorchEstimator"):
         PipelineSearch([index, estimator], {other.handleInvalid: ["keep"]})
 
 
@@ -560,7 +583,7 @@ def test_stages_are_not_fitted_on_rows_to_validate_on(
     assert held == set(range(60)) - trained
     assert held
     assert apart != {"validationIndicatorCol": "later"} or held == {float(number) for number in range(0, 60, 3)}
-    with pytest.raises(DataError, match="no row is left to validate on"):
+    with pytest.raises(DataError, match="the rows to validate on must be at least 1"):
         PipelineSearch(stages, {}).fit(df.where("id % 3 = 1 AND id < 2"))
 
 

@@ -122,13 +122,13 @@ def test_its_schedule_steps(plan: TrainingPlan, line: Any, schedule: Any, rates:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("ByHand", "ByHand sets automatic_optimization=False"),
-        ("Clips", "Clips overrides on_before_optimizer_step, which TorchEstimator does not call"),
-        ("Asks", "has no Trainer, and asked for trainer.strategy"),
-        ("Wide", r"training_step does not take the batch \('x' of shape \[2, 2\], 'y' of shape \[2\]\): RuntimeError"),
-        ("Gathers", r"self.log\('error', L1Loss\(\)\) logs an object"),
-        (lambda module, made: [made, made], "gave 2 optimizers and 0 schedules"),
-        (lambda module, made: 3, "gave 3, which is no optimizer"),
+        ("ByHand", "ByHand must have automatic_optimization=True"),
+        ("Clips", "Clips must not override on_before_optimizer_step, which TorchEstimator does not call"),
+        ("Asks", "must not use trainer.strategy"),
+        ("Wide", r"training_step failed with the batch \('x' of shape \[2, 2\], 'y' of shape \[2\]\): RuntimeError"),
+        ("Gathers", r"self.log\('error', ...\) must log a number of the batch, got the metric object L1Loss"),
+        (lambda module, made: [made, made], "one optimizer and at most one schedule, got 2 and 0"),
+        (lambda module, made: 3, "must return an optimizer of torch, got 3"),
         (lambda module, made: ([made], [made.defaults]), "lr_scheduler"),
     ],
 )
@@ -139,7 +139,7 @@ def test_what_needs_a_trainer_is_refused_before_the_training(
     model = getattr(modules, model) if isinstance(model, str) else partial(modules.Line, schedule=model)
     with pytest.raises(ConfigError, match=message):
         check_sample(replace(plan, model=model), batch, Statistics(64, {}), [])
-    with pytest.raises(ConfigError, match="brings its own loss and optimizer, and learningRate would mean nothing"):
+    with pytest.raises(ConfigError, match="learningRate must not be given with a Lightning module"):
         check_sample(plan, batch, Statistics(64, {}), ["learningRate"])
 
 

@@ -53,9 +53,12 @@ def test_a_model_answers_in_sql(spark_local: SparkSession, model: TorchModel) ->
 def test_an_output_that_is_not_there_is_named(spark_local: SparkSession, model: TorchModel) -> None:
     df = spark_local.createDataFrame([([1.0, 3.0],)], "x array<double>")
     inputs, kinds = model._inputs(), model._kinds()
-    with pytest.raises(ConfigError, match="'p' is to get 'label', and the network has the outputs kind, price"):
+    with pytest.raises(
+        ConfigError,
+        match="'p' must have an output of the network, got 'label'; the network has the outputs kind, price",
+    ):
         predict(df, model.network, inputs, kinds, into={"p": "label"})
-    with pytest.raises(ConfigError, match="the network has one output; give the field alone"):
+    with pytest.raises(ConfigError, match="the network has one output; use only the field"):
         predict(df, nn.Identity(), inputs, into={"p": ("kind", "label")})
-    with pytest.raises(DataError, match="gave 2 outputs, and the kinds are of 1: kind"):
+    with pytest.raises(DataError, match=r"must give 1 outputs, one for each kind \(kind\), got 2"):
         predict(df, model.network, inputs, {"kind": "classes"}, into={"p": ("kind", "label")})

@@ -41,7 +41,7 @@ def test_a_loss_of_torch_gives_one_for_each_row_too() -> None:
 
 
 def test_an_unknown_loss_is_told_with_what_is_near() -> None:
-    with pytest.raises(ConfigError, match="loss='crosentropy' is none"):
+    with pytest.raises(ConfigError, match=r"known loss of torch\.nn, got 'crosentropy'"):
         read_loss("crosentropy")
 
 
@@ -64,9 +64,9 @@ def test_one_that_was_made_keeps_its_options_for_other_parameters() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "options", "message"),
     [
-        ("adem", {}, "optimizer='adem' is none of torch.optim"),
-        ("sgd", {"betas": (0.9, 0.99)}, "does not take optimizerParams"),
-        (lambda parameters: 1, {}, "is no optimizer of torch"),
+        ("adem", {}, "name of an optimizer of torch.optim, got 'adem'"),
+        ("sgd", {"betas": (0.9, 0.99)}, "optimizerParams must be arguments of"),
+        (lambda parameters: 1, {}, "must return an optimizer of torch"),
     ],
 )
 def test_a_wrong_optimizer_is_told(optimizer: object, options: dict[str, object], message: str) -> None:

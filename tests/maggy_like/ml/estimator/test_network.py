@@ -37,8 +37,8 @@ def test_a_function_makes_the_same_network_from_the_same_seed() -> None:
     ("model", "arguments", "message"),
     [
         (two_parts, {"width": 4}, "width"),
-        (nn.Linear(2, 1), {"hidden": 4}, "was made already"),
-        (lambda: 3, {}, "which is no torch module"),
+        (nn.Linear(2, 1), {"hidden": 4}, "must be a class or a function to take"),
+        (lambda: 3, {}, "must return a torch module"),
         (3, {}, "must be a torch module"),
     ],
 )
@@ -51,7 +51,7 @@ def test_frozen_modules_are_found_by_glob() -> None:
     network = two_parts()
     assert freeze(network, ["enc*"]) == [network.get_submodule("encoder")]
     assert [name for name, p in network.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
-    with pytest.raises(ConfigError, match=r"no module has a name like 'body\*'; there are encoder, head"):
+    with pytest.raises(ConfigError, match=r"got 'body\*', which matches none of encoder, head"):
         freeze(network, ["body*"])
 
 
@@ -99,10 +99,10 @@ def test_a_network_that_does_not_pickle_travels_as_its_function_and_state(make: 
 
 def test_a_module_that_does_not_pickle_is_told_to_be_a_function() -> None:
     for module, fault in ((nn.Sequential(weight_norm(nn.Linear(2, 1))), "be pickled"), (Noisy(), "be copied")):
-        with pytest.raises(ConfigError, match=rf"that cannot {fault} .*; pass the function or class that makes it"):
+        with pytest.raises(ConfigError, match=rf"that can {fault}, .*; pass its class, or a function that returns it"):
             make_portable(build_network(module, {}, 0), module, {}, 0)
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match=r"nor can the function that makes it \(cannot pickle '_thread.lock'"):
+    with pytest.raises(ConfigError, match=r"and the function failed \(cannot pickle '_thread.lock'"):
         make_portable(Noisy(), lambda: lock and Noisy(), {}, 0)
 
 

@@ -40,5 +40,5 @@ def test_several_labels_have_losses_that_are_summed() -> None:
     loss, _ = objective(batch)
     expected = (batch["a"] - batch["c"]).square().mean() + (batch["b"] - batch["d"]).abs().mean()
     assert torch.isclose(loss, expected)
-    with pytest.raises(ConfigError, match=r"gives 2 outputs, and labelCol names 1 \(c\)"):
+    with pytest.raises(ConfigError, match=r"one output for each column of labelCol, 1 \(c\), got 2"):
         Objective(Two(), [read_loss("mse")], ["a", "b"], ["c"])(batch)

@@ -36,13 +36,21 @@ def test_values_that_a_param_does_not_take_are_told(search: dict[str, Any], mess
 
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"metric": "loss"}, "'metric' is no argument of maggy_like.run, which trains without a search"),
-    ({"search": {"hidden": [4]}}, {"n_trial": 3}, "'n_trial' is no argument.*did you mean 'n_trials'"),
-    ({"search": {"hidden": [4]}}, {"max_budget": 3}, "'max_budget' is set by the Estimator; pass epochs"),
-    ({"search": {"hidden": [4]}}, {"train_best": False}, "would leave fit without a model"),
+    ({}, {"metric": "loss"}, "arguments of maggy_like.run, which trains without a search, got 'metric'"),
+    ({"search": {"hidden": [4]}}, {"n_trial": 3}, "got 'n_trial'.*did you mean 'n_trials'"),
+    (
+        {"search": {"hidden": [4]}},
+        {"max_budget": 3},
+        "must not have 'max_budget', which the Estimator sets; use epochs",
+    ),
+    ({"search": {"hidden": [4]}}, {"train_best": False}, "must not have train_best=False"),
     ({"search": {"hidden": [4]}}, {"metric": ["loss", "accuracy"]}, "the name of one metric"),
-    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*there are loss, accuracy"),
-    ({"search": {"hidden": [4]}}, {"metric": "validation_loss"}, "no epoch reports.*validationFraction"),
+    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*use one of loss, accuracy"),
+    (
+        {"search": {"hidden": [4]}},
+        {"metric": "validation_loss"},
+        "metric must be one that epochs report.*validationFraction",
+    ),
 ]
 
 

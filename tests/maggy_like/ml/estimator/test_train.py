@@ -132,7 +132,7 @@ def test_rows_of_weight_0_teach_nothing(plan: TrainingPlan) -> None:
 def test_names_of_a_search_belong_to_params_the_model_or_the_optimizer(plan: TrainingPlan) -> None:
     plan = replace(plan, model=lambda hidden: nn.Linear(2, hidden))
     assert [home_of(name, plan) for name in ("learningRate", "hidden", "momentum")] == ["param", "model", "optimizer"]
-    with pytest.raises(ConfigError, match=r"'hiden' is no Param to search over.*did you mean 'hidden'"):
+    with pytest.raises(ConfigError, match=r"search must have Params.*got 'hiden'.*did you mean 'hidden'"):
         home_of("hiden", plan)
     changed = plan.with_config({"learningRate": 0.5, "hidden": 3, "momentum": 0.9, "batchSize": 8})
     assert (changed.rate, changed.model_params, changed.optimizer_params, changed.batch_size) == (

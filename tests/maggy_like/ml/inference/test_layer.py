@@ -35,7 +35,10 @@ def test_a_layer_gives_its_output_and_what_follows_is_not_computed() -> None:
 
 
 def test_a_layer_that_is_not_there_or_not_called_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no module 'bodi' \(did you mean 'body'\?\); there are body, head, unused"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a module of the network, got 'bodi' \(did you mean 'body'\?\); use one of body, head, unused",
+    ):
         LayerOutput(Careful(), "bodi")
-    with pytest.raises(ConfigError, match="does not call its module 'unused'"):
+    with pytest.raises(ConfigError, match="a module that the network calls, got 'unused'"):
         LayerOutput(Careful(), "unused")(torch.ones(4, 3))

@@ -67,7 +67,7 @@ def test_vectors_of_another_length_are_told_before_anything_starts(
     spark_local: SparkSession, network: nn.Module
 ) -> None:
     made = VectorAssembler(inputCols=["id", "id", "id"], outputCol="v").transform(spark_local.range(2))
-    with pytest.raises(DataError, match="column 'v' has vectors of 3 numbers, and the network takes 2; make them with"):
+    with pytest.raises(DataError, match="column 'v' must have vectors of 2 numbers, got 3; make them with"):
         predict(made, network, [Column("v", (2,), "float32")], "classes", into=INTO)
 
 
@@ -182,15 +182,15 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
 
     told(DataError, "no column 'z'", [Column("z", (2,), "float32")])
     told(DataError, "column 't'", [Column("t", (2,), "float32")])
-    told(DataError, "column 'n' is a number, and the network takes an array", [Column("n", (-1,), "float32")])
+    told(DataError, "column 'n' must be an array .*, got a number", [Column("n", (-1,), "float32")])
     told(DataError, "column 'x' exists already", [X], into={"x": "label"})
-    told(ConfigError, "'labels' is no field", [X], into={"p": "labels"})
+    told(ConfigError, "fields of a result, got 'labels'", [X], into={"p": "labels"})
     told(ConfigError, "kind must be one of 'classes'", [X], "logits")
     told(ConfigError, "batch_size must be at least 1, got 0", [X], batch_size=0)
-    told(ConfigError, "inputs is empty", [])
+    told(ConfigError, "inputs must have at least one column", [])
     told(ConfigError, "does not take 'x' as float32 .2, 3.", [Column("x", (3,), "float32")])
-    told(ConfigError, "column 'image' is of bytes; say how to decode it", [Column("image", None, "uint8")])
-    told(ConfigError, "give the numbers for -1", [Column("x", (3, -1), "float32")])
+    told(ConfigError, "a function for the bytes of column 'image'", [Column("image", None, "uint8")])
+    told(ConfigError, "numbers in place of -1", [Column("x", (3, -1), "float32")])
 
 
 def test_the_workers_of_a_plain_local_session_run_this_python(

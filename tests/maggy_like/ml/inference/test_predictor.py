@@ -71,7 +71,7 @@ def test_several_outputs_are_computed_together() -> None:
     assert last == {"class": {"label": 0, "error": None}, "price": {"label": 0, "error": None}}
     assert {name: it["error"] for name, it in null.items()} == dict.fromkeys(kinds, "column 'x' is null")
     assert infinite["class"] == {"label": None, "error": "the network gave a number that is not finite"}
-    with pytest.raises(DataError, match="gave 2 outputs, and the kinds are of 3: class, price, size"):
+    with pytest.raises(DataError, match=r"must give 3 outputs, one for each kind \(class, price, size\), got 2"):
         results(Twice(), (X,), rows, kind=kinds | {"size": "values"})
 
 
@@ -139,7 +139,9 @@ def test_long_vectors_are_filled_up_a_few_at_a_time() -> None:
 def test_a_table_without_any_prediction_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     results(Doubled(), (X,), pa.array([[1.0, 2.0, 3.0]] * 5), batch_size=2)
     (told,) = caplog.messages
-    assert told.startswith("none of 2 rows has a prediction; the first: column 'x' has 3 elements where 2 are expected")
+    assert told.startswith(
+        "none of 2 rows has a prediction; the first error is: column 'x' has 3 elements where 2 are expected"
+    )
     results(Doubled(), (X,), pa.array([[1.0, 2.0], [1.0]]))
     assert len(caplog.messages) == 1
 
@@ -168,7 +170,7 @@ def test_several_inputs_and_outputs() -> None:
     inputs = (X, Column("n", (), "int64"))
     rows = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), pa.array([10, None, 30])
     assert vectors(Both(), inputs, *rows) == [[11, 12, 10], None, [35, 36, 30]]
-    with pytest.raises(DataError, match="gave 2 outputs where one of kind 'values'"):
+    with pytest.raises(DataError, match="must give one output of kind 'values', got 2"):
         results(Both(), inputs, *rows, kind="values")
 
 
@@ -177,12 +179,12 @@ def test_fractions_come_in_the_precision_of_the_network() -> None:
 
 
 def test_an_output_without_a_row_for_each_is_refused() -> None:
-    with pytest.raises(DataError, match=r"gave \(4,\) for 2 rows"):
+    with pytest.raises(DataError, match=r"one row for each of 2 rows, got \(4,\)"):
         results(nn.Flatten(0, -1), (X,), pa.array([[1.0, 2.0], [3.0, 4.0]]))
 
 
 def test_a_column_of_another_type_is_refused() -> None:
-    with pytest.raises(DataError, match="column 'x' is a number, and the network takes an array of 1 dimensions there"):
+    with pytest.raises(DataError, match="column 'x' must be an array of 1 dimensions for the network, got a number"):
         results(Doubled(), (Column("x", (-1,), "float32"),), pa.array([1.0]))
     with pytest.raises(DataError, match="column 'x'"):
         results(Doubled(), (X,), pa.array(["a"]))

@@ -188,7 +188,7 @@ def test_long_vectors_are_filled_up_batch_by_batch(tmp_path: Path) -> None:
 def test_a_batch_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
     rows = [{"type": 0, "size": 1 << 30, "indices": [1], "values": [1.0]}] * 4096
     pq.write_table(pa.table({"v": pa.array(rows, VECTOR)}), tmp_path / "part.parquet")
-    message = r"a batch of 4096 rows with 1073741824 numbers in column 'v' takes 16384\.0 GiB, .*; use smaller batches"
+    message = r"got 16384\.0 GiB for 4096 rows with 1073741824 numbers in column 'v'; use smaller batches"
     with pytest.raises(DataError, match=message):
         ParquetLoader(tmp_path, ["v"], batch_size=4096)
 
@@ -242,17 +242,17 @@ def test_a_state_of_another_loader_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [(100, 10)])
     loader = ParquetLoader(tmp_path, batch_size=4)
     for other in ({"batch_size": 5}, {"batch_size": 4, "seed": 1}, {"batch_size": 4, "ranks": 2}):
-        with pytest.raises(ConfigError, match="the state is of a loader with"):
+        with pytest.raises(ConfigError, match="the state must be of a loader with"):
             loader.load_state_dict(ParquetLoader(tmp_path, **other).state_dict())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"x": [1.0, None]}, r"column 'x' has 1 nulls.*na.drop\(subset=\['x'\]\)"),
-        ({"x": pa.array([], pa.int64())}, "the table has 0 rows"),
-        ({"x": ["a"]}, "column 'x' has the type string.*StringIndexer"),
-        ({"z": [1]}, "there is no column 'x'; there are: z"),
+        ({"x": [1.0, None]}, r"column 'x' must not have nulls or empty lists, got 1;.*na.drop\(subset=\['x'\]\)"),
+        ({"x": pa.array([], pa.int64())}, "enough rows for .*, got 0"),
+        ({"x": ["a"]}, "column 'x' must have a type that tensors can have, got string.*StringIndexer"),
+        ({"z": [1]}, "there is no column 'x'; the columns are: z"),
     ],
 )
 def test_what_cannot_be_read_is_told_before(made: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -266,20 +266,25 @@ def test_a_column_that_only_folders_name_is_told(tmp_path: Path) -> None:
     (tmp_path / "day=3").mkdir()
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "day=3" / "a.parquet")
     assert len(ParquetLoader(tmp_path, batch_size=1)) == 1
-    with pytest.raises(DataError, match=r"column 'day' is in the names of folders \(day=...\).*without partitionBy"):
+    with pytest.raises(
+        DataError,
+        match=r"column 'day' must be in the files, got it only in names of folders \(day=...\).*without partitionBy",
+    ):
         ParquetLoader(tmp_path, ["x", "day"], batch_size=1)
 
 
 def test_rows_of_several_lengths_are_told_with_the_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [[1.0], [1.0, 2.0], [3.0]]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="column 'x' has rows of different lengths"):
+    with pytest.raises(DataError, match="column 'x' must have rows of one length"):
         list(ParquetLoader(tmp_path, batch_size=3))
 
 
 def test_files_must_agree_on_types(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"column 'x' is double in .*b.parquet and int64 in .*a.parquet"):
+    with pytest.raises(
+        DataError, match=r"column 'x' must have one type, got double in .*b.parquet and int64 in .*a.parquet"
+    ):
         ParquetLoader(tmp_path, batch_size=1)
 
 
@@ -287,10 +292,10 @@ def test_folders_that_are_no_plain_tables_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are no Parquet files at"):
         ParquetLoader(tmp_path, batch_size=1)
     (tmp_path / "bad.parquet").write_text("nothing")
-    with pytest.raises(DataError, match=r"bad.parquet is no Parquet file"):
+    with pytest.raises(DataError, match=r"bad.parquet must be a Parquet file"):
         ParquetLoader(tmp_path, batch_size=1)
     (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(DataError, match=r"is a table of Delta, .* write it: df\.write\.parquet"):
+    with pytest.raises(DataError, match=r"got a Delta table, .* write it: df\.write\.parquet"):
         ParquetLoader(tmp_path, batch_size=1)
 
 
@@ -299,7 +304,7 @@ def test_a_file_that_is_written_anew_is_not_read_by_its_old_footer(tmp_path: Pat
     loader = ParquetLoader(tmp_path, ["row"], batch_size=5)
     assert sorted(rows_of(loader)) == list(range(20))
     write(tmp_path, [(30, 5)])
-    with pytest.raises(DataError, match=r"part-000\.parquet has changed since the loader was made"):
+    with pytest.raises(DataError, match=r"part-000\.parquet has changed since the loader was created"):
         rows_of(loader)
 
 
@@ -316,8 +321,8 @@ def test_what_is_no_data_in_a_folder_is_passed_over(tmp_path: Path) -> None:
     [
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 2, "seed": -1}, "seed"),
-        ({"batch_size": 2, "rank": 2, "ranks": 2}, "rank must be below ranks, 2; got 2"),
-        ({"batch_size": 2, "columns": "x"}, r"columns must be a list of columns, as in \['x'\]"),
+        ({"batch_size": 2, "rank": 2, "ranks": 2}, "rank must be less than ranks=2, got 2"),
+        ({"batch_size": 2, "columns": "x"}, r"columns must be a list, got 'x'; use \['x'\]"),
         ({"batch_size": 2, "columns": []}, "columns must be a list"),
     ],
 )

@@ -69,11 +69,13 @@ def test_epochs_have_orders_of_their_own() -> None:
 
 
 def test_too_few_rows_are_told() -> None:
-    with pytest.raises(DataError, match="the table has 2 rows, too few for 3 ranks"):
+    with pytest.raises(DataError, match="enough rows for 3 ranks, got 2"):
         Plan([2], batch_size=8, ranks=3)
-    with pytest.raises(DataError, match="the table has 0 rows"):
+    with pytest.raises(DataError, match=r"enough rows for .*, got 0"):
         Plan([], batch_size=8, ranks=1)
-    with pytest.raises(DataError, match=r"the table has 5 rows, too few for a batch of 8 \(drop_last=True\)"):
+    with pytest.raises(DataError, match=r"enough rows for a batch of 8 \(drop_last=True\), got 5"):
         Plan([5], batch_size=8, ranks=2, drop_last=True)
-    with pytest.raises(ConfigError, match=r"batch_size is that of all ranks together.*at least their number, 4; got 3"):
+    with pytest.raises(
+        ConfigError, match=r"batch_size, which is that of all ranks together, must be at least 4, got 3"
+    ):
         Plan([5], batch_size=3, ranks=4)

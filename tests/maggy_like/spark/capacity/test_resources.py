@@ -52,16 +52,16 @@ def test_resources_are_read_as_spark_writes_them() -> None:
         ({}, "must be a dict such as"),
         ("gpu", "must be a dict such as"),
         ({"gpus": 1}, "did you mean 'gpu'"),
-        ({"gpu": 1.5}, "a whole number, or a part of one such as 0.5, got 1.5"),
-        ({"gpu": -1}, "a whole number, or a part of one such as 0.5, got -1"),
+        ({"gpu": 1.5}, "a whole number, or a fraction such as 0.5, got 1.5"),
+        ({"gpu": -1}, "a whole number, or a fraction such as 0.5, got -1"),
         ({"gpu": True}, "got True"),
         ({"gpu": "1"}, "got '1'"),
-        ({"gpu": 0}, "must name GPUs, cores or memory"),
+        ({"gpu": 0}, "must have GPUs, cores or memory"),
         ({"cpu": 0}, r"resources\['cpu'\] must be a whole number of at least 1, got 0"),
         ({"memory": 20}, "such as '20g' or '512m', got 20"),
         ({"memory": "20 gigs"}, "such as '20g' or '512m', got '20 gigs'"),
-        ({"memory": "20"}, "must be 512m or more, got '20': 20 MB"),
-        ({"gpu": 1, "vendor": ""}, "must be a text, got ''"),
+        ({"memory": "20"}, "must be at least 512m, got '20': 20 MB"),
+        ({"gpu": 1, "vendor": ""}, "must be text, got ''"),
     ],
 )
 def test_other_resources_are_refused(wrong: Any, words: str) -> None:
@@ -70,35 +70,49 @@ def test_other_resources_are_refused(wrong: Any, words: str) -> None:
 
 
 def test_a_local_master_is_refused_with_what_serves_there() -> None:
-    with pytest.raises(EngineError, match=r"^resources= needs a cluster: master 'local\[2\]' .* LocalEngine"):
+    with pytest.raises(
+        EngineError, match=r"^resources must be used on a cluster, got master 'local\[2\]', .* LocalEngine"
+    ):
         engine_on({"spark.master": "local[2]"}, resources=ASKED).check_gang("")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"spark.executor.resource.gpu.amount": "0"}, r"ask for 1 GPU a worker, .* have 0 GPUs each .*gpu.amount=0"),
-        ({"spark.executor.cores": "2"}, r"ask for 4 cores a worker, .* have 2 cores each \(spark.executor.cores=2\)"),
-        ({"spark.executor.memory": "8g"}, r"ask for 20480 MB a worker, .* 8192 MB each \(spark.executor.memory=8g\)"),
+        (
+            {"spark.executor.resource.gpu.amount": "0"},
+            r"got 1 GPU for each worker and 0 GPUs for each executor .*gpu.amount=0",
+        ),
+        (
+            {"spark.executor.cores": "2"},
+            r"got 4 cores for each worker and 2 cores for each executor \(spark.executor.cores=2\)",
+        ),
+        (
+            {"spark.executor.memory": "8g"},
+            r"got 20480 MB for each worker and 8192 MB for each executor \(spark.executor.memory=8g\)",
+        ),
     ],
 )
 def test_executors_that_are_too_small_are_told_where_no_others_come(change: dict[str, str], words: str) -> None:
     engine_on(FIXED, resources=ASKED).check_gang("workers_per_trial=2")
-    with pytest.raises(EngineError, match=rf"{words}.*spark.dynamicAllocation.enabled=true; start it so, or raise"):
+    with pytest.raises(
+        EngineError,
+        match=rf"{words}.*increase that setting, or start the session with spark.dynamicAllocation.enabled=true",
+    ):
         engine_on({**FIXED, **change}, resources=ASKED).check_gang("")
 
 
 def test_what_python_has_beside_the_jvm_counts_on_yarn() -> None:
     yarn = {**FIXED, "spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "16g"}
     engine_on(yarn, resources=ASKED).check_gang("")
-    with pytest.raises(EngineError, match="have 4505 MB each"):
+    with pytest.raises(EngineError, match="and 4505 MB for each executor"):
         engine_on({**yarn, "spark.executor.memoryOverhead": ""}, resources=ASKED).check_gang("")
 
 
 @pytest.mark.parametrize(("master", "name"), [("yarn", "YARN"), ("k8s://https://far", "Kubernetes")])
 def test_yarn_and_kubernetes_need_a_script_that_finds_gpus(master: str, name: str) -> None:
     conf = {**ELASTIC, "spark.master": master}
-    with pytest.raises(EngineError, match=rf"on {name} needs a script .*'discovery_script'"):
+    with pytest.raises(EngineError, match=rf"on {name} must have a script .*'discovery_script'"):
         engine_on(conf, resources=ASKED).check_gang("")
     engine_on(conf, resources={**ASKED, "discovery_script": "/opt/gpus.sh"}).check_gang("")
     engine_on(conf, resources={"cpu": 4}).check_gang("")
@@ -124,7 +138,7 @@ def test_rapids_matters_where_a_worker_asks_for_more_than_the_session_s_tasks() 
     check_resources(slots_on(FIXED | RAPIDS | tasks), in_sql=True)
     with pytest.raises(EngineError, match=MAP_IN_ARROW):
         check_resources(slots_on(FIXED | RAPIDS), in_sql=True)  # a GPU each, by a profile
-    with pytest.raises(EngineError, match="takes executors of one GPU alone"):
+    with pytest.raises(EngineError, match="supports only executors with one GPU"):
         engine_on(ELASTIC | RAPIDS | {MAP_IN_ARROW: "false"}, resources={"gpu": 2}).check_gang("")
 
 

@@ -17,7 +17,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_a_server_is_no_master_of_another() -> None:
-    with pytest.raises(ConfigError, match=r"got master='sc://far:1', .* use spark_session\('sc://far:1'\)"):
+    with pytest.raises(ConfigError, match=r"got 'sc://far:1', .* use spark_session\('sc://far:1'\)"):
         ConnectServer("sc://far:1")
 
 
@@ -103,14 +103,17 @@ def test_slots_interrupts_and_a_server_that_is_gone(run_script: RunScript) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "default 2\n" in done.stdout
-    assert "EngineError workers=3 but the Spark session has 2 slots now; pass workers=2 or fewer" in done.stdout
+    assert (
+        "EngineError workers must fit in the 2 slots that the Spark session has now, got 3; use workers=2 or fewer"
+        in done.stdout
+    )
     assert "ending interrupted trials 0 left []\n" in done.stdout
     assert "ending completed trials 2 workers True\n" in done.stdout
-    assert "does not know this session any more: " in done.stdout
+    assert "no longer knows this session" in done.stdout
     assert re.search(
         r"failed: the Spark Connect server at 127\.0\.0\.1:\d+ does not answer: .* \| with [12]", done.stdout
     )
-    assert "EngineError the Spark Connect session was stopped; make a new one" in done.stdout
+    assert "EngineError the Spark Connect session was stopped; create a new one" in done.stdout
     assert done.stdout.endswith("over\n")
 
 

@@ -67,5 +67,5 @@ def test_ipv4_is_preferred_and_no_way_is_told(monkeypatch: pytest.MonkeyPatch) -
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(EngineError, match=r"host 'nowhere' \(Name or service not known\); pass engine=SparkEngine"):
+    with pytest.raises(EngineError, match=r"host 'nowhere' \(Name or service not known\); use engine=SparkEngine"):
         address_towards("nowhere", 1)

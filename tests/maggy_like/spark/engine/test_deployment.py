@@ -58,7 +58,7 @@ def test_a_disk_of_the_driver_s_own_is_told_of() -> None:
     (told,) = hints("/app/maggy_runs/first")
     assert told.startswith(
         "the driver runs in the cluster (spark.submit.deployMode=cluster), and directory='/app/maggy_runs' is on its "
-        "own disk, which goes with it; pass directory=URL of a place that stays, such as 's3://bucket/runs'"
+        "own disk, which is removed with it; use directory='s3://bucket/runs' or another permanent URL"
     )
     for lost in ("/local/runs/first", "/odd/first", "/shared/hidden/first", "/sharedness/first"):
         assert hints(lost)

@@ -92,7 +92,9 @@ def test_local_master_runs_the_search_in_its_tasks(spark_local: SparkSession, tm
 
 
 def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(spark_local: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="workers=3 but the Spark session has 2 slots now; pass workers=2"):
+    with pytest.raises(
+        EngineError, match="workers must fit in the 2 slots that the Spark session has now, got 3; use workers=2"
+    ):
         lagom(fns.climb, SPACE, workers=3, directory=tmp_path, progress=False)
     assert list(tmp_path.iterdir()) == []
 

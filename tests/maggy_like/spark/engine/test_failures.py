@@ -30,9 +30,7 @@ def test_a_local_master_s_other_python_is_told_before_anything_starts(another_py
         _sc=None, conf=settings, sparkContext=SimpleNamespace(pythonExec=another_python, _jsc=None)
     )
     for ask in (lambda engine: engine.require(2), lambda engine: engine.default_workers()):
-        with pytest.raises(
-            EngineError, match=r"which is Python 3\.8, and this is .*spark_session\(\), or set PYSPARK_"
-        ):
+        with pytest.raises(EngineError, match=r"must run Python .*, got 3\.8 .*spark_session\(\), or set PYSPARK_"):
             ask(SparkEngine(session))  # type: ignore[arg-type]
 
 
@@ -97,7 +95,7 @@ Caused by: java.io.IOException: No space left on device
 
 
 def test_what_is_no_session_is_refused_and_so_is_what_is_no_engine() -> None:
-    with pytest.raises(ConfigError, match=r"got 'local\[2\]'; maggy_like\.spark_session\(\) makes one"):
+    with pytest.raises(ConfigError, match=r"got 'local\[2\]'; use maggy_like\.spark_session\(\)"):
         SparkEngine("local[2]")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"did you mean SparkEngine\(\)\?"):
         choose_engine(SparkEngine)  # type: ignore[arg-type]

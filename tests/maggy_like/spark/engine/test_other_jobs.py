@@ -65,15 +65,20 @@ def test_reserved_slots_are_left_to_others() -> None:
             4,
             1,
             4,
-            "workers=4 but the Spark session has 4 slots now, of which reserve=1 are for others; pass workers=3 or",
+            "workers must fit in the 4 slots that the Spark session has now, of which reserve=1 are for others, got 4",
         ),
         (
             2,
             2,
             1,
-            "workers=1 but the Spark session has 2 slots now, of which reserve=2 are for others; pass a smaller re",
+            "workers must fit in the 2 slots that the Spark session has now, of which reserve=2 are for others, got 1",
         ),
-        (2, 0, 3, "workers=3 but the Spark session has 2 slots now; pass workers=2 or fewer, or give the session more"),
+        (
+            2,
+            0,
+            3,
+            "workers must fit in the 2 slots that the Spark session has now, got 3; use workers=2 or fewer",
+        ),
     ],
 )
 def test_a_gang_that_would_take_reserved_slots_is_refused(slots: int, reserve: int, workers: int, message: str) -> None:
@@ -83,14 +88,15 @@ def test_a_gang_that_would_take_reserved_slots_is_refused(slots: int, reserve: i
 
 def test_a_reserve_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(
-        EngineError, match=re.escape("reserve=2 leaves no slot: the Spark session has 2 now; pass reserve=1")
+        EngineError,
+        match=re.escape("reserve must be less than the 2 slots that the Spark session has now, got 2; use reserve=1"),
     ):
         engine(2, reserve=2).default_workers()
 
 
 @pytest.mark.parametrize("reserve", [-1, True, 1.0, "1", None])
 def test_nonsense_is_no_reserve(reserve: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"reserve must be a number of slots, 0 or more, got {reserve!r}"):
+    with pytest.raises(ConfigError, match=rf"reserve must be a number of slots of at least 0, got {reserve!r}"):
         engine(2, reserve=reserve)
 
 
@@ -98,7 +104,7 @@ def test_nonsense_is_no_reserve(reserve: Any) -> None:
     ("option", "value", "message"),
     [
         ("host", "tcp://10.0.0.5:80", "host must be a host name or an address, without a port"),
-        ("host", "0.0.0.0", "host='0.0.0.0' is no address that workers can connect to"),
+        ("host", "0.0.0.0", "host must be an address that workers can connect to, got '0.0.0.0'"),
         ("bind", "10.0.0.5:80", "bind must be a host name or an address, without a port"),
         (
             "port",
@@ -119,7 +125,7 @@ def test_a_gang_that_takes_all_slots_says_so_once_a_session(monkeypatch: pytest.
     ask: Any = other_jobs_hints
     assert ask(one, FakeSlots(8), 7) == []
     [hint] = ask(one, FakeSlots(8), 8)
-    assert hint.startswith("all 8 slots of the Spark session are taken until the search ends")
+    assert hint.startswith("the search takes all 8 slots of the Spark session until it ends")
     assert ask(one, FakeSlots(8), 8) == []
     assert len(ask(other, FakeSlots(8), 8)) == 1
 
@@ -181,4 +187,4 @@ def test_tasks_that_run_and_are_not_heard_have_the_address_named(monkeypatch: py
 
 def test_a_connect_session_does_not_tell() -> None:
     said = Diagnosis(FakeSession()).why((), "tcp://10.0.0.5:20000", None, 2, 0)  # type: ignore[arg-type]
-    assert said.startswith("Spark Connect does not tell why; if its tasks run, none has reached tcp://10.0.0.5:20000: ")
+    assert said.startswith("Spark Connect hides the reason; if its tasks run, none has reached tcp://10.0.0.5:20000: ")

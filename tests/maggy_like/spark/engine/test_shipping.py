@@ -150,7 +150,7 @@ def test_workers_that_see_none_of_the_driver_s_folders_have_what_was_shipped_and
         check_trial(trial)
     own, package = [line for line in ran.stdout.splitlines() if line.startswith("ERROR ")]
     assert "No module named 'beside'" in own
-    assert f"on the driver's machine it is {folder}/beside.py, which is not there: send it with" in own
+    assert f"on the driver's machine it is {folder}/beside.py, which the worker lacks; send it with" in own
     assert "No module named 'nowhere_to_be_found'" in package
     assert "/env/bin/python on " in package
     assert "/env/lib/python3" in package

@@ -88,4 +88,4 @@ def test_where_executors_do_not_come_and_go_the_gang_takes_whole_gpus_of_those_t
     done = run_script(FIXED, gpu_cluster.master_url, gpu_cluster.conf)
     ranks = seen_by(done, "'gpu': 1")
     assert [len(line.split("'")) for line in ranks] == [5, 5], done.stdout  # a GPU each, not two quarters of the same
-    assert "is not true, so the gang takes the executors that the session has" in done.stdout
+    assert "is not true, so the search uses the executors of all the session's jobs" in done.stdout

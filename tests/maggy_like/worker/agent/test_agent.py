@@ -255,7 +255,7 @@ def test_a_function_that_each_trial_loads_is_worth_a_line_if_that_takes_long(
     if isinstance(said, Noted):
         assert said.message == (
             "each trial loads train_fn again, which takes about 3 s, because loading it opens a file or a connection; "
-            "do that inside train_fn to have it loaded once per worker"
+            "do that inside train_fn so that it is loaded once per worker"
         )
 
 
@@ -291,7 +291,7 @@ def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Be
     end = stage.next(Finished)
     assert (end.kind, end.message) == (
         "timeout",
-        "the process of the trial before still held the GPU after 0.4 s (see report_timeout)",
+        "the previous trial's process still used the GPU after 0.4 s (see report_timeout)",
     )
     stage.say(assign(2))
     stage.launcher.tell(first.child, status=-9)

@@ -116,7 +116,10 @@ def test_what_a_store_refuses_is_kept_and_tried_again(url: str, monkeypatch: pyt
         shipped.end(name)
     store.until(lambda: len(store.tries) >= 3)
     assert set(store.tries) == {"00000.log"}
-    assert "cannot be written (the key was withdrawn); they are tried again; what it never" in shipped.trouble
+    assert (
+        "cannot be written (the key was withdrawn); the copy is tried again; files that are not copied stay"
+        in shipped.trouble
+    )
     assert shipped.folder in shipped.trouble
     store.refuses = False
     end(shipped)
@@ -143,7 +146,7 @@ def test_a_store_that_does_not_answer_in_time_is_told_of(url: str, monkeypatch: 
     shipped.finish()
     assert shipped.is_busy
     shipped.give_up()
-    assert f"does not answer in time; what it never takes stays in {shipped.folder}" in shipped.trouble
+    assert f"does not answer in time; files that are not copied stay in {shipped.folder}" in shipped.trouble
     shipped.close()
     assert Path(shipped.folder, "00000.log").exists()
     answers.set()

@@ -90,7 +90,7 @@ def test_a_log_file_that_cannot_be_made_costs_nothing(tmp_path: Path, pipe: tupl
     assert output.read()
     lines, _, _ = output.take()
     assert lines[0] == "hello"
-    assert lines[1].startswith("what this trial prints cannot be written to its log file: [Errno ")
+    assert lines[1].startswith("the output of this trial cannot be written to its log file: [Errno ")
     assert output.take() == ([], 0, "")
     os.close(pipe[1])
     output.close()

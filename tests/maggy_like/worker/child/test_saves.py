@@ -175,7 +175,9 @@ def test_in_the_place_of_a_lost_state_comes_the_newest_that_is_whole(
         what = "does not exist" if damage == "gone" else "is damaged"
         assert f"{tmp_path.as_uri()}/{EARLIER[0]} {what}" in notes[0].message
         then = (
-            "the trial starts again" if whole is None else f"continues from an older one, {tmp_path.as_uri()}/{whole}"
+            "the trial starts from the beginning"
+            if whole is None
+            else f"continues from an older one, {tmp_path.as_uri()}/{whole}"
         )
         assert notes[0].message.endswith(then)
 

@@ -135,7 +135,7 @@ def test_a_trial_that_waits_for_room_hears_of_its_end(monkeypatch: pytest.Monkey
 def test_a_process_that_the_trial_forked_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     sender = Sender(assign(), [].append)
     sender._process += 1
-    with pytest.raises(ReportError, match="a process that the trial forked cannot report"):
+    with pytest.raises(ReportError, match="a forked process cannot report"):
         sender.wait_for_room()
 
 
