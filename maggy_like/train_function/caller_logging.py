@@ -1,25 +1,28 @@
-"""How logging is configured in this process, for the processes of the trials."""
+"""How logging and warnings are configured in this process, for the processes of the trials."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 from maggy_like.processes.installation import is_installed
 from maggy_like.processes.pickles import dumps
-from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings
+from maggy_like.protocol.log_settings import HandlerSettings, LoggerSettings, LogSettings, WarningFilter
 
 
 def read_logging() -> LogSettings:
-    """The levels of all loggers, and the handlers of the root logger and of the user's own.
+    """The levels of all loggers, the handlers of the root logger and of the user's own, and filters of warnings.
 
     Handlers of an installed library's loggers are left out: the library makes them in the trial's process too.
     """
     manager = logging.root.manager
     found = {name: _read(it) for name, it in list(manager.loggerDict.items()) if isinstance(it, logging.Logger)}
     named = {name: settings for name, settings in found.items() if settings != LoggerSettings()}
-    return LogSettings(_read(logging.root), named, manager.disable)
+    return LogSettings(_read(logging.root), named, manager.disable, tuple(_warning_filters()))
 
 
 def _read(logger: logging.Logger) -> LoggerSettings:
@@ -51,3 +54,20 @@ def _pickled(formatter: logging.Formatter | None) -> bytes:
         plain = logging.Formatter(datefmt=formatter.datefmt)
         plain._fmt, plain._style = formatter._fmt, formatter._style
         return dumps(plain)
+
+
+def _warning_filters() -> Iterator[WarningFilter]:
+    """The filters of warnings, to the one that makes errors of all that are left: that is a test runner's."""
+    for action, message, category, module, line in list(warnings.filters):
+        if action == "error" and category is Warning and message is None and module is None:
+            return
+        with contextlib.suppress(Exception):  # the class cannot be pickled
+            package = category.__module__.partition(".")[0]
+            yield WarningFilter(action, _pattern(message), dumps(category), package, _pattern(module), line)
+
+
+def _pattern(text: re.Pattern[str] | str | None) -> str:
+    """What :func:`warnings.filterwarnings` takes: Python's own filters have names in the place of patterns."""
+    if isinstance(text, str):
+        return rf"{re.escape(text)}\Z"
+    return "" if text is None else text.pattern

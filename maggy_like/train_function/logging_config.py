@@ -1,4 +1,4 @@
-"""Logging in a trial's process, as the process that called ``lagom`` has configured it."""
+"""Logging and warnings in a trial's process, as the process that called ``lagom`` has configured them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import contextlib
 import logging
 import pickle
 import sys
+import warnings
+from typing import cast
 
-from maggy_like.protocol.log_settings import LoggerSettings, LogSettings
+from maggy_like.protocol.log_settings import LoggerSettings, LogSettings, WarningFilter
 
 
 def set_up_logging(settings: LogSettings) -> None:
-    """Configure this process's logging. A logger that a module of the function's has given handlers keeps them."""
+    """Configure this process's logging and warnings. A logger to which a module has given handlers keeps them."""
     logging.disable(settings.disabled)
     _set_up(logging.getLogger(), settings.root)
     for name, wanted in settings.named.items():
         _set_up(logging.getLogger(name), wanted)
+    for it in reversed(settings.warnings):
+        if it.package in sys.modules:  # no package is imported because of its warnings
+            with contextlib.suppress(Exception):  # the class, or the action, is of another version
+                _add(it)
+
+
+def _add(it: WarningFilter) -> None:
+    category = cast("type[Warning]", pickle.loads(it.category))
+    warnings.filterwarnings(it.action, it.message, category, it.module, it.line)  # type: ignore[arg-type]
 
 
 def _set_up(logger: logging.Logger, wanted: LoggerSettings) -> None:
