@@ -58,14 +58,18 @@ def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolatio
 
 def _large_variables(function: Any, seen: set[int]) -> Iterator[tuple[int, str]]:
     """Size and name of the large values that a function brings along, by itself or with another one."""
-    held = function.__self__ if isinstance(function, types.MethodType) else function
-    for _, name, value in references(held):
+    for _, name, value in references(_holder(function)):
         if id(value) in seen:
             continue
         seen.add(id(value))
         if (size := _size(value)) > LARGE:
             is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
             yield from (is_code and list(_large_variables(value, seen))) or [(size, name)]
+
+
+def _holder(function: Any) -> Any:
+    """What has the values that a function brings along: of a method its object."""
+    return function.__self__ if isinstance(function, types.MethodType) else function
 
 
 class _Counter(io.RawIOBase):
@@ -142,11 +146,15 @@ def _dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
-def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
-    for where, name, value in references(function):
+def _find_culprit(function: Any, above: frozenset[int] = frozenset()) -> tuple[str, str, Any] | None:
+    held = _holder(function)
+    above |= {id(held)}
+    for where, name, value in references(held):
+        if id(_holder(value)) in above:  # a function that calls itself
+            continue
         try:
             _dumps(value)
         except Exception:
-            inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
-            return inner or (where, name, value)
+            is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
+            return (is_code and _find_culprit(value, above)) or (where, name, value)
     return None
