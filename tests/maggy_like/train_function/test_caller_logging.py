@@ -73,7 +73,8 @@ def test_a_script_s_logging_its_functions_in_a_pool_and_its_progress_bars_work_i
     assert value == 6
     assert lines[0] == "INFO|app|started"
     assert lines[1].endswith("UserWarning: not hidden")
-    assert "idden" not in "".join(lines[2:])
+    assert lines[2] == '  warnings.warn("not hidden")'
+    assert "idden" not in "".join(lines[3:])
     assert lines[-3:] == ["deep", "INFO|app|in the pool", "INFO|app|in the pool"]
     assert lines[-4].startswith("100%|##########| 100/100 ")
     assert len(lines) <= 8  # 400 refreshes are two lines at most
