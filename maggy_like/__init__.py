@@ -10,6 +10,8 @@ Names are loaded on first use, so that a worker's process starts light.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.version import __version__ as __version__
@@ -150,9 +152,24 @@ def __getattr__(name: str) -> Any:
     if name == "Searchspace":  # the first Maggy's spelling
         return importlib.import_module("optimizers.space.search_space").SearchSpace
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        except (ImportError, AttributeError) as error:
+            if other := _other_optimizers():
+                raise ImportError(
+                    f"maggy_like comes with a package called optimizers, and Python finds {other} under that name; "
+                    "rename your file or folder, or move it into a package of your own"
+                ) from error
+            raise
     raise AttributeError(f"module 'maggy_like' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def _other_optimizers() -> str:
+    """The file of a module of the user's that has the name of the package next to this one; empty if there is none."""
+    place: str = getattr(sys.modules.get("optimizers"), "__file__", None) or ""
+    is_ours = os.path.dirname(os.path.dirname(place)) == os.path.dirname(os.path.dirname(__file__))
+    return "" if is_ours else place

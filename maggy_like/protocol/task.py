@@ -46,18 +46,40 @@ class LoggerSettings(msgspec.Struct, frozen=True):
     propagate: bool = True
 
 
+class WarningFilter(msgspec.Struct, frozen=True):
+    """A filter of :mod:`warnings`.
+
+    Attributes:
+        action: What happens to the warnings.
+        message: Pattern of the beginning of their text; empty for any.
+        category: Their class, pickled.
+        package: The package that defines the class.
+        module: Pattern of the modules that warn; empty for any.
+        line: The line that warns; 0 for any.
+    """
+
+    action: str
+    message: str
+    category: bytes
+    package: str
+    module: str
+    line: int
+
+
 class LogSettings(msgspec.Struct, frozen=True):
-    """How logging is configured.
+    """How logging and warnings are configured.
 
     Attributes:
         root: The root logger.
         named: The settings of other loggers, by name, except default ones.
         disabled: The level up to which all records are dropped (see :func:`logging.disable`).
+        warnings: Filters of warnings, in the order in which they apply.
     """
 
     root: LoggerSettings
     named: dict[str, LoggerSettings] = {}
     disabled: int = logging.NOTSET
+    warnings: tuple[WarningFilter, ...] = ()
 
 
 Isolation = Literal["process", "worker", "none"]

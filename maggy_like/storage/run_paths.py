@@ -112,7 +112,7 @@ def check_name(name: str) -> str:
 def default_name(train_fn: Callable[..., Any]) -> str:
     """Return a new run's name: the function's, the time, and four random characters."""
     function = re.sub(r"[^A-Za-z0-9._-]", "", getattr(train_fn, "__name__", "")).lstrip("._-") or "run"
-    return f"{function}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+    return f"{function[: _LONGEST // 2]}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
 def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:

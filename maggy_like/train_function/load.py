@@ -10,10 +10,11 @@ import logging
 import pickle
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from maggy_like.protocol.task import LoggerSettings, LogSettings, WorkerTask
+from maggy_like.protocol.task import LoggerSettings, LogSettings, WarningFilter, WorkerTask
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
@@ -64,11 +65,20 @@ class _Unpickler(pickle.Unpickler):
 
 
 def set_up_logging(settings: LogSettings) -> None:
-    """Configure this process's logging; a logger that already has handlers, from an imported module, keeps them."""
+    """Configure this process's logging and warnings; a logger to which a module has given handlers keeps them."""
     logging.disable(settings.disabled)
     _set_up(logging.getLogger(), settings.root)
     for name, wanted in settings.named.items():
         _set_up(logging.getLogger(name), wanted)
+    for it in reversed(settings.warnings):
+        if it.package in sys.modules:  # no package is imported because of its warnings
+            with contextlib.suppress(Exception):  # the class, or the action, is of another version
+                _add_filter(it)
+
+
+def _add_filter(it: WarningFilter) -> None:
+    category = cast("type[Warning]", pickle.loads(it.category))
+    warnings.filterwarnings(it.action, it.message, category, it.module, it.line)  # type: ignore[arg-type]
 
 
 def _set_up(logger: logging.Logger, wanted: LoggerSettings) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import linecache
 import logging
+import re
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 from maggy_like.errors import TrainFunctionError
 from maggy_like.processes.imports import is_installed
 from maggy_like.processes.pickles import Pickler, dumps
-from maggy_like.protocol.task import HandlerSettings, Isolation, LoggerSettings, LogSettings
+from maggy_like.protocol.task import HandlerSettings, Isolation, LoggerSettings, LogSettings, WarningFilter
 from maggy_like.protocol.values import encodable
 from maggy_like.train_function.code import name_of, own_functions, references
 
@@ -60,14 +63,18 @@ def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolatio
 
 def _large_variables(function: Any, seen: set[int]) -> Iterator[tuple[int, str]]:
     """Yield size and name of the large values that a function holds, directly or by another function."""
-    held = function.__self__ if isinstance(function, types.MethodType) else function
-    for _, name, value in references(held):
+    for _, name, value in references(_holder(function)):
         if id(value) in seen:
             continue
         seen.add(id(value))
         if (size := _size(value)) > LARGE:
             is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
             yield from (is_code and list(_large_variables(value, seen))) or [(size, name)]
+
+
+def _holder(function: Any) -> Any:
+    """Return the object that holds a function's values: the object of a method, or the function itself."""
+    return function.__self__ if isinstance(function, types.MethodType) else function
 
 
 class _Counter(io.RawIOBase):
@@ -144,13 +151,17 @@ def _dumps(value: Any) -> bytes:
         return file.getvalue()
 
 
-def _find_culprit(function: Any) -> tuple[str, str, Any] | None:
-    for where, name, value in references(function):
+def _find_culprit(function: Any, above: frozenset[int] = frozenset()) -> tuple[str, str, Any] | None:
+    held = _holder(function)
+    above |= {id(held)}
+    for where, name, value in references(held):
+        if id(_holder(value)) in above:  # a function that calls itself
+            continue
         try:
             _dumps(value)
         except Exception:
-            inner = _find_culprit(value) if isinstance(value, types.FunctionType) else None
-            return inner or (where, name, value)
+            is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
+            return (is_code and _find_culprit(value, above)) or (where, name, value)
     return None
 
 
@@ -166,14 +177,14 @@ def sources_of(train_fn: Callable[..., Any]) -> dict[str, str]:
 
 
 def read_logging() -> LogSettings:
-    """Return the levels of all loggers, and the handlers of the root logger and of the user's loggers.
+    """Return the levels of all loggers, the handlers of the root logger and of the user's, and warning filters.
 
     Handlers of an installed library's loggers are left out, since the library makes them in the trial's process too.
     """
     manager = logging.root.manager
     found = {name: _read(it) for name, it in list(manager.loggerDict.items()) if isinstance(it, logging.Logger)}
     named = {name: settings for name, settings in found.items() if settings != LoggerSettings()}
-    return LogSettings(_read(logging.root), named, manager.disable)
+    return LogSettings(_read(logging.root), named, manager.disable, tuple(_warning_filters()))
 
 
 def _read(logger: logging.Logger) -> LoggerSettings:
@@ -205,3 +216,20 @@ def _pickled(formatter: logging.Formatter | None) -> bytes:
         plain = logging.Formatter(datefmt=formatter.datefmt)
         plain._fmt, plain._style = formatter._fmt, formatter._style
         return dumps(plain)
+
+
+def _warning_filters() -> Iterator[WarningFilter]:
+    """Yield the filters of warnings, up to one that turns all others into errors, which is that of a test runner."""
+    for action, message, category, module, line in list(warnings.filters):
+        if action == "error" and category is Warning and message is None and module is None:
+            return
+        with contextlib.suppress(Exception):  # the class cannot be pickled
+            package = category.__module__.partition(".")[0]
+            yield WarningFilter(action, _pattern(message), dumps(category), package, _pattern(module), line)
+
+
+def _pattern(text: re.Pattern[str] | str | None) -> str:
+    """Return what :func:`warnings.filterwarnings` takes. Python's own filters have names instead of patterns."""
+    if isinstance(text, str):
+        return rf"{re.escape(text)}\Z"
+    return "" if text is None else text.pattern

@@ -263,8 +263,9 @@ class Float(Dimension):
         return math.floor((self.high - self.low) / step + _ON_GRID) + 1
 
     def _at(self, index: int) -> float:
-        # One product and one sum, so the error does not grow along the grid.
-        return min(self.low + index * cast(float, self.step), self.high)
+        # One product and one sum, so the error does not grow along the grid; rounded, so that 0.1 + 2 * 0.1 is 0.3.
+        step = cast(float, self.step)
+        return min(round(self.low + index * step, max(_decimals(self.low), _decimals(step))), self.high)
 
     def _at_unit(self, u: float) -> float:
         if self.step is not None:
@@ -362,6 +363,12 @@ class Integer(Dimension):
     @property
     def _log_edges(self) -> tuple[float, float]:
         return math.log(self.low - 0.5), math.log(self.high + 0.5)
+
+
+def _decimals(number: float) -> int:
+    """Return the number of decimals with which Python prints a number."""
+    digits, _, exponent = repr(number).partition("e")
+    return max(len(digits.partition(".")[2]) - int(exponent or 0), 0)
 
 
 def _bounds(domain: Float | Integer) -> list[str]:

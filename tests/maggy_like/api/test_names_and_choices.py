@@ -91,3 +91,14 @@ def test_a_name_that_no_parameter_can_have_is_told_with_the_mend(name: str, tmp_
         match=rf"by_name cannot have a parameter '{name}', .*take config \(a dict of all\) .*\['{name}'\]",
     ):
         lagom(by_name, SearchSpace({name: [1], "layers": [(1,)]}), directory=tmp_path, progress=False)
+
+
+def test_a_function_with_a_long_name_makes_a_run_that_can_be_resumed_by_name(tmp_path: Path) -> None:
+    def train(x: float) -> float:
+        return x
+
+    train.__name__ = "train_" * 50  # 300 bytes: file systems take 255, and a name of a run has 200 at most
+    options: Any = {"optimizer": "random", "direction": "max", "engine": "inline", "directory": tmp_path}
+    first = lagom(train, {"x": Float(0, 1)}, n_trials=2, progress=False, **options)
+    resumed = lagom(train, {"x": Float(0, 1)}, n_trials=3, progress=False, name=first.name, resume=True, **options)
+    assert len(resumed.trials) == 3

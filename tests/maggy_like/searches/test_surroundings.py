@@ -146,6 +146,25 @@ def test_a_working_folder_that_is_gone_is_named_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("optimizers.py", "optimizers.py"),
+        ("optimizers/errors.py", "optimizers/__init__.py"),
+        ("optimizers/space/domains.py", "optimizers/__init__.py"),
+    ],
+)
+def test_a_module_of_the_user_s_with_the_name_of_a_package_of_ours_is_named(
+    tmp_path: Path, file: str, found: str
+) -> None:
+    for path in (tmp_path / file, tmp_path / found):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "script.py").write_text("from maggy_like import Float, lagom")
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=300)
+    assert f"Python finds {tmp_path / found} under that name; rename your file" in done.stderr.splitlines()[-1]
+
+
 WITH_A_CHILD = """
 import multiprocessing
 from maggy_like import Float, lagom

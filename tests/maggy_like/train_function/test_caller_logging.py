@@ -1,4 +1,4 @@
-"""Logging, multiprocessing and tracebacks in a trial are as they are in the script that called ``lagom``."""
+"""Logging, warnings, multiprocessing and tracebacks in a trial are as in the script that called ``lagom``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import io
 import logging
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from maggy_like.protocol.task import LoggerSettings, LogSettings
 from maggy_like.train_function.load import set_up_logging
 from maggy_like.train_function.pickling import read_logging
 
 SCRIPT = """
-import json, logging, multiprocessing, sys
+import json, logging, multiprocessing, sys, warnings
 
 import tqdm
 
@@ -34,12 +36,18 @@ class Box:
     def __init__(self, value):
         self.value = value
 
+class Own(UserWarning):
+    pass
+
 def double(box):
     log.info("in the pool")
     return Box(2 * box.value)
 
 def train(x, reporter):
     log.info("started")
+    warnings.warn("hidden", Own)
+    warnings.warn("Hidden by its beginning")
+    warnings.warn("not hidden")
     for _ in tqdm.tqdm(range(100), ascii=True, mininterval=0):
         for _ in tqdm.tqdm(range(3), ascii=True, mininterval=0, leave=False):
             pass
@@ -50,6 +58,8 @@ def train(x, reporter):
         return sum(box.value for box in pool.map(double, [Box(1), Box(2)]))
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=Own)
+    warnings.filterwarnings("ignore", "hidden by")
     result = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=1, workers=1, engine="local", progress=False)
     print(json.dumps([result.best_value, result.log(0).splitlines()]))
 """
@@ -62,9 +72,12 @@ def test_a_script_s_logging_its_functions_in_a_pool_and_its_progress_bars_work_i
     value, lines = msgspec.json.decode(done.stdout)
     assert value == 6
     assert lines[0] == "INFO|app|started"
+    assert lines[1].endswith("UserWarning: not hidden")
+    assert lines[2] == '  warnings.warn("not hidden")'
+    assert "idden" not in "".join(lines[3:])
     assert lines[-3:] == ["deep", "INFO|app|in the pool", "INFO|app|in the pool"]
     assert lines[-4].startswith("100%|##########| 100/100 ")
-    assert len(lines) <= 6  # 400 refreshes are two lines at most
+    assert len(lines) <= 8  # 400 refreshes are two lines at most
 
 
 @pytest.fixture
@@ -172,3 +185,56 @@ def test_what_is_disabled_stays_so(fresh: Fresh, capsys: pytest.CaptureFixture[s
     set_up_logging(settings)
     logging.getLogger().error("hidden")
     assert capsys.readouterr().err == ""
+
+
+class Own(UserWarning):
+    """A category that a script has made."""
+
+
+def heard(settings: LogSettings, *said: tuple[str, type[Warning]]) -> list[str]:
+    """What of some warnings is shown in a process that has just begun, once it has the settings."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.resetwarnings()
+        warnings.simplefilter("always")
+        set_up_logging(travelled(settings))
+        for message, category in said:
+            warnings.warn(message, category, stacklevel=1)
+    return [str(warning.message) for warning in shown]
+
+
+def test_warnings_that_the_caller_ignores_are_silent(fresh: Fresh) -> None:
+    fresh()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Own)
+        warnings.filterwarnings("ignore", "Converged. not")
+        warnings.filterwarnings("ignore", "elsewhere", module="some_other_module")
+        warnings.filterwarnings("always", "converged, not really")
+        settings = read_logging()
+    said = [("own", Own), ("converged, not", UserWarning), ("Converged, not really", UserWarning)]
+    assert heard(settings, *said, ("elsewhere", UserWarning)) == ["Converged, not really", "elsewhere"]
+
+
+def test_warnings_that_the_caller_makes_errors_are_errors_unless_all_are(fresh: Fresh) -> None:
+    fresh()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Own)
+        warnings.simplefilter("error")  # as a test runner does
+        warnings.simplefilter("error", BytesWarning)
+        settings = read_logging()
+    assert heard(settings, ("own", Own), ("other", UserWarning)) == ["own", "other"]
+    with pytest.raises(BytesWarning, match="a text"):
+        heard(settings, ("a text", BytesWarning))
+
+
+def test_no_package_is_imported_because_of_its_warnings(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        settings = read_logging()
+    (of_sklearn,) = (it for it in settings.warnings if it.package == "sklearn")
+    monkeypatch.setitem(sys.modules, "sklearn", sys.modules["sklearn"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert heard(settings, ("one", ConvergenceWarning)) == ["one"]
+    assert "sklearn" not in sys.modules
+    assert of_sklearn.action == "ignore"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,29 @@ class Learner:
 def _through_a_helper(data: Any) -> Callable[[float], float]:
     helper = _around(data)
     return lambda x: helper(x)
+
+
+def _itself(data: Any) -> Callable[[float], float]:
+    def again(x: float) -> float:
+        return again(x - 1) if x > 1 else len(data)
+
+    return again
+
+
+@pytest.mark.parametrize(
+    ("around", "what"),
+    [
+        (lambda data: Learner(data).learn, "learn uses the attribute 'data'"),
+        (lambda data: partial(Learner(data).learn), "learn uses the attribute 'data'"),
+        (lambda data: partial(partial(train, data=data)), "train uses the argument 'data'"),
+        (lambda data: _around(Learner(data).learn), "learn uses the attribute 'data'"),
+        (_through_a_helper, "<lambda> uses the variable 'data'"),
+        (_itself, "again uses the variable 'data'"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_wherever_it_is_held(around: Any, what: str) -> None:
+    with pytest.raises(TrainFunctionError, match=f"{what} of type lock, which cannot be sent .*; create it inside"):
+        pickle_train_fn(around(threading.Lock()))
 
 
 @pytest.mark.parametrize(

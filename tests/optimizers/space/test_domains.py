@@ -104,9 +104,18 @@ def test_grid(domain: Domain, n: int, expected: list[Any]) -> None:
 def test_a_float_grid_has_no_drift_and_ends_at_high() -> None:
     domain = Float(0, 1, step=0.1)
     assert domain.size == 11
-    assert every_value(domain) == [min(k * 0.1, 1.0) for k in range(11)]
+    assert every_value(domain) == [k / 10 for k in range(11)]
     assert every_value(Float(0, 1, step=0.3))[-1] == pytest.approx(0.9)
     assert Float(0, 0.3, step=0.1).normalize(0.3) == 0.3
+
+
+@given(low=st.integers(-999, 999), step=st.integers(1, 99), n=st.integers(1, 40), places=st.integers(-3, 12))
+def test_values_with_a_step_are_the_decimals_that_one_would_write(low: int, step: int, n: int, places: int) -> None:
+    def written(number: int) -> float:
+        return float(f"{number}e{-places}")
+
+    domain = Float(written(low), written(low + n * step), step=written(step))
+    assert every_value(domain) == [written(low + k * step) for k in range(n + 1)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_a_float_grid_has_no_drift_and_ends_at_high() -> None:
         (Float(0, 2), np.float32(0.5), 0.5),
         (Integer(0, 9), np.int64(3), 3),
         (Integer(0, 9), 4.0, 4),
-        (Float(0, 1, step=0.1), 0.3, 0.1 * 3),
+        (Float(0, 1, step=0.1), 0.1 * 3, 0.3),
         (Choice([1.0, 2.0]), 1, 1.0),
         (Choice([1, True]), True, True),
         (Choice(["a", "b"]), np.str_("b"), "b"),
