@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
@@ -145,14 +146,10 @@ def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[
     frozen = plan.frozen(objective.network)
     make_portable(objective.network, plan.model, plan.model_params, plan.seed)
     precision = precision_of(objective.network)
-    if not _takes(objective.eval(), batch, plan):
-        whole = [name for name in plan.features if not is_fraction(batch[name]) and name not in plan.decode]
-        for names in (it for size in range(len(whole)) for it in itertools.combinations(whole, size + 1)):
-            converted = replace(plan, as_fractions=names)
-            if _takes(converted.objective().eval(), batch, converted):
-                plan, objective = converted, converted.objective()
-                frozen = plan.frozen(objective.network)
-                break
+    if not _takes(objective.eval(), batch, plan) and (names := _as_fractions(objective, batch, plan)):
+        plan = replace(plan, as_fractions=names)
+        objective = plan.objective()
+        frozen = plan.frozen(objective.network)
     objective.train()
     for module in frozen:
         module.eval()
@@ -170,6 +167,55 @@ def _takes(objective: Objective | LightningObjective, batch: Mapping[str, torch.
             objective.network(*inputs_of(objective.network, batch, plan.features, plan.as_fractions))
         return True
     return False
+
+
+_FEW = 6  # columns, of which every selection is tried
+
+
+def _as_fractions(
+    objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan
+) -> tuple[str, ...]:
+    """Return the columns of whole numbers that have to be fractions; none if that does not help.
+
+    Of more than a few columns, a column is converted if the network then gets further before it fails.
+    """
+
+    def reach(names: tuple[str, ...]) -> float:
+        return _reach(objective, batch, replace(plan, as_fractions=names))
+
+    whole = [name for name in plan.features if not is_fraction(batch[name]) and name not in plan.decode]
+    if len(whole) <= _FEW:
+        selections = (it for size in range(len(whole)) for it in itertools.combinations(whole, size + 1))
+        return next((names for names in selections if reach(names) == math.inf), ())
+    names, best, before = tuple[str, ...](), reach(()), -math.inf
+    while before < best < math.inf:
+        before = best
+        for name in whole:
+            if best < math.inf and name not in names and (found := reach((*names, name))) > best:
+                names, best = (*names, name), found
+    if best < math.inf:
+        return tuple(whole) if reach(tuple(whole)) == math.inf else ()
+    return names
+
+
+class _Calls(TorchFunctionMode):
+    """Counts the functions of torch that are called."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _reach(objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> float:
+    """Return how many functions of torch the network calls before it fails; infinity if it does not fail."""
+    if isinstance(objective, LightningObjective):  # which converts the columns that it was made for
+        objective = plan.objective().eval()
+    with _Calls() as given:
+        inputs_of(objective.network, batch, plan.features, plan.as_fractions)
+    with _Calls() as calls:
+        return math.inf if _takes(objective, batch, plan) else calls.count - given.count
 
 
 def check_magnitudes(

@@ -149,6 +149,55 @@ def test_whole_numbers_are_fractions_where_the_network_wants_them() -> None:
         check_sample(fit_to_rows(wrong, whole)[0], whole, Statistics(120, {"label": CLASSES}), [])
 
 
+class Each(nn.Module):
+    """A layer for each amount, or an embedding for each word."""
+
+    def __init__(self, kinds: str, width: int = 1) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.words = nn.ModuleList(nn.Embedding(10, 3) for kind in kinds if kind == "w")
+        self.amounts = nn.ModuleList(nn.Linear(width, 3) for kind in kinds if kind == "a")
+
+    def forward(self, *columns: torch.Tensor) -> torch.Tensor:
+        words, amounts = iter(self.words), iter(self.amounts)
+        made = [
+            next(words)(it) if kind == "w" else next(amounts)(it[:, None])
+            for kind, it in zip(self.kinds, columns, strict=True)
+        ]
+        return torch.stack(made).sum(0)
+
+
+def test_many_columns_of_whole_numbers_take_few_tries() -> None:
+    built = []
+
+    def make(width: int) -> nn.Module:
+        built.append(width)
+        return Each("wa" * 20, width)
+
+    names = tuple(f"c{number}" for number in range(40))
+    batch = {name: torch.ones(2, dtype=torch.int64) for name in names} | {"label": torch.tensor([0, 2])}
+    plan, _ = fit_to_rows(replace(PLAN, model=make, model_params={"width": 1}, features=names), batch)
+    assert plan.as_fractions == names[1::2]
+    assert check_sample(plan, batch, Statistics(120, {"label": CLASSES}), []) == [(3,)]
+    wrong, _ = fit_to_rows(replace(plan, model_params={"width": 2}, as_fractions=()), batch)
+    assert wrong.as_fractions == ()
+    assert len(built) < 10
+
+
+def test_columns_that_have_to_be_fractions_together_are_found() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Bilinear(4, 4, 3)  # which takes two inputs of one type
+
+        def forward(self, *columns: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.stack(columns[:4], 1), torch.stack(columns[4:], 1))  # type: ignore[no-any-return]
+
+    names = tuple(f"c{number}" for number in range(8))
+    batch = {name: torch.ones(2, dtype=torch.int64) for name in names} | {"label": torch.tensor([0, 2])}
+    assert fit_to_rows(replace(PLAN, model=Pairs, features=names), batch)[0].as_fractions == names
+
+
 @pytest.mark.parametrize(
     ("layer", "frozen", "least"),
     [(nn.BatchNorm1d(4), (), 2), (nn.BatchNorm1d(4), ("0",), 1), (nn.LayerNorm(4), (), 1), (nn.Dropout(), (), 1)],
