@@ -77,7 +77,10 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
             if name == VALIDATION and param != "validationIndicatorCol":
                 raise ConfigError(f"{param}: the name {name!r} is that of a column of our own; rename yours")
             if name in roles:
-                raise ConfigError(f"column {name!r} is given as {roles[name]} and as {param}; a column has one role")
+                raise ConfigError(
+                    f"column {name!r} is given as {roles[name]} and as {param}; a column has one role, so copy it "
+                    f"under another name (df.withColumn('copy', df[{name!r}]))"
+                )
             roles[name] = param
 
 
@@ -89,14 +92,17 @@ def check_indicator(df: DataFrame, name: str) -> None:
     """
     kind = df.schema[name].dataType
     if not isinstance(kind, BooleanType):
-        raise DataError(f"validationIndicatorCol {name!r} is {kind.simpleString()}; it must be boolean")
+        raise DataError(
+            f"validationIndicatorCol {name!r} is {kind.simpleString()}; it must be boolean: compare it with "
+            "the value of rows to validate on (F.col(name) == 1)"
+        )
 
 
 def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
     """Refuse rows that no training can use.
 
     Raises:
-        DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths.
+        DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths, at any depth.
     """
     if not found.rows:
         raise DataError(f"{where} has no rows to train on")
@@ -114,18 +120,31 @@ def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
                 f"column {name!r} has arrays of {column.shortest} to {column.longest} elements; all rows need as many: "
                 "pad or cut them before fit"
             )
+        for shortest, longest in zip(column.shortest_inner, column.longest_inner, strict=True):
+            if shortest != longest:
+                raise DataError(
+                    f"column {name!r} has arrays within its arrays, of {shortest} to {longest} elements; all need as "
+                    "many: pad or cut them before fit"
+                )
 
 
-def check_weight(name: str, found: ColumnStatistics) -> None:
-    """Refuse weights that are negative, or all 0.
+def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None:
+    """Refuse weights that are no plain numbers, are negative, or are all 0.
+
+    Args:
+        rows: What the rows are for.
 
     Raises:
         DataError: They are.
     """
+    if found.total is None:
+        raise DataError(
+            f"weightCol {name!r} is not a column of numbers; cast or compute one (df.withColumn) before fit"
+        )
     if found.least is None or found.least < 0:
         raise DataError(f"weightCol {name!r} has a weight of {found.least}; weights are numbers that are not negative")
     if not found.total:
-        raise DataError(f"weightCol {name!r} is 0 in all rows; some row must count")
+        raise DataError(f"weightCol {name!r} is 0 in all {rows}; some row must count")
 
 
 def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[TrainingPlan, torch.dtype]:
@@ -287,8 +306,10 @@ def check_sample(
     with torch.no_grad():
         outputs = _outputs(objective.network, batch, plan)
         for name, loss, output in zip(plan.labels, plan.losses, outputs, strict=True):
-            check_label(name, loss, output, found.columns[name], plan.class_weights)
             shaped, label = fitted(loss, output, batch[name])
+            is_class = label.dim() == output.dim() - 1  # and no probabilities of classes
+            if loss.kind != "classes" or is_class:
+                check_label(name, loss, output, found.columns[name], plan.class_weights)
             shapes = f"outputs of shape {_shape(output)}, and labels {name!r} of shape {_shape(label)} ({label.dtype})"
             if loss.kind in ("binary", "probability", "values") and shaped.shape != label.shape:
                 raise ConfigError(
@@ -307,6 +328,38 @@ def check_sample(
         except Exception as error:
             raise ConfigError(f"the loss of two rows cannot be computed: {type(error).__name__}: {error}") from error
     return [tuple(output.shape[1:]) for output in outputs]
+
+
+def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> None:
+    """Refuse whole numbers that the network has no place for, such as a category beyond an embedding.
+
+    Args:
+        batch: Two rows or so, which the network takes.
+        found: Statistics of the features, among others.
+
+    Raises:
+        DataError: The network fails with the smallest or the largest number of a column.
+    """
+    objective = plan.objective().eval()
+    for name in plan.features:
+        column, rows = found.columns[name], batch[name]
+        if is_fraction(rows) or name in plan.as_fractions or name in plan.decode or rows.dtype == torch.bool:
+            continue
+        for value in column.extremes or (column.least, column.greatest):
+            if value is None:
+                continue
+            other = {**batch, name: torch.as_tensor(value).to(rows.dtype).expand_as(rows)}
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    objective(other)
+            except Exception as error:
+                if not isinstance(error, IndexError) and len(plan.features) > 1:
+                    continue  # the other columns' numbers may not go with these
+                raise DataError(
+                    f"column {name!r} has numbers from {column.least:.0f} to {column.greatest:.0f}, and the network "
+                    f"fails with them: {type(error).__name__}: {error}; an embedding takes those from 0 to "
+                    "num_embeddings - 1, so give it more, or index the column (pyspark.ml.feature.StringIndexer)"
+                ) from error
 
 
 def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
@@ -344,7 +397,8 @@ def check_label(
                 f"labelCol {name!r} has {found.fractions} labels that are no whole numbers, and {loss.name} is over "
                 "classes 0, 1, ...; index them (pyspark.ml.feature.StringIndexer), or take a loss over numbers"
             )
-        if found.least < 0 or found.greatest >= classes:
+        is_left_out = found.extremes and found.least == getattr(loss.function, "ignore_index", -100)  # of places
+        if (found.least < 0 and not is_left_out) or found.greatest >= classes:
             raise DataError(
                 f"labelCol {name!r} has {span}, and the network's {classes} outputs stand for classes 0 to "
                 f"{classes - 1}; index the labels (pyspark.ml.feature.StringIndexer), or give the network "
@@ -355,7 +409,9 @@ def check_label(
                 f"classWeights has {len(weights)} weights, and the network has outputs for {classes} classes"
             )
     if loss.kind in ("binary", "probability") and (found.least < 0 or found.greatest > 1):
-        raise DataError(f"labelCol {name!r} has {span}, and {loss.name} takes those from 0 to 1")
+        raise DataError(
+            f"labelCol {name!r} has {span}, and {loss.name} takes those from 0 to 1; map them to 0 and 1 before fit"
+        )
     if loss.kind in ("binary", "probability") and weights is not None and len(weights) != 2:
         raise ConfigError(f"classWeights has {len(weights)} weights, and {loss.name} is over two classes")
 
@@ -455,6 +511,8 @@ def check_data(
         if not validation.rows:
             raise DataError(f"no row was set apart to validate on, of {found.rows}; set more apart, or none at all")
         check_rows(validation, "the validation's part")
+        if plan.weight is not None:
+            check_weight(plan.weight, validation.columns[plan.weight], "rows to validate on")
         held = validation.rows
         found = _together(found, validation)
         check_rows(found)
@@ -473,6 +531,7 @@ def check_data(
     fitting, precision = fit_to_rows(plan.with_config(config), batch)
     check_magnitudes(found, fitting, batch, precision)
     shapes = check_sample(fitting, batch, found, given)
+    check_whole_numbers(fitting, batch, found)
     plan = replace(plan, as_fractions=fitting.as_fractions, least_share=fitting.least_share)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
     shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
@@ -515,6 +574,9 @@ def _together(train: Statistics, validation: Statistics) -> Statistics:
             one,
             shortest=_of_both(min, one.shortest, other.shortest),
             longest=_of_both(max, one.longest, other.longest),
+            shortest_inner=[_of_both(min, *it) for it in zip(one.shortest_inner, other.shortest_inner, strict=True)],
+            longest_inner=[_of_both(max, *it) for it in zip(one.longest_inner, other.longest_inner, strict=True)],
+            extremes=[*one.extremes, *other.extremes],
             least=_of_both(min, one.least, other.least),
             greatest=_of_both(max, one.greatest, other.greatest),
             fractions=one.fractions + other.fractions,

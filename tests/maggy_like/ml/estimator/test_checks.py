@@ -17,6 +17,7 @@ from maggy_like.ml.estimator.checks import (
     check_rows,
     check_sample,
     check_weight,
+    check_whole_numbers,
     fit_to_rows,
     remedy,
 )
@@ -76,6 +77,11 @@ def test_what_does_not_fit_is_told(
         (9, ColumnStatistics(2, 0), "column 'x' is or holds null in 2 of 9 rows"),
         (9, ColumnStatistics(0, 3), "column 'x' is or holds NaN or infinity in 3 of 9 rows"),
         (9, ColumnStatistics(0, 0, 1, 3), "column 'x' has arrays of 1 to 3 elements"),
+        (
+            9,
+            ColumnStatistics(0, 0, 2, 2, (3, 4), (3, 5)),
+            "column 'x' has arrays within its arrays, of 4 to 5 elements",
+        ),
     ],
 )
 def test_rows_that_no_network_takes_are_told(rows: int, column: ColumnStatistics, message: str) -> None:
@@ -88,6 +94,8 @@ def test_rows_that_no_network_takes_are_told(rows: int, column: ColumnStatistics
     [
         (ColumnStatistics(0, 0, least=-0.5, total=3), "weightCol 'w' has a weight of -0.5"),
         (ColumnStatistics(0, 0, least=0, total=0), "weightCol 'w' is 0 in all rows"),
+        (ColumnStatistics(0, 0), "weightCol 'w' is not a column of numbers; cast or compute one"),
+        (ColumnStatistics(0, 0, 1, 1, least=1, greatest=1), "weightCol 'w' is not a column of numbers"),
     ],
 )
 def test_wrong_weights_are_told(column: ColumnStatistics, message: str) -> None:
@@ -196,6 +204,28 @@ def test_columns_that_have_to_be_fractions_together_are_found() -> None:
     names = tuple(f"c{number}" for number in range(8))
     batch = {name: torch.ones(2, dtype=torch.int64) for name in names} | {"label": torch.tensor([0, 2])}
     assert fit_to_rows(replace(PLAN, model=Pairs, features=names), batch)[0].as_fractions == names
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (ColumnStatistics(0, 0, least=0, greatest=10), 10),
+        (ColumnStatistics(0, 0, least=-1, greatest=9), -1),
+        (ColumnStatistics(0, 0, 1, 1, least=0, greatest=10, extremes=([0], [10])), [10]),
+    ],
+)
+def test_numbers_that_the_network_has_no_place_for_are_told(column: ColumnStatistics, value: Any) -> None:
+    rows = torch.as_tensor([value, value]) * 0
+    batch = {"amounts": torch.ones(2, 1), "words": rows, "label": torch.tensor([0, 2])}
+    plan = replace(PLAN, model=lambda: Each("aw"), features=("amounts", "words"))
+    if rows.dim() == 2:
+        plan = replace(PLAN, model=lambda: nn.Sequential(nn.Embedding(10, 3), nn.Flatten()), features=("words",))
+    whole = replace(column, least=0, greatest=9, extremes=([0], [9]) if column.extremes else ())
+    check_whole_numbers(plan, batch, Statistics(120, {"amounts": CLASSES, "words": whole}))
+    with pytest.raises(
+        DataError, match=r"column 'words' has numbers from (-1|0) to (9|10), .* index out of range in self"
+    ):
+        check_whole_numbers(plan, batch, Statistics(120, {"amounts": CLASSES, "words": column}))
 
 
 @pytest.mark.parametrize(

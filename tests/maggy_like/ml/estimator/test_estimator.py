@@ -414,7 +414,7 @@ def test_a_training_without_a_finite_loss_gives_no_model(estimator: TorchEstimat
 
 WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"featuresCol": "feature"}, ConfigError, "featuresCol: the DataFrame has no column 'feature'.*'features'"),
-    ({"labelCol": "features"}, ConfigError, "'features' is given as featuresCol and as labelCol"),
+    ({"labelCol": "features"}, ConfigError, "'features' is given as featuresCol and as labelCol; .* copy it"),
     ({"featuresCol": "text"}, DataError, "column 'text' has the type string"),
     ({"featuresCol": "bytes"}, ConfigError, "column 'bytes' is of bytes; say how"),
     ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' is double"),
@@ -422,6 +422,15 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"featuresCol": "gaps"}, DataError, "'gaps' is or holds null in 120 of 120 rows"),
     ({"featuresCol": "endless"}, DataError, "'endless' is or holds NaN or infinity in 120 of 120 rows"),
     ({"featuresCol": "nested"}, DataError, "'nested' is or holds NaN or infinity in 120 of 120 rows"),
+    ({"featuresCol": "deep"}, DataError, "'deep' is or holds null in 120 of 120 rows"),
+    ({"featuresCol": "ragged"}, DataError, "'ragged' has arrays within its arrays, of 1 to 2 elements"),
+    ({"weightCol": "held"}, DataError, "weightCol 'held' is not a column of numbers"),
+    ({"weightCol": "array"}, DataError, "weightCol 'array' is not a column of numbers"),
+    (
+        {"weightCol": "unheld", "validationIndicatorCol": "held"},
+        DataError,
+        "weightCol 'unheld' is 0 in all rows to validate on",
+    ),
     ({"featuresCol": "maggy_validation"}, ConfigError, "featuresCol: the name 'maggy_validation' is that of a column"),
     ({"featuresCol": "huge"}, DataError, r"'huge' has numbers up to 1e\+39, which are infinite as float32"),
     ({"labelCol": "infinite"}, DataError, "'infinite' is or holds NaN or infinity in 120 of 120 rows"),
@@ -429,6 +438,7 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' has labels from 1 to 3, and the network's 3 outputs"),
     ({"predictionCol": "p", "probabilityCol": "p"}, ConfigError, "predictionCol and probabilityCol both name .* 'p'"),
+    ({"predictionCol": "p", "probabilityCol": "P"}, ConfigError, "predictionCol .* 'p' and probabilityCol 'P', which"),
     ({"errorCol": "Text"}, DataError, "errorCol: the DataFrame has a column 'Text' already"),
     ({"errorCol": "text"}, DataError, "errorCol: the DataFrame has a column 'text' already"),
     ({"directory": "/proc/nowhere"}, ConfigError, "cannot be written to file:///proc/nowhere/.*: Mkdirs failed"),
@@ -445,6 +455,9 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
     df = df.withColumn("huge", F.array_append("array", F.lit(-1e39)))
     df = df.withColumn("nested", F.array(F.array(F.lit(1.0)), F.array(F.lit(math.nan))))
+    df = df.withColumn("deep", F.array(F.array(F.lit(1.0)), F.array(F.lit(None).cast("double"))))
+    df = df.withColumn("ragged", F.array(F.array(F.lit(1.0)), F.array(F.lit(1.0), F.lit(2.0))))
+    df = df.withColumn("held", F.col("number") > 0).withColumn("unheld", F.when(F.col("held"), 0.0).otherwise(1.0))
     df = df.withColumn("maggy_validation", F.col("number"))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
     df = spark_local.read.parquet(f"{tmp_path}/wrong")
@@ -458,6 +471,46 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     with pytest.raises(DataError, match=r"fit takes a DataFrame of Spark, got pandas.DataFrame; .*createDataFrame"):
         estimator.fit(df.toPandas())
     assert not Path(estimator.getOrDefault("directory"), "never").exists()
+
+
+class Words(nn.Module):
+    """Classes of ten words, for the row or for each of its places."""
+
+    def __init__(self, places: bool) -> None:
+        super().__init__()
+        self.places, self.words, self.classes = places, nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.classes(self.words(x.reshape(len(x), -1)))
+        return found.transpose(1, 2) if self.places else found.mean(1)
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "message"),
+    [
+        ("if(id = 99, 10, id % 10)", "id % 3", "column 'features' has numbers from 0 to 10, .* index out of range"),
+        ("array(1, if(id = 99, 10, 2))", "id % 3", "column 'features' has numbers from 1 to 10, .* index out of range"),
+        ("array(1, if(id = 99, -1, 2))", "id % 3", "column 'features' has numbers from -1 to 2, .* index out of range"),
+        ("array(1, 2)", "array(0, if(id = 99, 3, 2))", "labelCol 'label' has labels from 0 to 3, and the network's 3"),
+        (
+            "array(1, 2)",
+            "array(0, if(id = 99, -1, 2))",
+            "labelCol 'label' has labels from -1 to 2, and the network's 3",
+        ),
+        ("array(1, 9)", "array(0, if(id = 99, -100, 2))", None),  # which the loss leaves out
+    ],
+)
+def test_a_late_category_or_class_that_the_network_does_not_have_is_told_before_a_worker_starts(
+    estimator: TorchEstimator, spark_local: SparkSession, features: str, label: str, message: str | None
+) -> None:
+    rows = spark_local.range(100).selectExpr(f"{features} as features", f"{label} as label")
+    estimator.setParams(model=Words, modelParams={"places": "array" in label}, epochs=1, runOptions={"name": "run"})
+    if message is None:
+        assert math.isfinite(estimator.fit(rows).history[0]["loss"])
+        return
+    with pytest.raises(DataError, match=message):
+        estimator.fit(rows)
+    assert not Path(estimator.getOrDefault("directory"), "run").exists()
 
 
 def test_preprocessing_and_network_are_searched_together(
