@@ -63,6 +63,12 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def as_told_apart(df: DataFrame, names: Iterable[str]) -> list[str]:
+    """Return the names in the way that Spark compares them: by default, it ignores their case."""
+    is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    return [name if is_exact else name.lower() for name in names]
+
+
 def with_plain_vectors(schema: StructType) -> StructType:
     """The schema with vectors as the structs that they are stored as, of which Spark's functions see the parts."""
     return StructType(

@@ -12,6 +12,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from pyspark.sql import SparkSession
 
 from maggy_like.errors import ConfigError, DataError, PlatformError
+from maggy_like.ml.columns.spark_columns import as_told_apart
 from maggy_like.ml.estimator.objective import Kind
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
@@ -392,12 +393,18 @@ def check_room(df: DataFrame, made: Sequence[MadeColumn]) -> None:
 
     Raises:
         DataError: It has one.
+        ConfigError: Spark takes two of the names for one.
     """
-    is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    there = {name if is_exact else name.lower() for name in df.columns}
-    for column in made:
-        if (column.name if is_exact else column.name.lower()) in there:
+    there, added = as_told_apart(df, df.columns), as_told_apart(df, [column.name for column in made])
+    for place, (column, name) in enumerate(zip(made, added, strict=True)):
+        if name in there:
             raise DataError(
                 f"{column.param}: the DataFrame has a column {column.name!r} already, and the model could not add it; "
                 "drop it, or name the new one otherwise"
+            )
+        if name in added[:place]:
+            other = made[added.index(name)]
+            raise ConfigError(
+                f"{other.param} names the column {other.name!r} and {column.param} {column.name!r}, which Spark takes "
+                "for one; name one of them otherwise"
             )

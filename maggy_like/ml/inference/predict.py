@@ -20,9 +20,9 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
+from maggy_like.ml.columns.spark_columns import as_told_apart, columns_of_spark, quoted
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
-from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs
+from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs, types_of
 from maggy_like.ml.inference.shipped import ShippedNetwork
 from maggy_like.spark.engine.job import check_local_workers
 from maggy_like.spark.engine.task import Sent
@@ -88,7 +88,7 @@ def _checked(df: DataFrame, name: str, part: str | tuple[str, str], kind: Kinds)
         DataError: The column exists already.
         ConfigError: There is no such output or field.
     """
-    if name in df.columns:
+    if as_told_apart(df, [name])[0] in as_told_apart(df, df.columns):
         raise DataError(f"column {name!r} exists already; drop it, or name the new one otherwise")
     output, field = (None, part) if isinstance(part, str) else part
     if field not in (*FIELDS, "struct"):
@@ -131,7 +131,8 @@ def as_udf(
         >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
     """
     predictor = _predictor(network, inputs, kind, batch_size, dict(decode or {}), tuple(fields))
-    schema = StructType([StructField(name, from_arrow_type(FIELDS[name])) for name in fields])
+    types = types_of(fields, predictor.network.fractions)
+    schema = StructType([StructField(name, from_arrow_type(of)) for name, of in types.items()])
     if not isinstance(kind, str):
         schema = StructType([StructField(name, schema) for name in kind])
 
