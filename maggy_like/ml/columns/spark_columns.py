@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from maggy_like.errors import DataError
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
 
 
@@ -67,6 +68,18 @@ def as_told_apart(df: DataFrame, names: Iterable[str]) -> list[str]:
     """Return the names in the way that Spark compares them: by default, it ignores their case."""
     is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     return [name if is_exact else name.lower() for name in names]
+
+
+def check_one(df: DataFrame, name: str) -> None:
+    """Refuse a name that Spark takes for several columns.
+
+    Raises:
+        DataError: It does.
+    """
+    (wanted,) = as_told_apart(df, [name])
+    alike = [there for there, it in zip(df.columns, as_told_apart(df, df.columns), strict=True) if it == wanted]
+    if len(alike) > 1:
+        raise DataError(f"Spark takes the columns {', '.join(map(repr, alike))} for one; rename all but one")
 
 
 def with_plain_vectors(schema: StructType) -> StructType:

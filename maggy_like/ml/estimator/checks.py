@@ -22,6 +22,7 @@ from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.arrays import precision_of
 from maggy_like.ml.columns.column import Column, columns_of_arrow
+from maggy_like.ml.columns.spark_columns import check_one
 from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
 from maggy_like.ml.data.statistics import ColumnStatistics, Statistics, statistics_of, weights_of
 from maggy_like.ml.estimator.lightning import LightningObjective
@@ -65,6 +66,7 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
 
     Raises:
         ConfigError: One is missing, or has two roles.
+        DataError: Spark takes several columns for one.
     """
     roles: dict[str, str] = {}
     for param, named in columns.items():
@@ -74,6 +76,7 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
                 raise ConfigError(
                     f"{param}: the DataFrame has no column {name!r}{near}; it has {', '.join(df.columns)}"
                 )
+            check_one(df, name)
             if name == VALIDATION and param != "validationIndicatorCol":
                 raise ConfigError(f"{param}: the name {name!r} is that of a column of our own; rename yours")
             if name in roles:

@@ -20,7 +20,7 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import as_told_apart, columns_of_spark, quoted
+from maggy_like.ml.columns.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
 from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs, types_of
 from maggy_like.ml.inference.shipped import ShippedNetwork
@@ -219,6 +219,7 @@ def _input(df: DataFrame, column: Column) -> SparkColumn:
         DataError: It is missing, of another type, or has vectors of another length.
     """
     (there,) = columns_of_spark(df.schema, [column.name])
+    check_one(df, column.name)
     check_type(there, column)
     field, expected = df.schema[column.name], math.prod(column.shape or ())
     told = field.metadata.get("ml_attr", {}).get("num_attrs")  # by the stage of pyspark.ml that made the vectors

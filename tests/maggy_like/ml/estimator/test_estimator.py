@@ -468,6 +468,8 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
             wrong.fit(df)
     with pytest.raises(DataError, match="no rows"):
         estimator.fit(df.where("label > 5"))
+    with pytest.raises(DataError, match="Spark takes the columns 'label', 'Label' for one; rename all but one"):
+        estimator.fit(df.select("*", F.col("label").alias("Label")))
     with pytest.raises(DataError, match=r"fit takes a DataFrame of Spark, got pandas.DataFrame; .*createDataFrame"):
         estimator.fit(df.toPandas())
     assert not Path(estimator.getOrDefault("directory"), "never").exists()

@@ -185,6 +185,8 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
     told(DataError, "column 'n' is a number, and the network takes an array", [Column("n", (-1,), "float32")])
     told(DataError, "column 'x' exists already", [X], into={"x": "label"})
     told(DataError, "column 'X' exists already", [X], into={"X": "label"})  # which Spark would replace
+    df = df.withColumn("y", df.x).select("*", df.x.alias("Y"))
+    told(DataError, "Spark takes the columns 'y', 'Y' for one; rename all but one", [Column("y", (2,), "float32")])
     told(ConfigError, "'labels' is no field", [X], into={"p": "labels"})
     told(ConfigError, "kind must be one of 'classes'", [X], "logits")
     told(ConfigError, "batch_size must be at least 1, got 0", [X], batch_size=0)
