@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from maggy_like.errors import DataError
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
 
 
@@ -61,6 +62,26 @@ def _as_array(vector: SparkColumn, dtype: str) -> SparkColumn:
 def quoted(name: str) -> str:
     """Quote the name of a column for Spark's expressions: dots and backticks in it are literal."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def as_told_apart(df: DataFrame, names: Iterable[str]) -> list[str]:
+    """Return the names in the way that Spark compares them: by default, it ignores their case."""
+    is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    return [name if is_exact else name.lower() for name in names]
+
+
+def check_one(df: DataFrame, name: str) -> None:
+    """Check that a name stands for one column of Spark.
+
+    Raises:
+        DataError: It stands for several.
+    """
+    (wanted,) = as_told_apart(df, [name])
+    alike = [there for there, it in zip(df.columns, as_told_apart(df, df.columns), strict=True) if it == wanted]
+    if len(alike) > 1:
+        raise DataError(
+            f"names of columns must differ in more than case, got {', '.join(map(repr, alike))}; rename all but one"
+        )
 
 
 def with_plain_vectors(schema: StructType) -> StructType:

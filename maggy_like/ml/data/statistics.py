@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DoubleType, FloatType, NumericType, StructType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, IntegralType, NumericType, StructType
 
 from maggy_like.ml.columns.spark_columns import quoted
 
@@ -18,13 +18,16 @@ class ColumnStatistics:
     """Statistics of one column.
 
     Attributes:
-        nulls: Number of rows in which it is null, or contains a null.
+        nulls: Number of rows in which it is null, or contains a null at any depth.
         not_a_number: Number of rows in which it is or contains a NaN or an infinity.
         shortest: Smallest length of its arrays; None for a column without arrays.
         longest: Largest length of its arrays.
-        least: Smallest number; None for a column without plain numbers, or if all are null.
+        shortest_inner: Smallest length of the arrays within its arrays, for each level of them.
+        longest_inner: Largest length of these.
+        least: Smallest number, also in arrays; None for a column without numbers, for vectors, or if all are null.
         greatest: Largest number.
-        total: Sum of its numbers.
+        extremes: For arrays of whole numbers, a row with the smallest number and one with the largest.
+        total: Sum of its numbers; None for a column of arrays.
         fractions: Number of rows in which it is not a whole number.
         largest: Largest absolute value of its numbers, also in arrays; None for a column without numbers.
     """
@@ -33,8 +36,11 @@ class ColumnStatistics:
     not_a_number: int
     shortest: int | None = None
     longest: int | None = None
+    shortest_inner: Sequence[int | None] = ()
+    longest_inner: Sequence[int | None] = ()
     least: float | None = None
     greatest: float | None = None
+    extremes: Sequence[Any] = ()
     total: float | None = None
     fractions: int = 0
     largest: float | None = None
@@ -79,13 +85,22 @@ def _measures(df: DataFrame, name: str) -> dict[str, Column]:
     measures: dict[str, Column] = {}
     if isinstance(kind, ArrayType):
         inner, numbers = kind.elementType, column
-        wrong = wrong | F.exists(column, lambda value: value.isNull())
+        wrong, lengths = wrong | F.exists(column, lambda value: value.isNull()), list[Column]()
         while isinstance(inner, ArrayType):
+            lengths.append(F.transform(numbers, lambda value: F.size(value)))
             inner, numbers = inner.elementType, F.flatten(numbers)
+            wrong = wrong | F.exists(numbers, lambda value: value.isNull())
+        if lengths:
+            measures["shortest_inner"] = F.array(*(F.min(F.array_min(it)) for it in lengths))
+            measures["longest_inner"] = F.array(*(F.max(F.array_max(it)) for it in lengths))
         if isinstance(inner, DoubleType | FloatType):
             nan = F.exists(numbers, _is_no_number)
         if isinstance(inner, NumericType):
-            measures["largest"] = F.max(F.array_max(F.transform(numbers, lambda it: F.abs(it.cast("double")))))
+            least, greatest = F.array_min(numbers).cast("double"), F.array_max(numbers).cast("double")
+            measures |= {"least": F.min(least), "greatest": F.max(greatest)}
+            measures["largest"] = F.greatest(F.abs(measures["least"]), F.abs(measures["greatest"]))
+            if isinstance(inner, IntegralType):
+                measures["extremes"] = F.array(F.min_by(column, least), F.max_by(column, greatest))
         measures |= {"shortest": F.min(F.size(column)), "longest": F.max(F.size(column))}
     elif isinstance(kind, StructType):  # a vector's parts: a sparse one has a size, a dense one only values
         numbers = column["values"]

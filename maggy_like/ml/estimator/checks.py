@@ -15,12 +15,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.arrays import precision_of
 from maggy_like.ml.columns.column import Column, columns_of_arrow
+from maggy_like.ml.columns.spark_columns import check_one
 from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
 from maggy_like.ml.data.statistics import ColumnStatistics, Statistics, statistics_of, weights_of
 from maggy_like.ml.estimator.lightning import LightningObjective
@@ -64,6 +66,7 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
 
     Raises:
         ConfigError: A column is missing, or has two roles.
+        DataError: Spark cannot tell the names of several columns apart.
     """
     roles: dict[str, str] = {}
     for param, named in columns.items():
@@ -73,11 +76,13 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
                 raise ConfigError(
                     f"{param} must be a column of the DataFrame, got {name!r}{near}; use one of {', '.join(df.columns)}"
                 )
+            check_one(df, name)
             if name == VALIDATION and param != "validationIndicatorCol":
                 raise ConfigError(f"{param} must not be the reserved name {name!r}; rename the column")
             if name in roles:
                 raise ConfigError(
-                    f"column {name!r} must have one role, got {roles[name]} and {param}; use it for one of them"
+                    f"column {name!r} must have one role, got {roles[name]} and {param}; copy it under another name "
+                    f"(df.withColumn('copy', df[{name!r}]))"
                 )
             roles[name] = param
 
@@ -90,14 +95,17 @@ def check_indicator(df: DataFrame, name: str) -> None:
     """
     kind = df.schema[name].dataType
     if not isinstance(kind, BooleanType):
-        raise DataError(f"validationIndicatorCol {name!r} must be boolean, got {kind.simpleString()}; cast the column")
+        raise DataError(
+            f"validationIndicatorCol {name!r} must be boolean, got {kind.simpleString()}; compare it with the value of "
+            "rows to validate on (F.col(name) == 1)"
+        )
 
 
 def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
     """Check that the rows can be used for training.
 
     Raises:
-        DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths.
+        DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths, at any depth.
     """
     if not found.rows:
         raise DataError(f"{where} has no rows to train on")
@@ -115,18 +123,33 @@ def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
                 f"column {name!r} must have arrays of equal length, got {column.shortest} to {column.longest} "
                 "elements; pad or cut them before fit"
             )
+        for shortest, longest in zip(column.shortest_inner, column.longest_inner, strict=True):
+            if shortest != longest:
+                raise DataError(
+                    f"column {name!r} must have arrays of equal length within its arrays, got {shortest} to {longest} "
+                    "elements; pad or cut them before fit"
+                )
 
 
-def check_weight(name: str, found: ColumnStatistics) -> None:
-    """Check that weights are not negative and not all 0.
+def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None:
+    """Check that weights are plain numbers, not negative and not all 0.
+
+    Args:
+        name: Name of the column.
+        found: Its statistics.
+        rows: What the rows are for.
 
     Raises:
-        DataError: They are.
+        DataError: A weight is not valid, or none is above 0.
     """
+    if found.total is None:
+        raise DataError(
+            f"weightCol {name!r} must have one number in each row; cast or compute one (df.withColumn) before fit"
+        )
     if found.least is None or found.least < 0:
         raise DataError(f"weightCol {name!r} must have weights of at least 0, got {found.least}")
     if not found.total:
-        raise DataError(f"weightCol {name!r} must have a weight above 0 in some row, got 0 in all rows")
+        raise DataError(f"weightCol {name!r} must have a weight above 0 in some row, got 0 in all {rows}")
 
 
 def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[TrainingPlan, torch.dtype]:
@@ -147,14 +170,10 @@ def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[
     frozen = plan.frozen(objective.network)
     make_portable(objective.network, plan.model, plan.model_params, plan.seed)
     precision = precision_of(objective.network)
-    if not _takes(objective.eval(), batch, plan):
-        whole = [name for name in plan.features if not is_fraction(batch[name]) and name not in plan.decode]
-        for names in (it for size in range(len(whole)) for it in itertools.combinations(whole, size + 1)):
-            converted = replace(plan, as_fractions=names)
-            if _takes(converted.objective().eval(), batch, converted):
-                plan, objective = converted, converted.objective()
-                frozen = plan.frozen(objective.network)
-                break
+    if not _takes(objective.eval(), batch, plan) and (names := _as_fractions(objective, batch, plan)):
+        plan = replace(plan, as_fractions=names)
+        objective = plan.objective()
+        frozen = plan.frozen(objective.network)
     objective.train()
     for module in frozen:
         module.eval()
@@ -172,6 +191,55 @@ def _takes(objective: Objective | LightningObjective, batch: Mapping[str, torch.
             objective.network(*inputs_of(objective.network, batch, plan.features, plan.as_fractions))
         return True
     return False
+
+
+_FEW = 6  # columns, of which every selection is tried
+
+
+def _as_fractions(
+    objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan
+) -> tuple[str, ...]:
+    """Return the columns of whole numbers that have to be fractions; none if that does not help.
+
+    Of more than a few columns, a column is converted if the network then gets further before it fails.
+    """
+
+    def reach(names: tuple[str, ...]) -> float:
+        return _reach(objective, batch, replace(plan, as_fractions=names))
+
+    whole = [name for name in plan.features if not is_fraction(batch[name]) and name not in plan.decode]
+    if len(whole) <= _FEW:
+        selections = (it for size in range(len(whole)) for it in itertools.combinations(whole, size + 1))
+        return next((names for names in selections if reach(names) == math.inf), ())
+    names, best, before = tuple[str, ...](), reach(()), -math.inf
+    while before < best < math.inf:
+        before = best
+        for name in whole:
+            if best < math.inf and name not in names and (found := reach((*names, name))) > best:
+                names, best = (*names, name), found
+    if best < math.inf:
+        return tuple(whole) if reach(tuple(whole)) == math.inf else ()
+    return names
+
+
+class _Calls(TorchFunctionMode):
+    """Counts the functions of torch that are called."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _reach(objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> float:
+    """Return how many functions of torch the network calls before it fails; infinity if it does not fail."""
+    if isinstance(objective, LightningObjective):  # which converts the columns that it was made for
+        objective = plan.objective().eval()
+    with _Calls() as given:
+        inputs_of(objective.network, batch, plan.features, plan.as_fractions)
+    with _Calls() as calls:
+        return math.inf if _takes(objective, batch, plan) else calls.count - given.count
 
 
 def check_magnitudes(
@@ -243,8 +311,10 @@ def check_sample(
     with torch.no_grad():
         outputs = _outputs(objective.network, batch, plan)
         for name, loss, output in zip(plan.labels, plan.losses, outputs, strict=True):
-            check_label(name, loss, output, found.columns[name], plan.class_weights)
             shaped, label = fitted(loss, output, batch[name])
+            is_class = label.dim() == output.dim() - 1  # and no probabilities of classes
+            if loss.kind != "classes" or is_class:
+                check_label(name, loss, output, found.columns[name], plan.class_weights)
             shapes = f"outputs of shape {_shape(output)}, and labels {name!r} of shape {_shape(label)} ({label.dtype})"
             if loss.kind in ("binary", "probability", "values") and shaped.shape != label.shape:
                 raise ConfigError(f"loss {loss.name} must have outputs and labels of one shape, got {shapes}")
@@ -261,6 +331,38 @@ def check_sample(
         except Exception as error:
             raise ConfigError(f"the loss of two rows cannot be computed: {type(error).__name__}: {error}") from error
     return [tuple(output.shape[1:]) for output in outputs]
+
+
+def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> None:
+    """Refuse whole numbers that the network has no place for, such as a category beyond an embedding.
+
+    Args:
+        batch: Two rows or so, which the network takes.
+        found: Statistics of the features, among others.
+
+    Raises:
+        DataError: The network fails with the smallest or the largest number of a column.
+    """
+    objective = plan.objective().eval()
+    for name in plan.features:
+        column, rows = found.columns[name], batch[name]
+        if is_fraction(rows) or name in plan.as_fractions or name in plan.decode or rows.dtype == torch.bool:
+            continue
+        for value in column.extremes or (column.least, column.greatest):
+            if value is None:
+                continue
+            other = {**batch, name: torch.as_tensor(value).to(rows.dtype).expand_as(rows)}
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    objective(other)
+            except Exception as error:
+                if not isinstance(error, IndexError) and len(plan.features) > 1:
+                    continue  # the other columns' numbers may not go with these
+                raise DataError(
+                    f"column {name!r} has numbers from {column.least:.0f} to {column.greatest:.0f}, and the network "
+                    f"fails with them: {type(error).__name__}: {error}; an embedding takes those from 0 to "
+                    "num_embeddings - 1, so give it more, or index the column (pyspark.ml.feature.StringIndexer)"
+                ) from error
 
 
 def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
@@ -298,7 +400,8 @@ def check_label(
                 f"labelCol {name!r} must have classes 0, 1, ... for {loss.name}, got {found.fractions} labels that are "
                 "not whole numbers; use pyspark.ml.feature.StringIndexer, or a loss over numbers"
             )
-        if found.least < 0 or found.greatest >= classes:
+        is_left_out = found.extremes and found.least == getattr(loss.function, "ignore_index", -100)  # of places
+        if (found.least < 0 and not is_left_out) or found.greatest >= classes:
             raise DataError(
                 f"labelCol {name!r} must have classes 0 to {classes - 1}, one for each output of the network, got "
                 f"{span}; use pyspark.ml.feature.StringIndexer, or a network with {int(found.greatest) + 1} outputs"
@@ -308,7 +411,9 @@ def check_label(
                 f"classWeights must have {classes} weights, one for each output of the network, got {len(weights)}"
             )
     if loss.kind in ("binary", "probability") and (found.least < 0 or found.greatest > 1):
-        raise DataError(f"labelCol {name!r} must have labels from 0 to 1 for {loss.name}, got {span}")
+        raise DataError(
+            f"labelCol {name!r} must have labels from 0 to 1 for {loss.name}, got {span}; map them to 0 and 1 before fit"
+        )
     if loss.kind in ("binary", "probability") and weights is not None and len(weights) != 2:
         raise ConfigError(f"classWeights must have two weights for {loss.name}, got {len(weights)}")
 
@@ -411,6 +516,8 @@ def check_data(
                 f"the validation rows must be at least 1, got 0 of {found.rows}; set more rows apart, or none at all"
             )
         check_rows(validation, "the validation part")
+        if plan.weight is not None:
+            check_weight(plan.weight, validation.columns[plan.weight], "rows to validate on")
         held = validation.rows
         found = _together(found, validation)
         check_rows(found)
@@ -429,6 +536,7 @@ def check_data(
     fitting, precision = fit_to_rows(plan.with_config(config), batch)
     check_magnitudes(found, fitting, batch, precision)
     shapes = check_sample(fitting, batch, found, given)
+    check_whole_numbers(fitting, batch, found)
     plan = replace(plan, as_fractions=fitting.as_fractions, least_share=fitting.least_share)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
     shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
@@ -473,6 +581,9 @@ def _together(train: Statistics, validation: Statistics) -> Statistics:
             one,
             shortest=_of_both(min, one.shortest, other.shortest),
             longest=_of_both(max, one.longest, other.longest),
+            shortest_inner=[_of_both(min, *it) for it in zip(one.shortest_inner, other.shortest_inner, strict=True)],
+            longest_inner=[_of_both(max, *it) for it in zip(one.longest_inner, other.longest_inner, strict=True)],
+            extremes=[*one.extremes, *other.extremes],
             least=_of_both(min, one.least, other.least),
             greatest=_of_both(max, one.greatest, other.greatest),
             fractions=one.fractions + other.fractions,

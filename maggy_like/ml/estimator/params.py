@@ -12,6 +12,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from pyspark.sql import SparkSession
 
 from maggy_like.errors import ConfigError, DataError, PlatformError
+from maggy_like.ml.columns.spark_columns import as_told_apart
 from maggy_like.ml.estimator.objective import Kind
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
@@ -394,12 +395,18 @@ def check_room(df: DataFrame, made: Sequence[MadeColumn]) -> None:
 
     Raises:
         DataError: It has one.
+        ConfigError: Spark does not tell two of the names apart.
     """
-    is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    there = {name if is_exact else name.lower() for name in df.columns}
-    for column in made:
-        if (column.name if is_exact else column.name.lower()) in there:
+    there, added = as_told_apart(df, df.columns), as_told_apart(df, [column.name for column in made])
+    for place, (column, name) in enumerate(zip(made, added, strict=True)):
+        if name in there:
             raise DataError(
                 f"{column.param} must be a new column, got {column.name!r}, which the DataFrame has already; drop that "
                 "column, or use another name"
+            )
+        if name in added[:place]:
+            other = made[added.index(name)]
+            raise ConfigError(
+                f"{other.param} and {column.param} must have different names, got {other.name!r} and {column.name!r}, "
+                "which Spark does not tell apart; rename one of them"
             )

@@ -20,9 +20,9 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
+from maggy_like.ml.columns.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
-from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs
+from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs, types_of
 from maggy_like.ml.inference.shipped import ShippedNetwork
 from maggy_like.spark.engine.job import check_local_workers
 from maggy_like.spark.engine.task import Sent
@@ -92,7 +92,7 @@ def _checked(df: DataFrame, name: str, part: str | tuple[str, str], kind: Kinds)
         DataError: The column exists already.
         ConfigError: There is no such output or field.
     """
-    if name in df.columns:
+    if as_told_apart(df, [name])[0] in as_told_apart(df, df.columns):
         raise DataError(f"into must have new columns, got {name!r}, which exists already; drop it, or use another name")
     output, field = (None, part) if isinstance(part, str) else part
     if field not in (*FIELDS, "struct"):
@@ -141,7 +141,8 @@ def as_udf(
         >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
     """
     predictor = _predictor(network, inputs, kind, batch_size, dict(decode or {}), tuple(fields))
-    schema = StructType([StructField(name, from_arrow_type(FIELDS[name])) for name in fields])
+    types = types_of(fields, predictor.network.fractions)
+    schema = StructType([StructField(name, from_arrow_type(of)) for name, of in types.items()])
     if not isinstance(kind, str):
         schema = StructType([StructField(name, schema) for name in kind])
 
@@ -229,6 +230,7 @@ def _input(df: DataFrame, column: Column) -> SparkColumn:
         DataError: It is missing, of another type, or has vectors of another length.
     """
     (there,) = columns_of_spark(df.schema, [column.name])
+    check_one(df, column.name)
     check_type(there, column)
     field, expected = df.schema[column.name], math.prod(column.shape or ())
     told = field.metadata.get("ml_attr", {}).get("num_attrs")  # by the stage of pyspark.ml that made the vectors

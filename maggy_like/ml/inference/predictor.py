@@ -18,7 +18,7 @@ from maggy_like.errors import DataError
 from maggy_like.ml.columns.arrays import precision_of, to_tensor, vector_lengths
 from maggy_like.ml.columns.column import Column, column_of_type, is_vector
 from maggy_like.ml.inference.read_ahead import read_ahead
-from maggy_like.ml.inference.results import FIELDS, NOT_FINITE, Kinds, read_outputs, to_struct
+from maggy_like.ml.inference.results import FIELDS, NOT_FINITE, Kinds, read_outputs, to_struct, types_of
 from maggy_like.ml.inference.rows import fault, usable_rows
 from maggy_like.ml.inference.shipped import ShippedNetwork, task_device
 
@@ -163,11 +163,11 @@ class Predictor:
                     found.append(values)
         if len(found) == 1 and batch.size == n_found and len(batch.groups) == 1:
             row_of = np.arange(n_found)
+        types = types_of(self.fields, self.network.fractions)
         if isinstance(self.kind, str):
-            return to_struct([it[0] for it in found], row_of, batch.errors, self.fields)
+            return to_struct([it[0] for it in found], row_of, batch.errors, types)
         structs = [
-            to_struct([it[number] for it in found], row_of, batch.errors, self.fields)
-            for number in range(len(self.kind))
+            to_struct([it[number] for it in found], row_of, batch.errors, types) for number in range(len(self.kind))
         ]
         return pa.StructArray.from_arrays(structs, names=list(self.kind))
 

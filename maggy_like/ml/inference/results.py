@@ -19,9 +19,24 @@ Kinds = Kind | Mapping[str, Kind]
 """Kind of the only output of a network, or of each of several, in order and by name."""
 
 FIELDS = {"label": pa.float64(), "score": pa.float64(), "vector": pa.list_(pa.float32()), "error": pa.string()}
-"""Fields of a result, and their types in Arrow."""
+"""Fields of a result, and their types in Arrow where the network computes in single precision."""
 
 NOT_FINITE = "the network gave a number that is not finite"
+
+
+def types_of(fields: Sequence[str], fractions: str) -> dict[str, pa.DataType]:
+    """Return the types of fields of a result.
+
+    Args:
+        fields: Some of :data:`FIELDS`.
+        fractions: The precision in which the network computes; its numbers are not rounded.
+
+    Example:
+        >>> types_of(["label", "vector"], "float64")
+        {'label': DataType(double), 'vector': ListType(list<item: double>)}
+    """
+    vector = pa.list_(pa.float64()) if fractions == "float64" else FIELDS["vector"]
+    return {name: vector if name == "vector" else FIELDS[name] for name in fields}
 
 
 def check_kinds(kinds: Kinds) -> None:
@@ -97,7 +112,7 @@ def to_struct(
     found: Sequence[Mapping[str, torch.Tensor]],
     row_of: npt.NDArray[np.int64],
     errors: Mapping[int, str],
-    fields: Sequence[str],
+    fields: Mapping[str, pa.DataType],
 ) -> pa.StructArray:
     """Return structs for all rows: for a row without a result, nulls and its error.
 
@@ -105,12 +120,12 @@ def to_struct(
         found: Values of the rows that have a result, by field, in parts.
         row_of: For each row, its position among those; -1 if it has no result.
         errors: Errors by row.
-        fields: Fields of the structs, of :data:`FIELDS`.
+        fields: Fields of the structs and their types, as :func:`types_of` returns them.
     """
     rows, missing = len(row_of), row_of < 0
     places = pa.array(row_of, mask=missing) if missing.any() or len(found) > 1 else None
     made = []
-    for field in fields:
+    for field, kind in fields.items():
         parts = [_to_arrow(part[field], field) for part in found if field in part]
         if field == "error":
             array = pa.array([errors.get(row) for row in range(rows)]) if errors else pa.nulls(rows)
@@ -119,7 +134,7 @@ def to_struct(
         else:
             array = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
             array = array if places is None else array.take(places)
-        made.append(array.cast(FIELDS[field]))
+        made.append(array.cast(kind))
     return pa.StructArray.from_arrays(made, names=list(fields))
 
 
@@ -128,4 +143,4 @@ def _to_arrow(values: torch.Tensor, field: str) -> pa.Array:
         return pa.array(values.double().numpy())
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * width
-    return pa.ListArray.from_arrays(offsets, values.float().contiguous().numpy().reshape(-1))
+    return pa.ListArray.from_arrays(offsets, values.contiguous().numpy().reshape(-1))

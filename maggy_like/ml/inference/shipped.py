@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
+from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.processes.pickles import dumps
 
 _KEPT = 3
@@ -29,10 +30,12 @@ class ShippedNetwork:
     Attributes:
         content: Pickled network with the classes of a notebook or script.
         digest: Key of the network in a worker's cache.
+        fractions: Precision in which it computes: ``"float32"`` or ``"float64"``.
     """
 
     content: bytes
     digest: str
+    fractions: str
 
     @classmethod
     def of(cls, network: nn.Module) -> ShippedNetwork:
@@ -49,7 +52,7 @@ class ShippedNetwork:
             raise ConfigError(
                 f"the network of type {type(network).__name__} cannot be sent to Spark's workers: {error}"
             ) from error
-        return cls(content, hashlib.sha256(content).hexdigest())
+        return cls(content, hashlib.sha256(content).hexdigest(), fractions_of(network))
 
     def made(self) -> nn.Module:
         """Make the network again, in evaluation mode on the CPU."""

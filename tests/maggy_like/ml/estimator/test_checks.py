@@ -17,6 +17,7 @@ from maggy_like.ml.estimator.checks import (
     check_rows,
     check_sample,
     check_weight,
+    check_whole_numbers,
     fit_to_rows,
     remedy,
 )
@@ -86,6 +87,11 @@ def test_what_does_not_fit_is_told(
         (9, ColumnStatistics(2, 0), "column 'x' must not be or contain null, got 2 such rows of 9"),
         (9, ColumnStatistics(0, 3), "column 'x' must not be or contain NaN or infinity, got 3 such rows of 9"),
         (9, ColumnStatistics(0, 0, 1, 3), "column 'x' must have arrays of equal length, got 1 to 3 elements"),
+        (
+            9,
+            ColumnStatistics(0, 0, 2, 2, (3, 4), (3, 5)),
+            "column 'x' must have arrays of equal length within its arrays, got 4 to 5 elements",
+        ),
     ],
 )
 def test_rows_that_no_network_takes_are_told(rows: int, column: ColumnStatistics, message: str) -> None:
@@ -98,6 +104,8 @@ def test_rows_that_no_network_takes_are_told(rows: int, column: ColumnStatistics
     [
         (ColumnStatistics(0, 0, least=-0.5, total=3), "weightCol 'w' must have weights of at least 0, got -0.5"),
         (ColumnStatistics(0, 0, least=0, total=0), "weightCol 'w' must have a weight above 0 in some row"),
+        (ColumnStatistics(0, 0), "weightCol 'w' must have one number in each row; cast or compute one"),
+        (ColumnStatistics(0, 0, 1, 1, least=1, greatest=1), "weightCol 'w' must have one number in each row"),
     ],
 )
 def test_wrong_weights_are_told(column: ColumnStatistics, message: str) -> None:
@@ -160,6 +168,77 @@ def test_whole_numbers_are_fractions_where_the_network_wants_them() -> None:
     wrong = replace(PLAN, model=nn.Linear(3, 3))
     with pytest.raises(ConfigError, match=r"the network failed with 'x' of shape \[2, 4\] of int64 \("):
         check_sample(fit_to_rows(wrong, whole)[0], whole, Statistics(120, {"label": CLASSES}), [])
+
+
+class Each(nn.Module):
+    """A layer for each amount, or an embedding for each word."""
+
+    def __init__(self, kinds: str, width: int = 1) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.words = nn.ModuleList(nn.Embedding(10, 3) for kind in kinds if kind == "w")
+        self.amounts = nn.ModuleList(nn.Linear(width, 3) for kind in kinds if kind == "a")
+
+    def forward(self, *columns: torch.Tensor) -> torch.Tensor:
+        words, amounts = iter(self.words), iter(self.amounts)
+        made = [
+            next(words)(it) if kind == "w" else next(amounts)(it[:, None])
+            for kind, it in zip(self.kinds, columns, strict=True)
+        ]
+        return torch.stack(made).sum(0)
+
+
+def test_many_columns_of_whole_numbers_take_few_tries() -> None:
+    built = []
+
+    def make(width: int) -> nn.Module:
+        built.append(width)
+        return Each("wa" * 6, width)
+
+    names = tuple(f"c{number}" for number in range(12))
+    batch = {name: torch.ones(2, dtype=torch.int64) for name in names} | {"label": torch.tensor([0, 2])}
+    plan, _ = fit_to_rows(replace(PLAN, model=make, model_params={"width": 1}, features=names), batch)
+    assert plan.as_fractions == names[1::2]
+    assert check_sample(plan, batch, Statistics(120, {"label": CLASSES}), []) == [(3,)]
+    wrong, _ = fit_to_rows(replace(plan, model_params={"width": 2}, as_fractions=()), batch)
+    assert wrong.as_fractions == ()
+    assert len(built) < 10
+
+
+def test_columns_that_have_to_be_fractions_together_are_found() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Bilinear(4, 4, 3)  # which takes two inputs of one type
+
+        def forward(self, *columns: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.stack(columns[:4], 1), torch.stack(columns[4:], 1))  # type: ignore[no-any-return]
+
+    names = tuple(f"c{number}" for number in range(8))
+    batch = {name: torch.ones(2, dtype=torch.int64) for name in names} | {"label": torch.tensor([0, 2])}
+    assert fit_to_rows(replace(PLAN, model=Pairs, features=names), batch)[0].as_fractions == names
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (ColumnStatistics(0, 0, least=0, greatest=10), 10),
+        (ColumnStatistics(0, 0, least=-1, greatest=9), -1),
+        (ColumnStatistics(0, 0, 1, 1, least=0, greatest=10, extremes=([0], [10])), [10]),
+    ],
+)
+def test_numbers_that_the_network_has_no_place_for_are_told(column: ColumnStatistics, value: Any) -> None:
+    rows = torch.as_tensor([value, value]) * 0
+    batch = {"amounts": torch.ones(2, 1), "words": rows, "label": torch.tensor([0, 2])}
+    plan = replace(PLAN, model=lambda: Each("aw"), features=("amounts", "words"))
+    if rows.dim() == 2:
+        plan = replace(PLAN, model=lambda: nn.Sequential(nn.Embedding(10, 3), nn.Flatten()), features=("words",))
+    whole = replace(column, least=0, greatest=9, extremes=([0], [9]) if column.extremes else ())
+    check_whole_numbers(plan, batch, Statistics(120, {"amounts": CLASSES, "words": whole}))
+    with pytest.raises(
+        DataError, match=r"column 'words' has numbers from (-1|0) to (9|10), .* index out of range in self"
+    ):
+        check_whole_numbers(plan, batch, Statistics(120, {"amounts": CLASSES, "words": column}))
 
 
 @pytest.mark.parametrize(

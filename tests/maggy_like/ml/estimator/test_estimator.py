@@ -421,10 +421,10 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
         ConfigError,
         "featuresCol must be a column of the DataFrame, got 'feature'.*'features'",
     ),
-    ({"labelCol": "features"}, ConfigError, "'features' must have one role, got featuresCol and labelCol"),
+    ({"labelCol": "features"}, ConfigError, "'features' must have one role, got featuresCol and labelCol; copy it"),
     ({"featuresCol": "text"}, DataError, "column 'text' must have a type that tensors can have, got string"),
     ({"featuresCol": "bytes"}, ConfigError, "for the bytes of column 'bytes', got none"),
-    ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' is double"),
+    ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' must be boolean, got double"),
     ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search must have Params.*got 'hiden'.*'hidden'"),
     ({"featuresCol": "gaps"}, DataError, "'gaps' must not be or contain null, got 120 such rows of 120"),
     (
@@ -433,6 +433,15 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
         "'endless' must not be or contain NaN or infinity, got 120 such rows of 120",
     ),
     ({"featuresCol": "nested"}, DataError, "'nested' must not be or contain NaN or infinity, got 120 such rows of 120"),
+    ({"featuresCol": "deep"}, DataError, "'deep' must not be or contain null, got 120 such rows of 120"),
+    ({"featuresCol": "ragged"}, DataError, "'ragged' must have arrays of equal length within its arrays, got 1 to 2"),
+    ({"weightCol": "held"}, DataError, "weightCol 'held' must have one number in each row"),
+    ({"weightCol": "array"}, DataError, "weightCol 'array' must have one number in each row"),
+    (
+        {"weightCol": "unheld", "validationIndicatorCol": "held"},
+        DataError,
+        "weightCol 'unheld' must have a weight above 0 in some row, got 0 in all rows to validate on",
+    ),
     ({"featuresCol": "maggy_validation"}, ConfigError, "featuresCol: the name 'maggy_validation' is that of a column"),
     ({"featuresCol": "huge"}, DataError, r"'huge' must have numbers up to 3.4e\+38 \(float32\), got 1e\+39"),
     (
@@ -452,6 +461,11 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
         ConfigError,
         "predictionCol and probabilityCol must have different names, got 'p'",
     ),
+    (
+        {"predictionCol": "p", "probabilityCol": "P"},
+        ConfigError,
+        "predictionCol and probabilityCol must have different names, got 'p' and 'P'",
+    ),
     ({"errorCol": "Text"}, DataError, "errorCol must be a new column, got 'Text', which the DataFrame has already"),
     ({"errorCol": "text"}, DataError, "errorCol must be a new column, got 'text', which the DataFrame has already"),
     ({"directory": "/proc/nowhere"}, ConfigError, "cannot be written to file:///proc/nowhere/.*: Mkdirs failed"),
@@ -468,6 +482,9 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
     df = df.withColumn("huge", F.array_append("array", F.lit(-1e39)))
     df = df.withColumn("nested", F.array(F.array(F.lit(1.0)), F.array(F.lit(math.nan))))
+    df = df.withColumn("deep", F.array(F.array(F.lit(1.0)), F.array(F.lit(None).cast("double"))))
+    df = df.withColumn("ragged", F.array(F.array(F.lit(1.0)), F.array(F.lit(1.0), F.lit(2.0))))
+    df = df.withColumn("held", F.col("number") > 0).withColumn("unheld", F.when(F.col("held"), 0.0).otherwise(1.0))
     df = df.withColumn("maggy_validation", F.col("number"))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
     df = spark_local.read.parquet(f"{tmp_path}/wrong")
@@ -478,9 +495,51 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
             wrong.fit(df)
     with pytest.raises(DataError, match="no rows"):
         estimator.fit(df.where("label > 5"))
+    with pytest.raises(DataError, match="must differ in more than case, got 'label', 'Label'; rename all but one"):
+        estimator.fit(df.select("*", F.col("label").alias("Label")))
     with pytest.raises(DataError, match=r"fit must get a Spark DataFrame, got pandas.DataFrame; .*createDataFrame"):
         estimator.fit(df.toPandas())
     assert not Path(estimator.getOrDefault("directory"), "never").exists()
+
+
+class Words(nn.Module):
+    """Classes of ten words, for the row or for each of its places."""
+
+    def __init__(self, places: bool) -> None:
+        super().__init__()
+        self.places, self.words, self.classes = places, nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.classes(self.words(x.reshape(len(x), -1)))
+        return found.transpose(1, 2) if self.places else found.mean(1)
+
+
+@pytest.mark.parametrize(
+    ("features", "label", "message"),
+    [
+        ("if(id = 99, 10, id % 10)", "id % 3", "column 'features' has numbers from 0 to 10, .* index out of range"),
+        ("array(1, if(id = 99, 10, 2))", "id % 3", "column 'features' has numbers from 1 to 10, .* index out of range"),
+        ("array(1, if(id = 99, -1, 2))", "id % 3", "column 'features' has numbers from -1 to 2, .* index out of range"),
+        ("array(1, 2)", "array(0, if(id = 99, 3, 2))", "labelCol 'label' has labels from 0 to 3, and the network's 3"),
+        (
+            "array(1, 2)",
+            "array(0, if(id = 99, -1, 2))",
+            "labelCol 'label' has labels from -1 to 2, and the network's 3",
+        ),
+        ("array(1, 9)", "array(0, if(id = 99, -100, 2))", None),  # which the loss leaves out
+    ],
+)
+def test_a_late_category_or_class_that_the_network_does_not_have_is_told_before_a_worker_starts(
+    estimator: TorchEstimator, spark_local: SparkSession, features: str, label: str, message: str | None
+) -> None:
+    rows = spark_local.range(100).selectExpr(f"{features} as features", f"{label} as label")
+    estimator.setParams(model=Words, modelParams={"places": "array" in label}, epochs=1, runOptions={"name": "run"})
+    if message is None:
+        assert math.isfinite(estimator.fit(rows).history[0]["loss"])
+        return
+    with pytest.raises(DataError, match=message):
+        estimator.fit(rows)
+    assert not Path(estimator.getOrDefault("directory"), "run").exists()
 
 
 def test_preprocessing_and_network_are_searched_together(

@@ -184,6 +184,9 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
     told(DataError, "column 't'", [Column("t", (2,), "float32")])
     told(DataError, "column 'n' must be an array .*, got a number", [Column("n", (-1,), "float32")])
     told(DataError, "column 'x' exists already", [X], into={"x": "label"})
+    told(DataError, "must have new columns, got 'X', which exists", [X], into={"X": "label"})  # Spark would replace it
+    df = df.withColumn("y", df.x).select("*", df.x.alias("Y"))
+    told(DataError, "must differ in more than case, got 'y', 'Y'; rename all but one", [Column("y", (2,), "float32")])
     told(ConfigError, "fields of a result, got 'labels'", [X], into={"p": "labels"})
     told(ConfigError, "kind must be one of 'classes'", [X], "logits")
     told(ConfigError, "batch_size must be at least 1, got 0", [X], batch_size=0)

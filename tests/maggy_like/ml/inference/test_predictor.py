@@ -178,6 +178,20 @@ def test_fractions_come_in_the_precision_of_the_network() -> None:
     assert vectors(nn.Linear(2, 1, dtype=torch.float64), (X,), pa.array([[1.0, 2.0]]))[0] is not None
 
 
+def test_results_have_the_precision_of_the_network() -> None:
+    class Same(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight
+
+    row = [1_764_000_001.0, 1e300]
+    (found,) = results(Same(), (Column("x", (2,), "float64"),), pa.array([row]), kind="values")
+    assert found == {"label": None, "score": None, "vector": row, "error": None}
+
+
 def test_an_output_without_a_row_for_each_is_refused() -> None:
     with pytest.raises(DataError, match=r"one row for each of 2 rows, got \(4,\)"):
         results(nn.Flatten(0, -1), (X,), pa.array([[1.0, 2.0], [3.0, 4.0]]))
