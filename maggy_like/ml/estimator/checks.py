@@ -412,7 +412,8 @@ def check_label(
             )
     if loss.kind in ("binary", "probability") and (found.least < 0 or found.greatest > 1):
         raise DataError(
-            f"labelCol {name!r} must have labels from 0 to 1 for {loss.name}, got {span}; map them to 0 and 1 before fit"
+            f"labelCol {name!r} must have labels from 0 to 1 for {loss.name}, got {span}; map them to 0 and 1 "
+            "before fit"
         )
     if loss.kind in ("binary", "probability") and weights is not None and len(weights) != 2:
         raise ConfigError(f"classWeights must have two weights for {loss.name}, got {len(weights)}")
