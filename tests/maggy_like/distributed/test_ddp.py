@@ -162,7 +162,7 @@ def attributes() -> list[Any]:
     assert not hasattr(model, "gone")
     assert not hasattr(model.module, "gone")
     model.head = model.head
-    with pytest.raises(RuntimeError, match=r"head of a prepared Network cannot be replaced.* before prepare\(\)"):
+    with pytest.raises(RuntimeError, match=r"head of a prepared Network must not be replaced.* before prepare\(\)"):
         model.head = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="head of"):
         model.head = None
@@ -274,8 +274,8 @@ def test_an_optimizer_of_no_prepared_model_is_refused_in_its_step(pair: Any) -> 
         assert told["forgotten"].startswith(
             "Adam must train parameters of prepared models, got 4 others (shapes: (3, 4), (3,), (1, 3), ...)"
         )
-        assert told["added"].startswith("SGD trains 2 parameters")
-        assert told["unfrozen"].startswith("SGD trains 2 parameters")
+        assert told["added"].startswith("SGD must train parameters of prepared models, got 2 others")
+        assert told["unfrozen"].startswith("SGD must train parameters of prepared models, got 2 others")
 
 
 @pytest.mark.e2e

@@ -114,7 +114,7 @@ class Own(DataLoader[Any]):
     ("loader", "message"),
     [
         (DataLoader(Stream()), "IterableDataset"),
-        (DataLoader(DATA, batch_size=None), "batch_size=None"),
+        (DataLoader(DATA, batch_size=None), "must have a batch_size, got None"),
         (DataLoader(DATA, sampler=DistributedSampler(DATA, 2, 0)), "DistributedSampler"),
         (
             DataLoader(DATA, batch_sampler=BatchSampler(DistributedSampler(DATA, 2, 0), 4, False)),

@@ -157,7 +157,7 @@ def behaviour() -> dict[str, Any]:
     }
     with pytest.raises(AttributeError, match="no attribute 'tail'"):
         _ = model.tail
-    with pytest.raises(PrepareError, match="already"):
+    with pytest.raises(PrepareError, match="must get the original module, got one wrapped"):
         prepare(DistributedDataParallel(Network()))
     x, y, _ = next(iter(loader))
     with pytest.raises(RuntimeError, match="method of Network"):

@@ -63,7 +63,7 @@ def test_rank_0_takes_the_first_free_port_of_a_range() -> None:
         assert other not in (low, port)
         TCPStore("127.0.0.1", port, is_master=False).set("here", "1")
         assert (store.get("here"), again.check(["here"])) == (b"1", False)
-        with pytest.raises(RuntimeError, match=f"rank_ports={low} at 127.0.0.1 on "):
+        with pytest.raises(RuntimeError, match=f"rank_ports must have a free port, got {low} at 127.0.0.1 on "):
             open_store("127.0.0.1", (low, low))
 
 

@@ -76,7 +76,7 @@ def test_a_missing_objective_fails_the_trial_and_is_named(tmp_path: Path) -> Non
     result = search(forgetful, tmp_path, failures=FailurePolicy(max_identical_failures=0))
     assert result.counts == {TrialState.FAILED: 8}
     said = {trial.failure.message for trial in result.failures if trial.failure is not None}
-    assert any("the metric 'latency' must be given, got accuracy" in message for message in said)
+    assert any("the metric 'latency' is missing; given: accuracy" in message for message in said)
     assert any("the metric 'accuracy' must be given, got latency" in message for message in said)
     assert "no trial has all values (max accuracy, min latency)" in repr(result)
     assert "no trial has all values" in result._repr_html_()
