@@ -181,7 +181,7 @@ class Each(nn.Module):
 
     def forward(self, *columns: torch.Tensor) -> torch.Tensor:
         words, amounts = iter(self.words), iter(self.amounts)
-        made = [
+        made: list[torch.Tensor] = [
             next(words)(it) if kind == "w" else next(amounts)(it[:, None])
             for kind, it in zip(self.kinds, columns, strict=True)
         ]
