@@ -50,7 +50,7 @@ _NOTHING: Columns = ([], [])
 
 
 def record(run: Run, event: Event) -> Commands:
-    """Change the study, and have the journal say so."""
+    """Change the study, and append the event to the journal."""
     commands: Commands = []
     if isinstance(event, Measured) and not run.is_named:
         event, hint = _with_direction(run, event)
@@ -127,8 +127,8 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
     Args:
         run: The run.
         members: The workers, in order of rank.
-        trial: What they run.
-        cause: Why it runs now, if the study does not know.
+        trial: The trial.
+        cause: Reason why it runs now, if the study does not know it.
     """
     grant = run.study.grant(trial)
     number = trial.attempt + 1
@@ -338,7 +338,7 @@ def opened(attempt: Attempt, worker: Worker, message: Opened) -> Commands:
 
 
 def halted(attempt: Attempt, worker: Worker, message: Held) -> Commands:
-    """Note how many reports a halted rank has made."""
+    """Note the number of reports of a halted rank."""
     if attempt.halted is None:
         return []
     attempt.halted[attempt.rank(worker.id)] = message.reports
@@ -429,10 +429,10 @@ def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "")
 
     Args:
         run: The run.
-        trial: Whose attempt it was.
-        failure: How it ended.
-        now: When.
-        cause: What brought the failure about, if it does not say so itself.
+        trial: The trial of the attempt.
+        failure: The failure with which it ended.
+        now: Time of its end.
+        cause: Cause of the failure, if the failure does not name it.
     """
     most = run.options.max_attempts
     if trial.stop_due:

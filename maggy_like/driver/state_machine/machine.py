@@ -52,7 +52,7 @@ class StateMachine:
 
     Args:
         study: The study, new or replayed.
-        options: What the run is asked for.
+        options: The options of the run.
 
     Attributes:
         study: The study.
@@ -76,7 +76,7 @@ class StateMachine:
 
     @property
     def stopped_by(self) -> str:
-        """Who stopped the run from outside; empty if nobody did."""
+        """Name of the one who stopped the run from outside; empty if nobody did."""
         return self._run.stopped_by
 
     @property
@@ -135,7 +135,7 @@ class StateMachine:
         """Take in one event.
 
         Args:
-            event: What happened.
+            event: The event.
             now: Seconds on any clock that never runs backwards.
         """
         run = self._run

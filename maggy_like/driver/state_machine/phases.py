@@ -1,4 +1,4 @@
-"""What runs next, when the search ends, and the training that may follow it."""
+"""Decisions about the next trial, the end of the search, and the training after it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Prefetch:
     longest that this queue has been of late is the number of proposals that had to be ready.
 
     Args:
-        workers: Size of the gang, and the most that is ever of use.
+        workers: Number of workers; more proposals are never needed.
 
     Example:
         >>> prefetch = Prefetch(workers=4)
@@ -49,7 +49,7 @@ class Prefetch:
         self._last = -math.inf
 
     def resize(self, workers: int) -> None:
-        """Take in that the gang has another size."""
+        """Adapt to another number of workers."""
         self._workers = workers
 
     def asked(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ from optimizers.space import Config
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What to train after the search.
+    """The training after the search.
 
     Attributes:
         steps: Budget of the training.
@@ -48,7 +48,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is asked for.
+    """The options of a run.
 
     Attributes:
         objective: Name of the optimised metric; None to take the one that is reported.
@@ -58,7 +58,7 @@ class Options:
         n_configs: Number of configurations in a finite space; the search ends once each was tried.
         workers: Number of workers, or the most that may join.
         width: Workers per trial.
-        training: What to train after the search; None for nothing.
+        training: The training after the search; None for no training.
         keep: How many saved states of an attempt to keep, in addition to the one of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before the trial fails for good.
         max_identical_failures: How many identical failures end the search if no trial has succeeded; 0 for never. With
@@ -157,7 +157,7 @@ class Worker:
 class StopReason(enum.IntEnum):
     """Why an attempt must end before it has used up its budget. A reason only gives way to a later one of this list.
 
-    How the attempt is recorded follows from it alone.
+    It decides how the attempt is recorded.
     """
 
     NONE = 0
@@ -271,14 +271,14 @@ class Run:
 
     Args:
         study: The study, new or replayed.
-        options: What is asked for.
+        options: The options of the run.
 
     Attributes:
         now: When the present input came, in seconds.
         objective: Name of the optimised metric, once known.
         ending: Why the run ended; None before.
-        error: What ``lagom`` must raise, if anything.
-        stopped_by: Who stopped the run from outside; empty if nobody did.
+        error: The exception that ``lagom`` raises; None for none.
+        stopped_by: Name of the one who stopped the run from outside; empty if nobody did.
         stale: Messages of lost incarnations or past attempts that were ignored.
         search_ended: Why the search ended while the training is to come, or runs; None before.
         has_trained: Whether the training has begun.
@@ -290,7 +290,7 @@ class Run:
         newcomers_since: When the first of them joined.
         any_leaves: Whether any worker was ever announced to leave.
         attempts: The attempts that run, by trial.
-        retries: Trials whose attempt failed or was lost, in the order in which they run again.
+        retries: Trials whose attempt failed or was lost, in the order in which they are retried.
         began_at: How far each running trial was when its attempt began.
         proposals: The configurations to come.
         failures: Counts identical failures.
@@ -299,7 +299,7 @@ class Run:
         known_until: The newest time in the journal.
         is_named: Whether the metric, and so its direction, is settled.
         is_sign_known: Whether a first result has been compared with the direction.
-        unclear: What the search must end with if nothing tells its direction.
+        unclear: The error with which the search ends, if its direction stays unknown.
         warned: Keys of warnings that were shown.
         traced: Causes of failures whose traceback was shown.
     """

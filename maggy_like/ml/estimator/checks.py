@@ -137,7 +137,7 @@ def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None
     Args:
         name: Name of the column.
         found: Its statistics.
-        rows: What the rows are for.
+        rows: Description of the rows.
 
     Raises:
         DataError: A weight is not valid, or none is above 0.

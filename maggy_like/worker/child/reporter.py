@@ -265,7 +265,7 @@ class Reporter:
             step = as_step(step)
         if last is not None:
             if step <= last:
-                raise ReportError(NOT_AFTER.format(step, last))
+                raise ReportError(NOT_AFTER.format(step=step, last=last))
             if last >= self._limit:
                 self.cut_at = self.cut_at or step
                 raise BudgetUsed

@@ -18,6 +18,7 @@ from maggy_like.driver.loop import TICK, Driver
 from maggy_like.driver.proposer.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.messages import Logged, Ready
@@ -33,6 +34,7 @@ from optimizers.core.trial import TrialState
 from optimizers.samplers.non_adaptive import RandomSearch
 
 PATIENCE = 300.0
+TARGET = 0.9
 """Seconds that stand for "not for ever"."""
 
 
@@ -51,7 +53,8 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     server = Server("127.0.0.1")
     journal = Journal(backend_of(str(tmp_path)))
     base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
-    made = Driver(StateMachine(study), DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
+    machine = StateMachine(study, Options(target=TARGET))
+    made = Driver(machine, DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
     yield made
     made.release()
     made.join()
@@ -135,13 +138,12 @@ def refuse() -> None:
 
 def at_target(driver: Driver) -> None:
     """Have the search end as it begins: its target was reached by a trial that was cut off."""
-    driver._machine._course._target = 0.9
     config = {"x": 0.5}
     driver._machine.replay(
         [
             TrialCreated(0, config, 0),
             AttemptStarted(0, 1, 0, 1, 0.0, config, 0, None, 0, 1),
-            Measured(0, 1, "accuracy", {"accuracy": ([1], [0.95])}, direction="max"),
+            Measured(0, 1, "accuracy", {"accuracy": ([1], [TARGET])}, direction="max"),
         ]
     )
 

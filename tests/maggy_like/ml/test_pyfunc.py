@@ -79,7 +79,7 @@ def test_it_is_logged_with_what_it_needs(model: TorchModel, tmp_path: Path, monk
         "probability": "object",
         "why_not": "object",
     }
-    with pytest.raises(DataError, match=r"takes a pandas DataFrame with 'x', and got the columns 'y'"):
+    with pytest.raises(DataError, match=r"must be a pandas DataFrame with 'x', got the columns 'y'"):
         predict(pd.DataFrame({"y": [1]}))
 
 

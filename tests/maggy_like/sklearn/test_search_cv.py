@@ -130,7 +130,7 @@ def test_spaces_of_randomized_search_cv() -> None:
             r"must have parameters of SVC, got 'gama' \(did you mean 'gamma'\?\); use some of",
         ),
         ({"space": [SPACE]}, r"search_space must be a dict .* use one dict"),
-        ({"space": {"C": np.ones((2, 2))}}, r"'C': got a ndarray"),
+        ({"space": {"C": np.ones((2, 2))}}, r"'C': values must be a list, got a ndarray"),
         (
             {"space": {"C": stats.expon(scale=100)}},
             r"'C' must have a known distribution, got scipy's expon; use Float\(0\.50125, 529\.83\)",
@@ -204,7 +204,7 @@ def test_tuples_are_spelled_as_everywhere() -> None:
         {"C": ("DOUBLE", [0.1, 10.0]), "degree": ("INTEGER", [1, 4]), "kernel": ("DISCRETE", ["a", "b"])}
     )
     assert [type(domain).__name__ for domain in space.domains.values()] == ["Float", "Integer", "Ordinal"]
-    with pytest.raises(UserError, match="may mean a range or two values"):
+    with pytest.raises(UserError, match="may be a range or two values"):
         read_space({"C": (0.1, 10.0)})
 
 

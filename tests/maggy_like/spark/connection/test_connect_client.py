@@ -43,7 +43,7 @@ def test_a_builder_of_ones_own_has_a_host_or_says_which_argument_helps() -> None
         pass
 
     assert server_endpoint(session_of(Proxied())) == ("far.example", 15002)
-    with pytest.raises(EngineError, match=r"^the Silent of this Spark Connect .*SparkEngine\(host=\.\.\.\)"):
+    with pytest.raises(EngineError, match=r"because the Silent of this Spark Connect .*SparkEngine\(host=\.\.\.\)"):
         server_endpoint(session_of(Silent()))
 
 

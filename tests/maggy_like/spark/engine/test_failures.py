@@ -77,7 +77,7 @@ def test_another_python_on_a_cluster_is_told_at_the_first_failure(error: str) ->
 def test_too_few_slots_are_counted_with_what_the_tasks_ask_for() -> None:
     run = SparkRun.__new__(SparkRun)
     run.indexes = (0, 1, 2)
-    for slots, said in ((1, "has 1 now"), (3, "has fewer now"), (None, "has fewer now")):
+    for slots, said in ((1, "got 1 now"), (3, "got fewer now"), (None, "got fewer now")):
         run._count = lambda slots=slots: slots  # type: ignore[misc]
         assert said in run._too_few_slots()
 

@@ -24,7 +24,7 @@ RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"cores": 0}, {"gpus": -1}])
 def test_numbers_that_are_too_small(wrong: dict[str, int]) -> None:
     [(name, value)] = wrong.items()
-    with pytest.raises(UserError, match=f"got {name}={value}; use "):
+    with pytest.raises(UserError, match=f"{name} must be at least [01], got {value}"):
         StandaloneCluster(**wrong)
 
 
