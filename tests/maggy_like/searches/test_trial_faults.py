@@ -168,9 +168,9 @@ class Patient(StateMachine):
     """The time of an attempt begins with its first report, however long a busy machine takes until then."""
 
     def handle(self, event: Input, now: float) -> list[Command]:
-        for group in self._groups:
-            if group.attempt not in self._reported.setdefault(group.trial, set()):
-                group.since = now
+        for attempt in filter(None, (worker.attempt for worker in self.workers.values())):
+            if attempt.number not in self._reported.setdefault(attempt.trial, set()):
+                attempt.since = now
         if isinstance(event, TrialSaid) and isinstance(event.message, Reported):
             self._reported.setdefault(event.message.trial, set()).add(event.message.attempt)
         return super().handle(event, now)
