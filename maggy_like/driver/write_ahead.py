@@ -22,7 +22,7 @@ SLOW_REFUSAL = 1.0
 RENEWAL = 0.25
 """Seconds between two checks that the journal is still there, and still this driver's."""
 
-REMEDY = "make room or fix the access, then use resume=True"
+REMEDY = "free space or fix the access, then use resume=True"
 
 
 class WriteAhead:

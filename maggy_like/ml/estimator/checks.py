@@ -404,7 +404,8 @@ def check_label(
         if (found.least < 0 and not is_left_out) or found.greatest >= classes:
             raise DataError(
                 f"labelCol {name!r} must have classes 0 to {classes - 1}, one for each output of the network, got "
-                f"{span}; use pyspark.ml.feature.StringIndexer, or a network with {int(found.greatest) + 1} outputs"
+                f"{span}; use pyspark.ml.feature.StringIndexer"
+                + (f", or a network with {int(found.greatest) + 1} outputs" if found.least >= 0 else "")
             )
         if weights is not None and len(weights) != classes:
             raise ConfigError(

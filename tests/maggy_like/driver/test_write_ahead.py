@@ -129,7 +129,7 @@ def test_after_ten_minutes_it_is_an_error(disk: Disk) -> None:
     disk.now = 599.0
     disk.write_ahead.carry([])
     disk.now = 610.0
-    with pytest.raises(StoreError, match=r"No space left on device, for 610 s now; make room or fix .* resume=True"):
+    with pytest.raises(StoreError, match=r"No space left on device, for 610 s now; free space or fix .* resume=True"):
         disk.write_ahead.carry([])
 
 

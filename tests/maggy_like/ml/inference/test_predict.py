@@ -183,7 +183,7 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
     told(DataError, "no column 'z'", [Column("z", (2,), "float32")])
     told(DataError, "column 't'", [Column("t", (2,), "float32")])
     told(DataError, "column 'n' must be an array .*, got a number", [Column("n", (-1,), "float32")])
-    told(DataError, "column 'x' exists already", [X], into={"x": "label"})
+    told(DataError, "must have new columns, got 'x', which exists", [X], into={"x": "label"})
     told(DataError, "must have new columns, got 'X', which exists", [X], into={"X": "label"})  # Spark would replace it
     df = df.withColumn("y", df.x).select("*", df.x.alias("Y"))
     told(DataError, "must differ in more than case, got 'y', 'Y'; rename all but one", [Column("y", (2,), "float32")])
@@ -191,9 +191,9 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
     told(ConfigError, "kind must be one of 'classes'", [X], "logits")
     told(ConfigError, "batch_size must be at least 1, got 0", [X], batch_size=0)
     told(ConfigError, "inputs must have at least one column", [])
-    told(ConfigError, "does not take 'x' as float32 .2, 3.", [Column("x", (3,), "float32")])
-    told(ConfigError, "a function for the bytes of column 'image'", [Column("image", None, "uint8")])
-    told(ConfigError, "numbers in place of -1", [Column("x", (3, -1), "float32")])
+    told(ConfigError, "the network failed with 'x' as float32 .2, 3.", [Column("x", (3,), "float32")])
+    told(ConfigError, "decode must have a function for the bytes of column 'image'", [Column("image", None, "uint8")])
+    told(ConfigError, "must have a known shape, got .3, -1.; use numbers", [Column("x", (3, -1), "float32")])
 
 
 def test_the_workers_of_a_plain_local_session_run_this_python(

@@ -144,7 +144,7 @@ def test_addresses_and_waiting_on_a_cluster(cluster_script: Any) -> None:
     done = cluster_script(ON_A_CLUSTER)
     out = done.stdout
     assert done.returncode == 0, out + done.stderr
-    assert "TAKEN port=" in out, out
+    assert "TAKEN port must be free" in out, out
     assert "and this port is taken; use another" in out, out
     assert "FILES False" in out, out
     assert "IPV6 True ::1 True 3.0" in out, out

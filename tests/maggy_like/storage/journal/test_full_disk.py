@@ -79,7 +79,7 @@ def test_a_disk_that_stays_full_ends_the_search_and_loses_nothing(
     assert failed.returncode == 1
     assert "use resume=True to continue" in failed.stderr
     told = (
-        rf"StoreError: the journal in {tmp_path}/run cannot be written: .*File too large, for \d+ s now; make room .*"
+        rf"StoreError: the journal in {tmp_path}/run cannot be written: .*File too large, for \d+ s now; free space .*"
     )
     assert re.search(told, failed.stderr), failed.stderr
 

@@ -288,7 +288,7 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, tmp_path: Path, monke
     url, store = f"memory://{uuid.uuid4().hex}", tmp_path / "states"
     monkeypatch.setattr("maggy_like.driver.runner.is_in_memory", lambda _: False)
     monkeypatch.setattr("maggy_like.driver.loop.WriteAhead", partial(WriteAhead, patience=0.5))
-    told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; make room"
+    told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; free space"
     with pytest.raises(StoreError, match=told):
         search(fns.climb, engine="local", workers=2, directory=url, store=store, n_trials=500,
                callbacks=[leave])  # fmt: skip
