@@ -235,7 +235,7 @@ def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(process: ScriptPro
             said["seconds"] < 100
         )  # it would wait for slots for two minutes; at most five is for benchmarks.platforms
         if said["how"] == "tag":
-            assert "it was cancelled (job " in said["error"]
+            assert "was cancelled (job " in said["error"]
             continue
         assert said["ending"] == "cancelled"
         assert not any(said["lost"])
