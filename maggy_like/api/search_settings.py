@@ -205,8 +205,9 @@ def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
     except TypeError as error:
         raise OptimizerError(f"optimizer={optimizer!r} cannot be made: {error}") from error
     if made.needs_checkpoints and not saves:
+        shown = repr(optimizer) if isinstance(optimizer, str) else type(made).__name__
         raise OptimizerError(
-            f"optimizer={optimizer!r} resumes trials from saved states, and {name_of(train_fn)} does not save or "
+            f"optimizer={shown} resumes trials from saved states, and {name_of(train_fn)} does not save or "
             "restore any; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
         )
     return made

@@ -93,4 +93,4 @@ def test_a_report_past_the_limit_costs_its_trial_alone(tmp_path: Path) -> None:
     failure = result.trials[0].failure
     assert failure is not None
     assert failure.kind == "report"
-    assert "has 16777217 characters; use at most 500" in failure.message
+    assert "must have at most 500 characters, got 16777217" in failure.message

@@ -181,6 +181,6 @@ def test_a_function_that_saves_nothing_is_refused_before_anything_starts(optimiz
     def train(rate: float, reporter: Any) -> None:
         reporter.report(rate)
 
-    with pytest.raises(OptimizerError, match=r"train saves or restores none; call reporter.restore\(\)"):
+    with pytest.raises(OptimizerError, match=r"train does not save or restore any; call reporter.restore\(\)"):
         lagom(train, SPACE, optimizer=optimizer, directory=tmp_path, engine="local")
     assert list(tmp_path.iterdir()) == []
