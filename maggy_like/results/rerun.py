@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from maggy_like.errors import UserError
+from maggy_like.protocol.messages import UNBOUNDED
 from maggy_like.protocol.state_names import state_url
 from maggy_like.results.data import ResultData, read_saved
 from maggy_like.results.record import read_record
@@ -75,6 +76,8 @@ class _RecordingReporter(Reporter):
 
     def __init__(self, trial: Trial, state: Any) -> None:
         super().__init__(max(trial.budget, 1))
+        if trial.step > trial.budget:  # nobody had set a budget, so it trained to its own end
+            self._limit = UNBOUNDED
         self.trial, self.attempt, self.config = trial.id, max(trial.attempt, 1), dict(trial.config)
         self.reports: list[tuple[int, Mapping[str, float]]] = []
         self._state = state
@@ -99,7 +102,7 @@ def _began_from(result: ResultData, trial: Trial) -> Any:
     before = [event.name for event in saved if event.attempt < trial.attempt]
     if not before:
         raise UserError(
-            f"attempt {trial.attempt} of trial {trial.id} began without a saved state; leave from_checkpoint out"
+            f"from_checkpoint needs a state that an earlier attempt of trial {trial.id} saved, got none; leave it out"
         )
     return read_saved(state_url(result.store, before[-1]), f"trial {trial.id}")
 

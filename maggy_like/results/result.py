@@ -205,7 +205,7 @@ class Result(ResultData):
             What was reported and returned, and the first value that differs.
 
         Raises:
-            UserError: There is no such trial, or its last attempt began without a saved state.
+            UserError: There is no such trial, or no earlier attempt of it has saved a state.
 
         Example:
             >>> print(load_run("maggy_runs/august").rerun(7, train_fn))

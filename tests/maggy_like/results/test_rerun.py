@@ -113,8 +113,20 @@ def test_it_begins_from_the_state_of_the_last_attempt_if_asked(tmp_path: Path) -
     assert [step for step, _ in again.reports] == list(range(4, trial.budget + 1))
     assert again.difference is None
     first = next(trial for trial in result.trials if trial.attempt == 1)
-    with pytest.raises(UserError, match="began without a saved state; leave from_checkpoint out"):
+    with pytest.raises(
+        UserError, match=r"needs a state that an earlier attempt of trial .* saved, got none; leave it out"
+    ):
         result.rerun(first, train, from_checkpoint=True)
+
+
+def test_a_trial_that_trained_past_the_default_budget_does_so_again(tmp_path: Path) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        for step in range(1, 31):
+            reporter.report(loss=x / step, step=step)
+
+    space = {"x": Float(0, 1)}
+    result = lagom(train, space, optimizer="random", n_trials=1, engine="inline", directory=tmp_path, progress=False)
+    assert str(result.rerun(0, train)) == "trial 0 was run again: 30 reports, 30 values compared, all equal"
 
 
 @pytest.mark.parametrize(
