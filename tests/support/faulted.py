@@ -1,4 +1,4 @@
-"""Searches that tell their events on stdout, for tests that do them harm (see ``faults.py``)."""
+"""Searches that write their events to a pipe, for tests that do them harm (see ``faults.py``)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def train(folder: str, x: float, reporter: Reporter) -> dict[str, float]:
 
 
 def say(kind: str, what: bytes) -> None:
-    """One line."""
-    sys.stdout.buffer.write(kind.encode() + b" " + what + b"\n")
-    sys.stdout.buffer.flush()
+    """Write one line to the pipe."""
+    answers.write(kind.encode() + b" " + what + b"\n")
+    answers.flush()
 
 
 def tell(event: Event) -> None:
@@ -83,4 +83,7 @@ def main(master: str, conf: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    # Not stdout, to which Spark's workers and the JVM write too, and which may cut a line in two.
+    answers = open(int(sys.argv[1]), "wb")  # noqa: SIM115
+    os.set_inheritable(answers.fileno(), False)
+    main(sys.argv[2], json.loads(sys.argv[3]))

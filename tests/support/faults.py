@@ -69,17 +69,24 @@ class Host:
     ) -> None:
         self._roots = roots
         script = Path(__file__).with_name("faulted.py")
+        read, write = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, str(script), master, json.dumps(dict(conf or {}))],
+            [sys.executable, str(script), str(write), master, json.dumps(dict(conf or {}))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            pass_fds=(write,),
             start_new_session=True,
         )
+        os.close(write)
         self.lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._readers = [
+            threading.Thread(target=self._read_answers, args=(read,), daemon=True),
+            threading.Thread(target=self._read_output, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +106,8 @@ class Host:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-            self._reader.join()
+            for reader in self._readers:
+                reader.join()
             self.process.stdout.close()
         assert not survivors(family)
 
@@ -119,11 +127,16 @@ class Host:
                 found += psutil.Process(root).children(recursive=True)
         return found
 
-    def _read(self) -> None:
+    def _read_answers(self, descriptor: int) -> None:
+        with open(descriptor) as answers:
+            for line in answers:
+                self.lines.put(line)
+        self.lines.put(None)
+
+    def _read_output(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.put(line)
-        self.lines.put(None)
 
 
 class Search:

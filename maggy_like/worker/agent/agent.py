@@ -124,7 +124,7 @@ LEAVE_GRACE = 1.0
 """Seconds within which a running trial must stop when the driver dismisses the worker."""
 
 WORTH_A_LINE = 0.5
-"""Seconds of loading the function in each trial after which a line gives the reason."""
+"""Seconds of loading a function or its imports after which a line reports them."""
 
 NOT_SHARED = (
     "each trial loads train_fn again, which takes about {:.0f} s, because loading it {}; do that inside train_fn so "
@@ -402,7 +402,8 @@ class Agent:
         """Report what the next run should import at once to the driver, and what takes long to the user."""
         if isinstance(news, fork_server.ImportedAhead):
             self._client.send(Imported.of(news.modules))
-            print(described(news), flush=True)
+            if news.seconds >= WORTH_A_LINE or news.refused:
+                print(described(news) + "\n", end="", flush=True)  # one write, which no other process cuts in two
         elif news.why and news.seconds >= WORTH_A_LINE:
             self._client.send(Noted("loading", NOT_SHARED.format(max(1.0, news.seconds), news.why)))
 
@@ -440,8 +441,8 @@ class Agent:
 
 
 def described(news: fork_server.ImportedAhead) -> str:
-    """Describe imports for a worker's own log: how many, their cost, and which were refused."""
+    """Describe imports for a worker's own log: which packages, their cost, and which modules were left out."""
     packages = ", ".join(dict.fromkeys(name.partition(".")[0] for name in news.modules))
-    refused = "".join(f"; not {module}, which {why}" for module, why in news.refused.items())
-    cost = f"{news.seconds:.1f} s and {news.megabytes} MB"
-    return f"{len(news.modules)} modules are imported for all later trials, in {cost}: {packages}{refused}"
+    refused = "".join(f"; not {module}, since it {why}" for module, why in news.refused.items())
+    cost = f"{len(news.modules)} modules, {news.seconds:.1f} s, {news.megabytes} MB"
+    return f"imported once for all later trials: {packages} ({cost}){refused}"

@@ -157,7 +157,7 @@ def test_with_a_barrier_the_search_waits_for_a_lost_spark_worker(
     standalone_cluster.start_worker(index)
     search.end()
     search.check()
-    assert search.has_told("workers 0, 1: launched again")
+    search.until(lambda: search.has_told("workers 0, 1: launched again"))
 
 
 @pytest.mark.spark
