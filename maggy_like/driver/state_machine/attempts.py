@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState, is_fault
+from maggy_like.driver.state_machine.run import Attempt, Run, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     MAX_NAMES,
     Abort,
@@ -302,11 +303,11 @@ def stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, c
     if not _decide_to_stop(attempt, why, failure=failure, cause=cause):
         return []
     if len(attempt.members) == 1:
-        return _send(attempt.running, Stop(attempt.trial, attempt.number))
+        return _send(attempt.running, Stop(attempt.trial, attempt.number, reason=why))
     if attempt.halted is not None:
         return []
     attempt.halted = {}
-    return _send(attempt.running, Halt(attempt.trial, attempt.number))
+    return _send(attempt.running, Halt(attempt.trial, attempt.number, why))
 
 
 def stop_with_run(attempt: Attempt, cause: str) -> None:
@@ -351,6 +352,7 @@ def rank_ended(attempt: Attempt, worker: Worker, end: Finished | Failure) -> Com
     if attempt.has_ended:
         return []
     if is_fault(end):
+        _decide_to_stop(attempt, StopReason.RANK_FAILED)
         return _send(attempt.running, Abort(attempt.trial, attempt.number))
     return _continue(attempt)
 
@@ -359,7 +361,7 @@ def _continue(attempt: Attempt) -> Commands:
     """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
     if (at := attempt.stop_at) is None:
         return []
-    return _send(attempt.running, Stop(attempt.trial, attempt.number, at))
+    return _send(attempt.running, Stop(attempt.trial, attempt.number, at, attempt.stop_reason))
 
 
 def _send(workers: Iterable[WorkerId], message: ToWorker) -> Commands:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from maggy_like.driver.state_machine import attempts
 from maggy_like.driver.state_machine.commands import Commands, Send, Show
-from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState
-from maggy_like.protocol.endings import Ending
+from maggy_like.driver.state_machine.run import Attempt, Run, Worker, WorkerState
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished, Shutdown
 from optimizers.core.events import TrialCreated
 from optimizers.core.trial import Failure, Trial, TrialState

@@ -18,7 +18,7 @@ from maggy_like.driver.state_machine.proposals import Proposals
 from maggy_like.driver.state_machine.saved_states import SavedStates
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished
 from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.torchrun import UNEVEN
@@ -152,27 +152,6 @@ class Worker:
 
 
 # -- attempts -----------------------------------------------------------------------------------------
-
-
-class StopReason(enum.IntEnum):
-    """Why an attempt must end before it has used up its budget. A reason only gives way to a later one of this list.
-
-    It decides how the attempt is recorded.
-    """
-
-    NONE = 0
-    """It continues."""
-    RUN_ENDED = 1
-    """The search is over: the attempt ends, and its trial continues if the run is resumed."""
-    FAULT = 2
-    """It has run for too long, or its machine is taken away: it ends with that failure."""
-    RULE = 3
-    """A rule has stopped its trial, which ends as stopped."""
-
-    @property
-    def asks_to_end(self) -> bool:
-        """Whether the attempt ends at the next report that waits for a verdict."""
-        return self >= StopReason.FAULT
 
 
 @dataclass(slots=True, eq=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from maggy_like.driver.state_machine import attempts, phases
 from maggy_like.driver.state_machine.commands import Commands, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import WorkerJoined, WorkerLost
-from maggy_like.driver.state_machine.run import Run, StopReason, Worker, WorkerState
+from maggy_like.driver.state_machine.run import Run, Worker, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Refused
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import Failure, FailureKind

@@ -16,7 +16,7 @@ from maggy_like.rpc.endpoint import why_unreachable
 from maggy_like.rpc.security import new_key_pair
 from maggy_like.worker.agent import agent as first_contact
 from maggy_like.worker.agent.agent import Agent, FirstContact
-from maggy_like.worker.agent.launchers import InlineLauncher
+from maggy_like.worker.agent.children import InlineLauncher
 
 CONTEXT = WorkerContext(3, 0, "node7", new_key_pair())
 

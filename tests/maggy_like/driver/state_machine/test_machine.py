@@ -19,7 +19,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import (
     MAX_NAMES,
     Assign,
@@ -151,7 +151,7 @@ def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
     hand = Hand(n_trials=1, max_attempts=1, trial_timeout=5.0).start()
     worker = hand.join(0)
     hand.now = 6.0
-    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1)]
+    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1, reason=StopReason.FAULT)]
     hand.finish(worker, outcome="stopped")
     failure = hand.study.trials[0].failure
     assert failure is not None

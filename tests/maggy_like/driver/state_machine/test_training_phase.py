@@ -9,7 +9,7 @@ from maggy_like.driver.state_machine.inputs import (
     StopRequested,
 )
 from maggy_like.driver.state_machine.run import TrainingPlan
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Shutdown, Stop
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import TrialCreated
@@ -52,7 +52,7 @@ def test_trials_that_run_when_the_time_is_up_are_stopped_and_not_run_again() -> 
     first, second = run.come(0, 1)
     run.report(first, 3, 0.6)
     told = run.tell(StopRequested(Ending.TIMEOUT))
-    assert told == [Stop(0, 1), Stop(1, 1)]
+    assert told == [Stop(trial, 1, reason=StopReason.RUN_ENDED) for trial in (0, 1)]
     run.finish(first, outcome="stopped")
     assert run.trainings == []
     run.finish(second, outcome="stopped")

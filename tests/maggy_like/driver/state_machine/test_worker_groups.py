@@ -14,7 +14,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.phases import choose
 from maggy_like.driver.state_machine.run import Worker
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import (
     Abort,
     Decided,
@@ -132,12 +132,12 @@ def test_a_stop_halts_all_and_lets_them_stop_in_the_first_report_that_none_has_p
     run, members = wide(3, BOUND)
     before = len(run.sent)
     run.report(members[0], 1, 0.1)
-    assert run.sent[before:] == [(worker, Halt(0, 1)) for worker in members]
+    assert run.sent[before:] == [(worker, Halt(0, 1, StopReason.RULE)) for worker in members]
     run.report(members[0], 2, 0.1)
     assert len(run.sent) == before + 3  # once
     assert run.held(members[2], 4) == []
     assert run.held(members[0], 2) == []
-    assert run.held(members[1], 3) == [(worker, Stop(0, 1, 5)) for worker in members]
+    assert run.held(members[1], 3) == [(worker, Stop(0, 1, 5, StopReason.RULE)) for worker in members]
     for worker in members:
         assert run.ends == []
         run.finish(worker, outcome="stopped")
@@ -148,7 +148,7 @@ def test_a_rank_that_ended_meanwhile_is_not_waited_for() -> None:
     run, (first, second) = wide(2, BOUND)
     run.report(first, 1, 0.1)
     run.held(first, 3)
-    assert run.finish(second) == [Stop(0, 1, 4)]
+    assert run.finish(second) == [Stop(0, 1, 4, StopReason.RULE)]
     run.finish(first, outcome="stopped")
     assert run.study.trials[0].state is TrialState.STOPPED
 
@@ -176,7 +176,7 @@ def test_who_is_halted_at_a_milestone_gets_its_verdict_first() -> None:
 def test_an_overdue_attempt_is_halted_once_and_ends_as_a_timeout() -> None:
     run, members = wide(2, trial_timeout=5.0, max_attempts=1)
     run.now = 6.0
-    assert run.to(Tick()) == [(worker, Halt(0, 1)) for worker in members]
+    assert run.to(Tick()) == [(worker, Halt(0, 1, StopReason.FAULT)) for worker in members]
     assert run.to(Tick()) == []
     for worker in members:
         run.held(worker, 2)

@@ -17,9 +17,8 @@ import pytest
 
 from maggy_like.protocol.messages import Ready, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.worker.agent import launchers
-from maggy_like.worker.agent.child import Child
-from maggy_like.worker.agent.launchers import ForkServerLauncher
+from maggy_like.worker.agent import children
+from maggy_like.worker.agent.children import Child, ForkServerLauncher
 
 PATIENCE = 300.0
 
@@ -38,7 +37,7 @@ def somebody() -> Iterator[subprocess.Popen[bytes]]:
 def test_what_left_its_session_dies_with_the_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: subprocess.Popen[bytes], end: signal.Signals | None
 ) -> None:
-    monkeypatch.setattr(launchers, "SERVER_PATIENCE", 2.0)
+    monkeypatch.setattr(children, "SERVER_PATIENCE", 2.0)
     launcher = ForkServerLauncher(task_that_starts_a_daemon(tmp_path), WorkerContext(0, 0, "host", (b"", b"")))
     child = spawn(launcher)
     trial = psutil.Process(child.pid)

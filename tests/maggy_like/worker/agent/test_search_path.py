@@ -10,7 +10,7 @@ import pytest
 
 from maggy_like.protocol.task import DriverProcess, WorkerTask
 from maggy_like.protocol.versions import PYTHON
-from maggy_like.worker.agent.launchers import with_own_path, worker_path
+from maggy_like.worker.agent.children import with_own_path, worker_path
 
 SPARK = ["/spark/work/app/0", "/spark/work/app/0/deps.zip", "/spark/python/lib/pyspark.zip"]
 WORKERS = [

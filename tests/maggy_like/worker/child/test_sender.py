@@ -25,7 +25,7 @@ def assign(**fields: object) -> Assign:
 def test_the_first_of_several_ranks_alone_reports() -> None:
     frames: list[bytes] = []
     senders = [Sender(assign(rank_info=RankInfo(rank, 2, rank, 2, 0, 1)), frames.append) for rank in range(2)]
-    assert all(sender.stop.is_wide and sender.stop.must_ask for sender in senders)
+    assert all(sender.stop.is_multi_worker and sender.stop.must_ask for sender in senders)
     assert [sender.is_main for sender in senders] == [True, False]
     senders[0].buffer.append((1, {"value": 0.5}))
     for sender in senders:

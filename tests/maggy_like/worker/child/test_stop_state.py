@@ -13,7 +13,7 @@ from maggy_like.worker.child.stop_state import StopState
 
 
 def wide() -> StopState:
-    return StopState(is_wide=True)
+    return StopState(is_multi_worker=True)
 
 
 def test_reports_pass_while_nothing_was_said() -> None:
