@@ -166,7 +166,7 @@ def measure(workers: int, stretch: float, seconds: float, *, turns: bool = False
     done = [trial for trial in result.trials if trial.state.is_final and trial.value is not None and not trial.failure]
     figures["trials"] = len(done)
     figures["lost"] = sum(REPORTS - len(trial.curves["value"]) for trial in done if trial.step == REPORTS)
-    figures["lost"] += sum(trial.losses + trial.gang_losses for trial in result.trials)
+    figures["lost"] += sum(trial.losses + trial.stage_losses for trial in result.trials)
     return {f"{name}.{workers}": value for name, value in figures.items()}
 
 

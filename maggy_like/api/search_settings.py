@@ -74,7 +74,7 @@ def check_search(
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
-    worth = cast(ValueRule, one_of("value", value, VALUE_RULES))
+    value_rule = cast(ValueRule, one_of("value", value, VALUE_RULES))
     if files.resume:
         earlier, known = recorded(files.paths.journal, warm_start, space)
         directions, hint = known if direction is None and len(known) == len(directions) else directions, ""
@@ -98,7 +98,7 @@ def check_search(
         metrics=metrics,
         directions=directions,
         guessed=guessed,
-        value=worth if len(directions) == 1 else "last",
+        value=value_rule if len(directions) == 1 else "last",
         seed=seed,
         max_budget=max_budget,
         open_ended=open_ended,

@@ -209,7 +209,7 @@ def count_workers(settings: Settings, engine: Capacity) -> int:
 
 def _size(settings: Settings, engine: Capacity) -> int:
     asked = settings.size
-    engine.check_gang(_together(settings))
+    engine.check_workers(_together(settings))
     if asked.workers is not None:
         engine.require(asked.workers)
         return asked.workers

@@ -140,7 +140,7 @@ class ResultData:
     store: str = ""
     training: Training | None = None
     is_longer: bool = False
-    _worth: ValueRule = "best"
+    _value_rule: ValueRule = "best"
 
     @property
     def name(self) -> str:
@@ -175,7 +175,7 @@ class ResultData:
 
 def state_of(result: ResultData, trial: Trial) -> str | None:
     """Implement :meth:`maggy_like.Result.checkpoint_of`."""
-    state = trial.saved(newest=result._worth == "last")
+    state = trial.saved(newest=result._value_rule == "last")
     return None if state is None else state_url(result.store, state.name)
 
 

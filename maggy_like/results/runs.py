@@ -161,7 +161,7 @@ def make_result(
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
         training=training_of(machine, paths, name) if trainings else None,
-        _worth=study.value_rule,
+        _value_rule=study.value_rule,
         _actions=actions,
     )
 

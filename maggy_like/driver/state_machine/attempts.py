@@ -282,7 +282,7 @@ def wait_for_store(run: Run, attempt: Attempt, worker: Worker, message: Waiting)
         return [*run.outage.waits(attempt.trial, message.reason, run.now)] if message.reason else []
     since = min(attempt.waits.values(), default=run.now)
     if attempt.waits.pop(worker.id, None) is not None and not attempt.waits:
-        attempt.excused += run.now - since
+        attempt.discounted += run.now - since
     return [] if attempt.waits else [*run.outage.served(attempt.trial, run.now)]
 
 
@@ -426,7 +426,7 @@ def _fail(run: Run, trial: Trial, failure: Failure, now: float) -> Commands:
 def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
     """End an attempt that failed or was cut off: its trial stops if a rule had decided so, and is retried otherwise.
 
-    The trial fails for good if another attempt would be wasted: after the last of ``max_attempts``, or if this attempt
+    The trial fails for good if a retry would be wasted: after the last of ``max_attempts``, or if this attempt
     got no further than the one before and failed in the same way.
 
     Args:
@@ -444,8 +444,8 @@ def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "")
     if failure.kind.counts and trial.losses + 1 >= most:
         nth = f" (attempt {trial.losses + 1} of {most})" if most > 1 else ""
         return _fail(run, trial, replace(failure, message=failure.message + nth), now)
-    if (losses := _most_losses(run, failure)) is not None and trial.gang_losses + 1 >= losses:
-        nth = f" (loss of workers {trial.gang_losses + 1} of {losses})"
+    if (losses := _most_losses(run, failure)) is not None and trial.stage_losses + 1 >= losses:
+        nth = f" (loss of workers {trial.stage_losses + 1} of {losses})"
         return _fail(run, trial, Failure(failure.kind, failure.message + nth), now)
     if _is_repeated(run, trial, failure):
         message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
@@ -474,7 +474,7 @@ def _most_losses(run: Run, failure: Failure) -> int | None:
 
     If all workers are lost, nobody knows which trial was the cause. So each worker adds ``max_attempts``.
     """
-    if not failure.kind.is_gang_loss:
+    if not failure.kind.is_stage_loss:
         return None
     most = run.options.max_attempts * run.options.workers
     return max(MAX_NODES, most) if failure.kind is FailureKind.NODE_LOST else most
@@ -513,7 +513,7 @@ def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
         return [Show(f"attempt {trial.attempt} ended: {failure.message}; the trial continues {way}", trial.id)]
     if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
         return []
-    why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all
+    why = "" if failure.kind is FailureKind.STAGE_LOST else f": {failure.message}"  # which is shown once for all
     return [Show(f"attempt {trial.attempt} lost{why}; the trial will be retried", trial.id)]
 
 

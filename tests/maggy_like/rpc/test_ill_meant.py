@@ -211,7 +211,7 @@ def test_nobody_prints_in_the_name_of_another_workers_trial() -> None:
 @settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_ranks_that_say_anything_to_each_other_end_nothing_but_their_trial(seed: int) -> None:
-    run = Played(RandomSearch(), random.Random(seed), width=2)
+    run = Played(RandomSearch(), random.Random(seed), workers_per_trial=2)
     for _ in range(60):
         run.lie()
     run.draw()

@@ -44,7 +44,12 @@ def test_an_attempt_ends_after_its_next_saved_state_and_goes_on_elsewhere_for_no
     sent = hand.finish(leaver, outcome="stopped")
     assert kinds(sent)[0] is Shutdown  # no further work for it
     trial = hand.study.trials[0]
-    assert (trial.state, trial.losses, trial.gang_losses, trial.failure.kind) == (TrialState.PENDING, 0, 0, "node_left")
+    assert (trial.state, trial.losses, trial.stage_losses, trial.failure.kind) == (
+        TrialState.PENDING,
+        0,
+        0,
+        "node_left",
+    )
     hand.tell(WorkerGone(leaver))
     hand.finish(other, 0.3)
     again = hand.assigned(other)
@@ -95,7 +100,7 @@ def test_a_machine_that_is_gone_before_its_worker_could_leave_costs_nothing(gone
 
 
 def test_all_ranks_of_a_trial_end_in_the_same_report_when_one_is_to_leave() -> None:
-    hand = Hand(width=2).start()
+    hand = Hand(workers_per_trial=2).start()
     first, second = hand.join(0), hand.join(1)
     hand.tell(WorkerLeaving(second, "decommissioned"))
     assert kinds(save(hand, first, 1)).count(Halt) == 2

@@ -139,11 +139,11 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
     for incarnation in range(4):
         gang = [hand.join(index, incarnation) for index in range(2)]
         assert hand.states() == ["running", "running"]
-        hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
+        hand.tell(*(WorkerLost(worker, "the stage fell", with_others=True) for worker in gang))
     failed = hand.study.trials[0]
     assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
     assert failed.failure == Failure(
-        FailureKind.GANG_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
+        FailureKind.STAGE_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
     )
 
 

@@ -284,9 +284,9 @@ def test_promotions_are_no_losses_of_the_gang() -> None:
         hand.finish(worker, float(assign.trial))
     trial = hand.study.trials[assign.trial]
     for incarnation, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
-        hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
+        hand.tell(WorkerLost(worker, "the stage fell", with_others=True))
         worker = hand.join(0, incarnation)
-        assert (trial.gang_losses, trial.state) == (1, state)
+        assert (trial.stage_losses, trial.state) == (1, state)
 
 
 def test_a_trial_has_a_bounded_number_of_metrics_whatever_its_worker_says() -> None:

@@ -96,7 +96,7 @@ def test_a_timeout_during_the_training_does_not_end_it() -> None:
 
 
 def test_a_wide_search_hands_over_too() -> None:
-    run = Trained(TrainingPlan(5, 3, 3), n_trials=1, workers=3, width=2)
+    run = Trained(TrainingPlan(5, 3, 3), n_trials=1, workers=3, workers_per_trial=2)
     run.start()
     run.come(0, 1, 2)
     for worker in (WorkerId(0, 0), WorkerId(1, 0)):

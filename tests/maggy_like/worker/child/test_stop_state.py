@@ -12,18 +12,18 @@ from hypothesis_profiles import examples
 from maggy_like.worker.child.stop_state import StopState
 
 
-def wide() -> StopState:
+def multi_worker() -> StopState:
     return StopState(is_multi_worker=True)
 
 
 def test_reports_pass_while_nothing_was_said() -> None:
-    state = wide()
+    state = multi_worker()
     assert [state.passes() for _ in range(3)] == [True] * 3
     assert state.halt() == 3
 
 
 def test_a_stop_lets_those_behind_catch_up_and_no_further() -> None:
-    state = wide()
+    state = multi_worker()
     state.passes()
     state.halt()
     state.stop_at(4)
@@ -31,7 +31,7 @@ def test_a_stop_lets_those_behind_catch_up_and_no_further() -> None:
 
 
 def test_a_halted_report_waits_until_it_is_known_where_to_stop() -> None:
-    state, passed = wide(), SimpleQueue[bool]()
+    state, passed = multi_worker(), SimpleQueue[bool]()
     assert state.halt() == 0
     trial = threading.Thread(target=lambda: passed.put(state.passes()))
     trial.start()
@@ -45,7 +45,7 @@ def test_a_halted_report_waits_until_it_is_known_where_to_stop() -> None:
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.permutations(range(4)))
 def test_all_ranks_stop_in_the_same_report(passed: list[int], order: list[int]) -> None:
     """Whoever was how far when halted, and whoever hears first where to stop."""
-    states = [wide() for _ in passed]
+    states = [multi_worker() for _ in passed]
     for state, reports in zip(states, passed, strict=True):
         assert all(state.passes() for _ in range(reports))
     stop = max(state.halt() for state in states) + 1
@@ -60,7 +60,7 @@ def test_all_ranks_stop_in_the_same_report(passed: list[int], order: list[int]) 
 @given(ranks=st.integers(2, 4), when=st.lists(st.integers(0, 12), min_size=4, max_size=4))
 def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when: list[int]) -> None:
     """Ranks as threads that wait for each other in each step; each is halted when one of them has come to a report."""
-    states = [wide() for _ in range(ranks)]
+    states = [multi_worker() for _ in range(ranks)]
     meeting = threading.Barrier(ranks)
     held: SimpleQueue[tuple[int, int]] = SimpleQueue()
     stopped: dict[int, int] = {}
@@ -88,7 +88,7 @@ def test_threads_that_meet_in_each_step_stop_in_the_same_report(ranks: int, when
 
 
 def test_a_requested_stop_ends_every_wait() -> None:
-    state, passed = wide(), SimpleQueue[bool]()
+    state, passed = multi_worker(), SimpleQueue[bool]()
     state.halt()
     trial = threading.Thread(target=lambda: passed.put(state.passes()))
     trial.start()
@@ -99,7 +99,7 @@ def test_a_requested_stop_ends_every_wait() -> None:
 
 
 def test_a_requested_stop_is_not_taken_back() -> None:
-    state = wide()
+    state = multi_worker()
     state.request()
     state.stop_at(9)
     state.halt()
