@@ -14,7 +14,6 @@ from maggy_like.errors import SavedStateError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, state_url
 from maggy_like.protocol.values import encodable
-from maggy_like.storage.checkpoints import StateLostError, load_state
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import name_of_folder, url_of
 from maggy_like.storage.log_file import log_name
@@ -63,6 +62,8 @@ def read_saved(url: str | None, whose: str) -> Any:
         SavedStateError: The state is damaged or missing.
         UserError: There is no state, or it is sharded.
     """
+    from maggy_like.storage.checkpoints import StateLostError, load_state
+
     if url is None:
         raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
     if url.endswith(SHARDED):
