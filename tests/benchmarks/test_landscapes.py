@@ -22,10 +22,7 @@ BEST = {
     "plateaus": {"a": 0.15, "b": 0.4, "c": 0.65, "d": 0.85},
     "bimodal": {"a": 0.4, "b": 0.7, "c": 0.2, "d": 0.5},
     "two": {"x": math.pi, "y": 2.275},
-    **{
-        name: {f"x{i}": value for i, value in enumerate(np.linspace(0.1, 0.9, dimensions).tolist())}
-        for name, dimensions in {"forty": 40, "hundred": 100}.items()
-    },
+    "forty": {f"x{i}": value for i, value in enumerate(np.linspace(0.1, 0.9, 40).tolist())},
     "dear": {"size": 0.85, "a": 0.3, "b": 0.6, "c": 0.0},
     "cheap": {"size": 0.15, "a": 0.3, "b": 0.6, "c": 0.0},
 }

@@ -14,9 +14,9 @@ from hand import Hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from ill_meant import Liar
 from rich.console import Console
 
-from benchmarks.ill_meant import Liar
 from maggy_like.display import notebook as html
 from maggy_like.display import text
 from maggy_like.display.base import Snapshot
