@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from maggy_like.processes.channel import Channel
+from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -387,7 +388,7 @@ def test_inline_what_cannot_be_read_ends_its_attempt_alone(begin: Begin, frame: 
     child.channel.send(frame)
     end = stage.next(Finished)
     assert (end.trial, end.outcome, end.kind) == (0, "died", kind)
-    assert child.hear() == Stop(0, 1)
+    assert child.hear() == Stop(0, 1, reason=StopReason.FAULT)
     stage.say(assign(1))
     assert child.hear() == assign(1)
     child.say(Finished(0, 1, "stopped"))  # the old one, late
