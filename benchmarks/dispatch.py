@@ -1,10 +1,9 @@
-"""Turnaround between trials and utilisation of the gang, locally and on Spark ``local[2]``.
+"""Turnaround between trials and utilisation of the workers, locally and on Spark ``local[2]``.
 
 Turnaround is the time from the last line of a trial's ``train_fn`` to the first line of the next
-one's on the same worker; utilisation is the share of the gang's time spent inside ``train_fn``
+one's on the same worker; utilisation is the share of the workers' time spent inside ``train_fn``
 from the first trial's start to the last one's end. The clock is the machine's monotonic one, which
-all processes share. A bare round trip of ZeroMQ stands beside them as the physical limit. What a turnaround consists of
-(``segment_us``: see :mod:`benchmarks.segments`) is measured locally, in runs of its own.
+all processes share. A bare round trip of ZeroMQ stands beside them as the physical limit.
 
 With ``--optimizer`` it measures instead whether a worker waits for that optimizer once it has many
 observations: its turnaround stands beside that of random search, trials of 0.2 s in fresh processes
@@ -29,7 +28,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from benchmarks.common import parser, publish
-from benchmarks.segments import marked, segments
 from maggy_like import (
     Choice,
     Float,
@@ -142,7 +140,7 @@ def turnarounds(trials: Iterable[Trial]) -> Iterator[float]:
 
 
 def utilisation(result: Result) -> float:
-    """Share of the gang's time that was spent in trials."""
+    """Share of the workers' time that was spent in trials."""
     starts = [trial.metrics["start"] for trial in result.trials]
     ends = [trial.metrics["end"] for trial in result.trials]
     busy = sum(ends) - sum(starts)
@@ -185,7 +183,7 @@ def p99(times: Iterable[float]) -> float:
     return ordered[int(len(ordered) * 0.99)]
 
 
-def of_the_gang(n_short: int) -> dict[str, float]:
+def of_the_workers(n_short: int) -> dict[str, float]:
     """Turnaround and utilisation where the optimizer costs nothing."""
     figures = {}
     for engine in ("local", "spark"):
@@ -195,18 +193,6 @@ def of_the_gang(n_short: int) -> dict[str, float]:
             figures[f"{engine}.{isolation}.turnaround_ms.median"] = statistics.median(times)
             figures[f"{engine}.{isolation}.turnaround_ms.p99"] = p99(times)
         figures[f"{engine}.utilisation"] = utilisation(waits)
-    return figures
-
-
-def of_segments(n_trials: int) -> dict[str, float]:
-    """Where the time between two trials goes, locally."""
-    figures = {}
-    kinds: tuple[tuple[Literal["process", "worker"], int], ...] = (("process", n_trials), ("worker", 2 * n_trials))
-    for isolation, count in kinds:
-        with marked() as marks:
-            result = search("local", isolation, count)
-        for segment, microseconds in segments(result.trials, marks).items():
-            figures[f"local.{isolation}.segment_us.{segment}"] = microseconds
     return figures
 
 
@@ -233,8 +219,7 @@ def main() -> None:
         if not (arguments.quick and arguments.optimizer):
             stack.enter_context(spark_of_two())
         if arguments.optimizer is None:
-            figures |= of_the_gang(100 if arguments.quick else 500)
-            figures |= of_segments(50 if arguments.quick else 200)
+            figures |= of_the_workers(100 if arguments.quick else 500)
         else:
             for engine in ("local",) if arguments.quick else ("local", "spark"):
                 n_trials = 100 if arguments.quick else 250

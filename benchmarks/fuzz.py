@@ -47,7 +47,7 @@ from maggy_like.rpc.server import Server
 
 HONEST = 2
 PLACES = 100
-"""Of the gang; the bad peer speaks for all but the honest ones, from one connection after the other."""
+"""Of the workers; the bad peer speaks for all but the honest ones, from one connection after the other."""
 
 FEW, MANY = 25, 1000
 """Frames on most connections of the bad peer, and on one in 40: past 20 that are refused it is not read any more."""

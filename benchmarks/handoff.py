@@ -1,4 +1,4 @@
-"""From search to distributed training: how long the gang takes to turn round, and what a step then costs.
+"""From search to distributed training: how long the workers take to turn round, and what a step then costs.
 
 The hand-off is the time from the end of a search's last trial to the first step of the training that ``train_best``
 adds, on the rank where that came last, without the time that the ranks spent in ``init_process_group``. The same
@@ -48,7 +48,7 @@ class Pace(NamedTuple):
 
 
 def handoff(engine: str, folder: Path) -> dict[str, float]:
-    """Search a little, train the best on the whole gang, and tell the parts of the time between, in seconds."""
+    """Search a little, train the best on all workers, and tell the parts of the time between, in seconds."""
     result = lagom(
         train,
         {"lr": Float(1e-3, 1e-1, log=True), "folder": str(folder)},

@@ -241,12 +241,15 @@ def two() -> Landscape:
 
 def forty() -> Landscape:
     """Forty parameters, of which five matter, and five a little."""
-    return _wide("forty", 40)
+    names = [f"x{i}" for i in range(40)]
+    weights = np.array([1.0] * 5 + [0.05] * 5 + [0.0] * 30)
+    at = np.linspace(0.1, 0.9, 40)
 
+    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
+        x = np.array([config[each] for each in names])
+        return _falling(float(weights @ np.abs(x - at)), 0.4 + 0.8 * x[0], 4.0), _SECOND
 
-def hundred() -> Landscape:
-    """A hundred parameters, of which five matter, and five a little."""
-    return _wide("hundred", 100)
+    return Landscape("forty", _unit(*names), train, best=0.0)
 
 
 def dear() -> Landscape:
@@ -257,18 +260,6 @@ def dear() -> Landscape:
 def cheap() -> Landscape:
     """Trainings take up to thirty times as long, and the best ones are among the cheapest quarter."""
     return _priced("cheap", 0.15)
-
-
-def _wide(name: str, dimensions: int) -> Landscape:
-    names = [f"x{i}" for i in range(dimensions)]
-    weights = np.array([1.0] * 5 + [0.05] * 5 + [0.0] * (dimensions - 10))
-    at = np.linspace(0.1, 0.9, dimensions)
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        x = np.array([config[each] for each in names])
-        return _falling(float(weights @ np.abs(x - at)), 0.4 + 0.8 * x[0], 4.0), _SECOND
-
-    return Landscape(name, _unit(*names), train, best=0.0)
 
 
 def _priced(name: str, best_at: float) -> Landscape:
@@ -284,7 +275,7 @@ _MADE: dict[str, Callable[[], Landscape]] = {
     made.__name__: made
     for made in (
         *(crossing, late, overfitting, plateaus, noisy, bimodal, edge, conditional, choices),
-        *(two, forty, hundred, dear, cheap),
+        *(two, forty, dear, cheap),
     )
 }
 NAMES = tuple(_MADE)

@@ -69,7 +69,7 @@ HELD_OUT = {
 }
 MADE: dict[str, tuple[str, ...]] = {
     "sf": (),
-    "mf": ("diverging", *(name for name in NAMES if name != "hundred")),  # that one is benchmarks.many_workers' alone
+    "mf": ("diverging", *NAMES),
 }
 PARTS = {"tuned": TUNED, "held_out": HELD_OUT, "made": MADE}
 QUICK = {

@@ -4,12 +4,10 @@ The server, the driver, its journal and the caller's loop are those of every run
 (:mod:`benchmarks.thin_workers`): each has its own CURVE key, connection and link, says what a worker says, and only
 waits between. A trial makes ten reports, one a second; ``--stretch`` has all that take so many times as long (a beat
 four times at most), where a machine cannot carry both ends. Waits are measured by the workers, from the last message of
-a trial to the next assignment (``dispatch``); with ``--turns`` also in the driver, as far as it is the one that lets
-them wait (``driver_turn``, see :mod:`benchmarks.driver_turns`), which takes up to a fifth of its time. The cost of a
-message is the CPU time of the driver's thread over the messages that came in, their answers included; that of a report
-has the beats and the trial's other messages too.
+a trial to the next assignment (``dispatch``). The cost of a message is the CPU time of the driver's thread over the
+messages that came in, their answers included; that of a report has the beats and the trial's other messages too.
 
-    python -m benchmarks.scale [--workers N [N ...]] [--stretch F] [--turns] [--quick] [--json PATH]
+    python -m benchmarks.scale [--workers N [N ...]] [--stretch F] [--quick] [--json PATH]
 """
 
 from __future__ import annotations
@@ -19,15 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import psutil
 
 from benchmarks.common import parser, publish, save
-from benchmarks.driver_turns import watched_turns
 from benchmarks.thin_workers import Counts, Order
 from maggy_like import Float, lagom
 from maggy_like.engines.base import Engine, EngineRun
@@ -146,19 +142,19 @@ def _load() -> None:
         )
 
 
-def measure(workers: int, stretch: float, seconds: float, *, turns: bool = False) -> dict[str, float]:
+def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     """A search with so many workers, looked at for so many seconds once all are busy."""
     engine = ThinEngine(stretch)
     process = psutil.Process()
     before = process.memory_info().rss
-    with tempfile.TemporaryDirectory() as folder, watched_turns() if turns else nullcontext() as watched:
+    with tempfile.TemporaryDirectory() as folder:
         search: dict[str, Any] = {
             "optimizer": "random", "metric": "value", "direction": "max", "timeout": 3600, "max_budget": REPORTS,
             "directory": folder, "progress": False,
         }  # fmt: skip
         handle = lagom(nothing, {"x": Float(0, 1)}, **search, workers=workers, engine=engine, block=False)
         try:
-            figures = _watch(engine, workers, seconds, stretch, watched.take if watched is not None else dict)
+            figures = _watch(engine, workers, seconds, stretch)
             figures["rss_kb_per_worker"] = (process.memory_info().rss - before) / 1024 / workers
         finally:
             handle.stop()
@@ -166,13 +162,11 @@ def measure(workers: int, stretch: float, seconds: float, *, turns: bool = False
     done = [trial for trial in result.trials if trial.state.is_final and trial.value is not None and not trial.failure]
     figures["trials"] = len(done)
     figures["lost"] = sum(REPORTS - len(trial.curves["value"]) for trial in done if trial.step == REPORTS)
-    figures["lost"] += sum(trial.losses + trial.gang_losses for trial in result.trials)
+    figures["lost"] += sum(trial.losses + trial.stage_losses for trial in result.trials)
     return {f"{name}.{workers}": value for name, value in figures.items()}
 
 
-def _watch(
-    engine: ThinEngine, workers: int, seconds: float, stretch: float, take_turns: Callable[[], dict[str, float]]
-) -> dict[str, float]:
+def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float) -> dict[str, float]:
     """The figures of a run that goes on."""
     deadline = time.monotonic() + PATIENCE
     while not engine.launched:
@@ -189,12 +183,10 @@ def _watch(
     thread = next(thread for thread in threading.enumerate() if thread.name == "maggy-driver")
     assert thread.ident is not None
     clock = time.pthread_getcpuclockid(thread.ident)
-    take_turns()
     first, cpu, all_cpu, wall = swarms.counts(), time.clock_gettime(clock), time.process_time(), time.monotonic()
     time.sleep(seconds)
     last = swarms.counts()
     cpu, all_cpu, wall = time.clock_gettime(clock) - cpu, time.process_time() - all_cpu, time.monotonic() - wall
-    turned = take_turns()
     messages = sum(count.sent for count in last) - sum(count.sent for count in first)
     reports = sum(count.measured for count in last) - sum(count.measured for count in first)
     waits = sorted(wait * 1e3 for count in last for wait in count.waits)
@@ -204,7 +196,6 @@ def _watch(
         "dispatches": len(waits),
         "dispatch_median_ms": waits[len(waits) // 2],
         "dispatch_p99_ms": waits[int(len(waits) * 0.99)],
-        **turned,
         "messages_per_s": messages / wall,
         "driver_us_per_message": cpu / messages * 1e6,
         "driver_us_per_report": cpu / reports * 1e6,
@@ -217,9 +208,8 @@ def _watch(
 def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
-    options.add_argument("--workers", type=int, nargs="+", default=None, metavar="N", help="sizes of the gang")
+    options.add_argument("--workers", type=int, nargs="+", default=None, metavar="N", help="numbers of workers")
     options.add_argument("--stretch", type=float, default=None, help="how many times as long a trial and a beat take")
-    options.add_argument("--turns", action="store_true", help="measure the driver's part of each wait, too")
     options.add_argument("--seconds", type=float, default=10.0, help="how long to look, in those times")
     arguments = options.parse_args()
     _load()
@@ -227,7 +217,7 @@ def main() -> None:
     figures: dict[str, float] = {}
     for workers in sizes:
         stretch = arguments.stretch or max(1.0, workers / 5000)
-        found = measure(workers, stretch, arguments.seconds * stretch, turns=arguments.turns)
+        found = measure(workers, stretch, arguments.seconds * stretch)
         figures |= found
         publish(found, None)
     save(figures, arguments.json)

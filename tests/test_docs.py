@@ -55,6 +55,13 @@ def test_the_rows_of_the_benchmark_of_platforms_that_pages_name_are_there() -> N
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
+def test_benchmarks_that_are_named_can_be_run(page: Path) -> None:
+    named = re.findall(r"(?:-m |`)benchmarks\.(\w+)", page.read_text())
+    places = ROOT / "benchmarks"
+    assert [name for name in named if not {f"{name}.py", name} & {path.name for path in places.iterdir()}] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
 def test_tests_that_are_named_are_there(page: Path) -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     names = re.findall(r"`(test_\w+)`", page.read_text())

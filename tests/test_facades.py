@@ -91,6 +91,32 @@ def test_a_worker_starts_without_numpy() -> None:
     assert loaded.isdisjoint({*HEAVY, "numpy", "optimizers.core.base"})
 
 
+def test_a_local_search_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    options = f"engine='local', workers=1, n_trials=1, progress=False, directory={str(tmp_path)!r}"
+    search = f"lagom(lambda x: x, {{'x': Float(0.0, 1.0)}}, optimizer='random', direction='max', {options})"
+    loaded = loaded_by(f"from maggy_like import Float, lagom; {search}")
+    special = (
+        "maggy_like.ablation",
+        "maggy_like.api.warm_start",
+        "maggy_like.cluster_driver",
+        "maggy_like.distributed",
+        "maggy_like.driver.run_handle",
+        "maggy_like.results.optuna_studies",
+        "maggy_like.results.plots",
+        "maggy_like.results.tables",
+        "maggy_like.spark",
+        "maggy_like.storage.checkpoints",
+        "maggy_like.storage.journal.lease",
+        "maggy_like.storage.journal.repair",
+        "maggy_like.trackers.mlflow",
+        "maggy_like.trackers.tensorboard",
+        "optimizers.comparisons",
+        "optimizers.samplers.bayesian",
+        "optimizers.schedulers.",
+    )
+    assert not [name for name in loaded if name.startswith(special)]
+
+
 def test_a_home_is_loaded_once_its_name_is_used() -> None:
     home = importlib.import_module(maggy_like._HOMES["Float"])
     assert maggy_like.Float is home.Float

@@ -79,7 +79,7 @@ def not_cancelled(result: Result) -> Iterator[str]:
         yield f"the search ended as {result.ending!r}"
     if sum(trial.state == "completed" for trial in result.trials) < ENDED:
         yield "trials that had ended are not in the result"
-    if any(trial.losses + trial.gang_losses for trial in result.trials):
+    if any(trial.losses + trial.stage_losses for trial in result.trials):
         yield "a trial lost an attempt"
 
 

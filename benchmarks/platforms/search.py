@@ -121,4 +121,4 @@ def wrong(result: Result) -> Iterator[str]:
 
 def lost(result: Result) -> int:
     """The attempts that were held against its trials."""
-    return sum(trial.losses + trial.gang_losses for trial in result.trials)
+    return sum(trial.losses + trial.stage_losses for trial in result.trials)

@@ -256,7 +256,7 @@ def ablate(
         ),
         engine=provider,
         payload=payload,
-        preload=(*modules_of(train_fn, wide=workers_per_trial > 1), *planned.preload),
+        preload=(*modules_of(train_fn, multi_worker=workers_per_trial > 1), *planned.preload),
         displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),

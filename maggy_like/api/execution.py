@@ -9,26 +9,27 @@ import multiprocessing
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
 from maggy_like.driver.failure_policy import FailurePolicy, read_policy
 from maggy_like.driver.followers import Callback
-from maggy_like.driver.run_handle import RunHandle, StopSwitch
-from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, TrainingSettings
+from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, StopSwitch, TrainingSettings
 from maggy_like.errors import ConfigError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training
 from maggy_like.results.result import Result, RunActions
-from maggy_like.storage.checkpoints import StateLostError, load_state, returned_url, save_state
 from maggy_like.storage.run_paths import check_name
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
 from optimizers.core.trial import TrialState
 from optimizers.samplers.non_adaptive import Enumeration
 from optimizers.space import Config
+
+if TYPE_CHECKING:
+    from maggy_like.driver.run_handle import RunHandle
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
         spec.engine.begin_imports(spec.preload)
     if block:
         return finish(spec)
+    from maggy_like.driver.run_handle import RunHandle
+
     handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop)
     recorded = replace(spec, displays=(handle.recorder, *spec.displays))
     handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
@@ -226,6 +229,8 @@ def save_returned(store: str, returned: Any) -> None:
     Raises:
         TrainingError: The value cannot be written.
     """
+    from maggy_like.storage.checkpoints import returned_url, save_state
+
     url = returned_url(store)
     try:
         save_state(url, returned)
@@ -242,6 +247,8 @@ def read_returned(store: str) -> Any:
     Raises:
         TrainingError: The value cannot be read.
     """
+    from maggy_like.storage.checkpoints import StateLostError, load_state, returned_url
+
     url = returned_url(store)
     try:
         return load_state(url)

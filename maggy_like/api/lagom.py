@@ -224,7 +224,7 @@ def lagom(
         ),
         engine=provider,
         payload=payload,
-        preload=modules_of(train_fn, wide=workers_per_trial > 1 or settings.training is not None),
+        preload=modules_of(train_fn, multi_worker=workers_per_trial > 1 or settings.training is not None),
         displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         sources=sources_of(train_fn),

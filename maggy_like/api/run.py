@@ -149,7 +149,7 @@ def run(
         ),
         engine=provider,
         payload=payload,
-        preload=modules_of(train_fn, wide=True),
+        preload=modules_of(train_fn, multi_worker=True),
         displays=[make_display(progress, with_trials=isolation == "none")],
         callbacks=listeners,
         save_returned=partial(save_returned, files.paths.store),

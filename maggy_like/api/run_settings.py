@@ -76,26 +76,26 @@ def check_size(
     Raises:
         ConfigError: A number is not valid, or two do not fit together.
     """
-    width = whole("workers_per_trial", workers_per_trial, least=1)
+    together = whole("workers_per_trial", workers_per_trial, least=1)
     size = None if workers is None else whole("workers", workers, least=1)
     most = None if max_workers is None else whole("max_workers", max_workers, least=1)
-    if size is not None and width > size:
-        raise ConfigError(f"workers_per_trial={width} is more than workers={size}; pass workers={width} or more")
+    if size is not None and together > size:
+        raise ConfigError(f"workers_per_trial={together} is more than workers={size}; pass workers={together} or more")
     if min_workers is not None and size is not None and min_workers > size:
         raise ConfigError(f"min_workers={min_workers} is more than workers={size}; pass {size} or fewer")
-    if min_workers is not None and min_workers < width:
+    if min_workers is not None and min_workers < together:
         raise ConfigError(
-            f"min_workers={min_workers} is less than workers_per_trial={width}, so no trial could run; "
-            f"pass {width} or more"
+            f"min_workers={min_workers} is less than workers_per_trial={together}, so no trial could run; "
+            f"pass {together} or more"
         )
     if most is not None and size is not None:
         raise ConfigError(
             f"workers={size} sets the number, and max_workers={most} its limit if workers is not given; leave one out"
         )
-    for name, needed in (("workers_per_trial", width), ("min_workers", min_workers or 1)):
+    for name, needed in (("workers_per_trial", together), ("min_workers", min_workers or 1)):
         if most is not None and needed > most:
             raise ConfigError(f"{name}={needed} is more than max_workers={most}; pass max_workers={needed} or more")
-    return SizeSettings(size, most, width)
+    return SizeSettings(size, most, together)
 
 
 ENGINES = ("auto", "local", "spark", "inline")

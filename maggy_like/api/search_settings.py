@@ -11,7 +11,6 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
-from maggy_like.api.warm_start import gather, recorded
 from maggy_like.argument_checks import listed, one_of, whole
 from maggy_like.driver.settings import FileSettings, SearchSettings
 from maggy_like.errors import ConfigError, OptimizerError, SearchSpaceError
@@ -27,7 +26,6 @@ from optimizers.core.study import initial_points
 from optimizers.core.study_state import VALUE_RULES, ValueRule
 from optimizers.registry import make_optimizer
 from optimizers.samplers.non_adaptive import n_configurations
-from optimizers.schedulers.stopping import StoppingRule, Threshold
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -74,14 +72,19 @@ def check_search(
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
-    worth = cast(ValueRule, one_of("value", value, VALUE_RULES))
+    value_rule = cast(ValueRule, one_of("value", value, VALUE_RULES))
+    earlier: Earlier = ()
+    hint = ""
     if files.resume:
+        from maggy_like.api.warm_start import recorded
+
         earlier, known = recorded(files.paths.journal, warm_start, space)
-        directions, hint = known if direction is None and len(known) == len(directions) else directions, ""
-    else:
+        directions = known if direction is None and len(known) == len(directions) else directions
+    elif warm_start != ():
+        from maggy_like.api.warm_start import gather
+
         earlier, hint, directions = gather(warm_start, space, metrics, directions)
     guessed = direction is None and (bool(metrics) or directions == (None,))
-    check_thresholds(made, directions)
     points = _check_points(points_to_evaluate, space, earlier)
     if n_trials is not None and n_trials < (given := len(points_to_evaluate)):
         raise ConfigError(
@@ -98,7 +101,7 @@ def check_search(
         metrics=metrics,
         directions=directions,
         guessed=guessed,
-        value=worth if len(directions) == 1 else "last",
+        value=value_rule if len(directions) == 1 else "last",
         seed=seed,
         max_budget=max_budget,
         open_ended=open_ended,
@@ -211,21 +214,6 @@ def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
             "restore any; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
         )
     return made
-
-
-def check_thresholds(optimizer: Optimizer, directions: Sequence[Direction | None]) -> None:
-    """Reject a :class:`~optimizers.Threshold` that would stop the good trials instead of the poor ones.
-
-    An unknown direction is None and passes.
-    """
-    inner = optimizer
-    while isinstance(inner, StoppingRule):
-        if isinstance(inner, Threshold) and directions[0] not in (None, inner.direction):
-            raise ConfigError(
-                f"Threshold(direction={inner.direction!r}) contradicts the search, which has "
-                f"direction={directions[0]!r}: the rule would stop the good trials; give both the same direction"
-            )
-        inner = inner.optimizer
 
 
 def check_constraints(space: SearchSpace) -> None:

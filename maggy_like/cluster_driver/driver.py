@@ -60,7 +60,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         host: Address of this machine, as the workers reach it.
 
     Raises:
-        StoreError: The journal cannot be read or written now; another attempt may succeed.
+        StoreError: The journal cannot be read or written now; a retry may succeed.
         EngineError: Another attempt has taken over.
     """
     files = ControlFiles(plan.settings.paths.journal)

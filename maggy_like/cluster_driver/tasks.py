@@ -102,7 +102,7 @@ class WorkerSlots(Capacity):
     def is_elastic(self) -> bool:
         return self._host.is_elastic
 
-    def check_gang(self, together: str) -> None:
+    def check_workers(self, together: str) -> None:
         self._host.check_cluster_driver()
 
     def most_workers(self) -> int | None:

@@ -117,8 +117,8 @@ class Watcher:
                 self.say(f"{error}; trying again, the run continues meanwhile")
             return
         self._served, self._has_warned = time.monotonic(), False
-        for event, worth in events:
-            self.callbacks.call(event, worth)
+        for event, value in events:
+            self.callbacks.call(event, value)
 
     def _draw(self) -> Snapshot:
         study, now = self._follower.machine.study, time.time()

@@ -80,9 +80,9 @@ class FailurePolicy:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def enough(self, width: int) -> int:
-        """Return how many identical failures end a search that runs ``width`` trials in parallel; 0 for no limit."""
-        return max(LEAST_IDENTICAL, width) if self.max_identical_failures is None else self.max_identical_failures
+    def enough(self, parallel: int) -> int:
+        """Return how many identical failures end a search that runs ``parallel`` trials in parallel; 0 for no limit."""
+        return max(LEAST_IDENTICAL, parallel) if self.max_identical_failures is None else self.max_identical_failures
 
     @property
     def names(self) -> frozenset[str]:

@@ -259,7 +259,7 @@ class Driver:
         self.leaving: set[WorkerId] = set()
         self.imported: dict[str, None] = {}
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
-        self.on_event: Callable[[Event, float | None], None] = lambda event, worth: None
+        self.on_event: Callable[[Event, float | None], None] = lambda event, value: None
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
         self._drawing = Drawing(base, machine)
         self._machine = machine
@@ -463,8 +463,8 @@ class Driver:
             self._has_ended = ending is not None
         for command in ready:
             match command:
-                case Append(event=event, worth=worth):
-                    self.on_event(event, worth)
+                case Append(event=event, value=value):
+                    self.on_event(event, value)
                 case Send(worker=worker, message=message):
                     self._server.send(worker, message)
                 case AskOptimizer():

@@ -24,7 +24,6 @@ from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,
     JournalBackend,
-    Repairer,
     RunHeader,
     RunStatus,
     backend_of,
@@ -276,6 +275,8 @@ def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[s
     else:
         return []
     contents = journal.read()  # the repaired journal is written as a whole
+    from maggy_like.storage.journal.repair import Repairer
+
     repairer = Repairer(machine.study, contents.events, taken)
     events = contents.events[:taken]
     try:

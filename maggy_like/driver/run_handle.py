@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.text import duration, number, place, tally, words
+from maggy_like.driver.settings import StopSwitch
 from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
@@ -69,29 +70,6 @@ _executed: contextvars.ContextVar[RunHandle[Any] | None] = contextvars.ContextVa
 
 EXIT_LOOK = 0.2
 """Seconds between two checks whether the interpreter exits."""
-
-
-class StopSwitch:
-    """Lets any thread stop a run, even before it begins."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may interrupt
-        self._stop: Callable[[], None] | None = None
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Stop the run. A run that has not begun stops as soon as it begins. After its end, nothing happens."""
-        with self._lock:
-            self._stopped = True
-            if self._stop is not None:
-                self._stop()
-
-    def attach(self, stop: Callable[[], None]) -> None:
-        """Set the function that stops the run. Called by the runner."""
-        with self._lock:
-            self._stop = stop
-            if self._stopped:
-                stop()
 
 
 @dataclass(frozen=True)

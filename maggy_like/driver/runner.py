@@ -263,7 +263,7 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
 
 def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     """Make the state machine of a run that has not begun."""
-    search, failures, width = settings.search, settings.failures, settings.size.workers_per_trial
+    search, failures, per_trial = settings.search, settings.failures, settings.size.workers_per_trial
     objectives = Objectives(search.directions, search.metrics)
     study = Study.of_checked(search.problem, search.optimizer, objectives, search.points, search.value)
     plan = None
@@ -275,11 +275,11 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
         open_ended=search.open_ended,
         n_configs=search.n_configs,
         workers=size,
-        width=width,
+        workers_per_trial=per_trial,
         training=plan,
         keep=settings.files.keep_checkpoints,
         max_attempts=failures.max_attempts,
-        max_identical_failures=failures.enough if grows else failures.enough(size // width),
+        max_identical_failures=failures.enough if grows else failures.enough(size // per_trial),
         catch=failures.names,
         trial_timeout=failures.trial_timeout,
         target=settings.limits.target,

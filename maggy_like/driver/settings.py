@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from maggy_like.display import Display
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.followers import Listener
-from maggy_like.driver.run_handle import StopSwitch
 from maggy_like.engines.base import Capacity, Engine
 from maggy_like.errors import EngineError
 from maggy_like.extras import require
@@ -73,6 +73,7 @@ class SearchSettings:
             self.earlier,
             n_objectives=len(self.directions),
             is_timed=self.is_timed,
+            direction=self.directions[0],
         )
 
     @property
@@ -209,7 +210,7 @@ def count_workers(settings: Settings, engine: Capacity) -> int:
 
 def _size(settings: Settings, engine: Capacity) -> int:
     asked = settings.size
-    engine.check_gang(_together(settings))
+    engine.check_workers(_together(settings))
     if asked.workers is not None:
         engine.require(asked.workers)
         return asked.workers
@@ -285,6 +286,29 @@ def _together(settings: Settings) -> str:
 
 DriverSide = Literal["client", "cluster"]
 """Place of the driver of a run."""
+
+
+class StopSwitch:
+    """Lets any thread stop a run, even before it begins."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may interrupt
+        self._stop: Callable[[], None] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Stop the run. A run that has not begun stops as soon as it begins. After its end, nothing happens."""
+        with self._lock:
+            self._stopped = True
+            if self._stop is not None:
+                self._stop()
+
+    def attach(self, stop: Callable[[], None]) -> None:
+        """Set the function that stops the run. Called by the runner."""
+        with self._lock:
+            self._stop = stop
+            if self._stopped:
+                stop()
 
 
 @dataclass(frozen=True)

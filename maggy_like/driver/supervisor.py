@@ -208,7 +208,7 @@ class Supervisor:
         workers = [WorkerId(index, run.incarnation) for index in run.indexes]
         in_vain = run.is_cut_off or not any(worker in driver.ready for worker in workers)
         for worker in workers:
-            driver.post(WorkerLost(worker, reason, with_gang=len(workers) > 1, with_node=run.with_node))
+            driver.post(WorkerLost(worker, reason, with_others=len(workers) > 1, with_node=run.with_node))
         unusable = self._unusable(run, was_ready=not in_vain, driver=driver)
         where = f" (details: {run.details})" if run.details else ""
         now = time.monotonic()

@@ -113,7 +113,7 @@ class Capacity(ABC):
         """Return how many workers an elastic engine can grow to. None without a limit."""
         return None
 
-    def check_gang(self, together: str) -> None:
+    def check_workers(self, together: str) -> None:
         """Check that workers can start in the way that a run needs.
 
         Args:

@@ -10,7 +10,7 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.launchers import InlineLauncher
+from maggy_like.worker.agent.children import InlineLauncher
 
 
 class InlineRun(EngineRun):

@@ -1,4 +1,4 @@
-"""The phases of a run, and the ways in which it ends."""
+"""The phases of a run, the ways in which it ends, and why an attempt of a trial must end early."""
 
 from __future__ import annotations
 
@@ -54,3 +54,26 @@ class Ending(enum.StrEnum):
     def is_cut_short(self) -> bool:
         """Whether the search was not complete, so that ``resume=True`` continues it."""
         return self in (Ending.TIMEOUT, Ending.STOPPED, Ending.INTERRUPTED, Ending.CANCELLED)
+
+
+class StopReason(enum.IntEnum):
+    """Why an attempt must end before it has used up its budget. A reason only gives way to a later one of this list.
+
+    The driver, the agent and the messages between them use it. It decides how the attempt is recorded.
+    """
+
+    NONE = 0
+    """It continues."""
+    RANK_FAILED = 1
+    """Another of its workers has failed: it ends as that one did."""
+    RUN_ENDED = 2
+    """The search is over: the attempt ends, and its trial continues if the run is resumed."""
+    FAULT = 3
+    """It has run for too long, or its machine is taken away: it ends with that failure."""
+    RULE = 4
+    """A rule has stopped its trial, which ends as stopped."""
+
+    @property
+    def asks_to_end(self) -> bool:
+        """Whether the attempt ends at the next report that waits for a verdict."""
+        return self >= StopReason.FAULT

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.state_names import check_owner
 from maggy_like.protocol.versions import Versions
 from optimizers.core.trial import FailureKind as FailureKind  # workers load nothing else of optimizers
@@ -60,7 +61,7 @@ def is_flat(value: Any, depth: int) -> bool:
     return depth > 0 and all(is_flat(item, depth - 1) for item in value if type(item) in (list, dict))
 
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """Increases with each change of a message or of ``WorkerTask``."""
 
 MAX_TYPES = 20
@@ -357,6 +358,7 @@ class Halt(msgspec.Struct, frozen=True, tag="halt"):
 
     trial: int
     attempt: int
+    reason: StopReason = StopReason.RUN_ENDED
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -365,10 +367,11 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     trial: int
     attempt: int
     at: int | None = None
+    reason: StopReason = StopReason.RUN_ENDED
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Kill this attempt: another rank of it has failed."""
+    """Kill this attempt, for :attr:`StopReason.RANK_FAILED`."""
 
     trial: int
     attempt: int

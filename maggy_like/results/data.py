@@ -14,7 +14,6 @@ from maggy_like.errors import SavedStateError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, state_url
 from maggy_like.protocol.values import encodable
-from maggy_like.storage.checkpoints import StateLostError, load_state
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import name_of_folder, url_of
 from maggy_like.storage.log_file import log_name
@@ -63,6 +62,8 @@ def read_saved(url: str | None, whose: str) -> Any:
         SavedStateError: The state is damaged or missing.
         UserError: There is no state, or it is sharded.
     """
+    from maggy_like.storage.checkpoints import StateLostError, load_state
+
     if url is None:
         raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
     if url.endswith(SHARDED):
@@ -140,7 +141,7 @@ class ResultData:
     store: str = ""
     training: Training | None = None
     is_longer: bool = False
-    _worth: ValueRule = "best"
+    _value_rule: ValueRule = "best"
 
     @property
     def name(self) -> str:
@@ -175,7 +176,7 @@ class ResultData:
 
 def state_of(result: ResultData, trial: Trial) -> str | None:
     """Implement :meth:`maggy_like.Result.checkpoint_of`."""
-    state = trial.saved(newest=result._worth == "last")
+    state = trial.saved(newest=result._value_rule == "last")
     return None if state is None else state_url(result.store, state.name)
 
 

@@ -242,8 +242,8 @@ def curves(result: ResultData) -> go.Figure:
     trials = [trial for trial in result.trials if trial.reported is not None]
     if not trials:
         raise UserError("no trial has reported anything, so there are no curves; call reporter.report in train_fn")
-    worth = [(trial, trial.value) for trial in trials if trial.value is not None and math.isfinite(trial.value)]
-    best = [trial for trial, _ in ranked(worth, result.direction)[:_BEST]]
+    valued = [(trial, trial.value) for trial in trials if trial.value is not None and math.isfinite(trial.value)]
+    best = [trial for trial, _ in ranked(valued, result.direction)[:_BEST]]
     shown = drawn(trials, _MOST_CURVES, best)
     lines = [(trial, *_thinned(trial.curve)) for trial in shown]
     limits = near(value for _, _, values in lines for value in values)

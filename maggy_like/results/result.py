@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.argument_checks import whole
 from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
-from maggy_like.results.optuna_studies import importance, to_optuna
-from maggy_like.results.plots import Plots
-from maggy_like.results.record import read_decision_log
-from maggy_like.results.tables import curves_table, ranked, summary, trials_table
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.trial import Trial
 
@@ -25,6 +21,7 @@ if TYPE_CHECKING:
 
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.followers import Callback
+    from maggy_like.results.plots import Plots
     from maggy_like.results.rerun import Rerun
 
 
@@ -282,6 +279,8 @@ class Result(ResultData):
             >>> for line in result.decision_log():
             ...     print(line)
         """
+        from maggy_like.results.record import read_decision_log
+
         return read_decision_log(self.directory)
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -298,6 +297,8 @@ class Result(ResultData):
         Raises:
             UserError: pandas is missing.
         """
+        from maggy_like.results.tables import trials_table
+
         return trials_table(self)
 
     def curves(self) -> pandas.DataFrame:
@@ -309,6 +310,8 @@ class Result(ResultData):
         Raises:
             UserError: pandas is missing.
         """
+        from maggy_like.results.tables import curves_table
+
         return curves_table(self)
 
     @property
@@ -322,6 +325,8 @@ class Result(ResultData):
             >>> result.plot.history()
             >>> result.plot.slices(["lr", "units"]).write_html("slices.html")
         """
+        from maggy_like.results.plots import Plots
+
         return Plots(self)
 
     def report(self, path: str | PathLike[str]) -> None:
@@ -367,6 +372,8 @@ class Result(ResultData):
             >>> optuna.visualization.plot_slice(result.to_optuna())
             >>> result.to_optuna(storage="sqlite:///studies.db")
         """
+        from maggy_like.results.optuna_studies import to_optuna
+
         return to_optuna(self, storage, study_name)
 
     def importance(self) -> dict[str, float]:
@@ -390,6 +397,8 @@ class Result(ResultData):
             >>> result.importance()
             {'lr': 0.81, 'units': 0.16, 'act': 0.03}
         """
+        from maggy_like.results.optuna_studies import importance
+
         return importance(self)
 
     if not TYPE_CHECKING:
@@ -399,6 +408,8 @@ class Result(ResultData):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
+        from maggy_like.results.tables import summary
+
         return summary(self)
 
     def _repr_html_(self) -> str:
@@ -407,5 +418,7 @@ class Result(ResultData):
 
         if importlib.util.find_spec("pandas") is None:
             return f"<pre>{html.escape(str(self))}</pre>"
+        from maggy_like.results.tables import ranked
+
         table = ranked(self, self.to_pandas())
         return f"<pre>{html.escape(str(self))}</pre>{table.to_html(index=False)}"

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike, fspath
 from pathlib import Path
@@ -23,7 +23,6 @@ from maggy_like.storage.folders import Folder, check_folder
 from maggy_like.storage.journal import (
     Contents,
     JournalBackend,
-    Repairer,
     RunStatus,
     backend_of,
     read_journal,
@@ -31,6 +30,7 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import Optimizer
+from optimizers.core.events import Event
 from optimizers.core.study import Study
 from optimizers.core.study_state import ValueRule
 from optimizers.samplers.non_adaptive import RandomSearch
@@ -123,7 +123,12 @@ def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
         max_budget=header.max_budget,
     )
     machine = StateMachine(study)
-    for event in Repairer(study, contents.events).events() if contents.damage else contents.events:
+    events: Iterable[Event] = contents.events
+    if contents.damage:
+        from maggy_like.storage.journal.repair import Repairer
+
+        events = Repairer(study, contents.events).events()
+    for event in events:
         machine.replay([event])
     return machine
 
@@ -161,7 +166,7 @@ def make_result(
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
         training=training_of(machine, paths, name) if trainings else None,
-        _worth=study.value_rule,
+        _value_rule=study.value_rule,
         _actions=actions,
     )
 

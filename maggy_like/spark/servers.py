@@ -26,7 +26,7 @@ import pyspark
 
 from maggy_like.errors import ConfigError, EngineError, UserError
 from maggy_like.spark.java import ensure_java
-from maggy_like.spark.session import GANG_DEFAULTS, active_session, masters_of
+from maggy_like.spark.session import LONG_TASK_DEFAULTS, active_session, masters_of
 
 START_TIMEOUT_S = 120.0
 """Seconds within which a process must be ready: it takes eight on an idle machine, several times that on a busy one."""
@@ -438,7 +438,7 @@ class ConnectServer(Daemons):
 
     def _properties(self, master: str, host: str, conf: Mapping[str, str]) -> Path:
         settings = {
-            **GANG_DEFAULTS,
+            **LONG_TASK_DEFAULTS,
             "spark.ui.enabled": "false",  # it would listen on all addresses
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",

@@ -20,7 +20,7 @@ from maggy_like.spark.java import ensure_java
 
 __all__ = ["active_session", "spark_session"]
 
-GANG_DEFAULTS = {
+LONG_TASK_DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
     "spark.scheduler.revive.interval": "200ms",
@@ -139,7 +139,7 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if remote is not None:
         # A Connect server in this process ("local[2]"). PySpark starts its JVM, hiding SPARK_REMOTE from it.
-        return builder.remote(remote).config(map=GANG_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
+        return builder.remote(remote).config(map=LONG_TASK_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
     if master := master or conf.get("spark.master") or os.environ.get("SPARK_MASTER"):
         conf["spark.master"] = master
     # The JVM starts here, with the settings that it reads only at its start (spark.driver.memory). The SparkConf
@@ -147,7 +147,7 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
     configured = SparkConf()
     local = (configured.get("spark.master") or "").startswith("local")
-    defaults = GANG_DEFAULTS | (_LOCAL_DEFAULTS if local else {})
+    defaults = LONG_TASK_DEFAULTS | (_LOCAL_DEFAULTS if local else {})
     settings = {key: value for key, value in defaults.items() if not configured.contains(key)}
     # Spark's launcher turns this one on for every program that it did not start itself.
     settings["spark.ui.showConsoleProgress"] = "false"

@@ -30,11 +30,11 @@ _HELPERS = {
 """A name that a function uses, and the module that serves it."""
 
 
-def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str, ...]:
+def modules_of(train_fn: Callable[..., Any], *, multi_worker: bool = False) -> tuple[str, ...]:
     """Return the installed modules that the function uses, and those that earlier trials of this process imported.
 
     Args:
-        wide: If True, several workers may run the function together.
+        multi_worker: If True, several workers may run the function together.
     """
     names: dict[str, None] = {}
     words: set[str] = set()
@@ -54,7 +54,7 @@ def modules_of(train_fn: Callable[..., Any], *, wide: bool = False) -> tuple[str
         names |= dict.fromkeys(_homes(value, words))
     own = [name for name in names if name != "__main__" and not is_installed(name)]
     names |= dict.fromkeys(imports_of(own, words))
-    if wide:
+    if multi_worker:
         names[RENDEZVOUS] = None
     names |= {home: None for helper, home in _HELPERS.items() if helper in words}
     return tuple(dict.fromkeys((*filter(is_installed, names), *remembered())))

@@ -11,7 +11,7 @@ from maggy_like.processes.lifeline import die_with_parent
 from maggy_like.processes.zygote.become import is_fork
 from maggy_like.processes.zygote.client import keep_no_zygote
 from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.launchers import ForkServerLauncher
+from maggy_like.worker.agent.children import ForkServerLauncher
 from maggy_like.worker.launch import read_launch
 
 

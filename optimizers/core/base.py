@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -54,6 +54,7 @@ class Problem:
             of them ended. Whatever the optimizer, the best configuration of each search is tried first.
         n_objectives: Number of objectives.
         is_timed: Whether only time bounds the search, so that the duration of trials matters.
+        direction: Direction of the first objective, ``max`` or ``min``; None if it is not known yet.
     """
 
     space: SearchSpace
@@ -63,6 +64,7 @@ class Problem:
     earlier: tuple[tuple[Observation, ...], ...] = ()
     n_objectives: int = 1
     is_timed: bool = False
+    direction: Literal["max", "min"] | None = None
 
 
 class Wait(enum.Enum):

@@ -269,7 +269,7 @@ class StudyState:
             return False
         scheduler.retry(trial.id)
         self._move(trial, _PENDING)
-        trial.losses = trial.gang_losses = 0
+        trial.losses = trial.stage_losses = 0
         self._updates = [update for update in self._updates if not _is_failure(update, trial.id)]
         self._updates.append(Pending(trial.id, trial.config))
         return True
@@ -418,7 +418,7 @@ class StudyState:
         if state is _PENDING:
             kind = event.failure.kind if event.failure is not None else None
             trial.losses += kind is None or kind.counts
-            trial.gang_losses += kind is not None and kind.is_gang_loss
+            trial.stage_losses += kind is not None and kind.is_stage_loss
             self._interrupted.add(trial.id)
         if trial.training and state is _FAILED:
             trial.rest = trial.checkpoint  # from which a resume continues

@@ -47,7 +47,7 @@ class FailureKind(enum.StrEnum):
     """The store refused to save or restore a state."""
     WORKER_LOST = "worker_lost"
     """Its worker was lost for an unknown reason."""
-    GANG_LOST = "gang_lost"
+    STAGE_LOST = "stage_lost"
     """All workers of a barrier stage were lost together, whichever of them failed first."""
     NODE_LOST = "node_lost"
     """The cluster probably removed its machine."""
@@ -55,6 +55,10 @@ class FailureKind(enum.StrEnum):
     """It was ended before the cluster removed its machine, as announced."""
     DRIVER_LOST = "driver_lost"
     """The driver failed, or ended the search, while it ran."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> FailureKind | None:
+        return cls.STAGE_LOST if value == "gang_lost" else None  # its name in journals before 0.1.0
 
     @property
     def counts(self) -> bool:
@@ -72,9 +76,9 @@ class FailureKind(enum.StrEnum):
         return self in (FailureKind.REPORT, FailureKind.NO_VALUE)
 
     @property
-    def is_gang_loss(self) -> bool:
+    def is_stage_loss(self) -> bool:
         """Whether workers were lost for a reason that the trial may or may not have caused."""
-        return self in (FailureKind.GANG_LOST, FailureKind.NODE_LOST)
+        return self in (FailureKind.STAGE_LOST, FailureKind.NODE_LOST)
 
     @property
     def is_drivers(self) -> bool:
@@ -85,7 +89,7 @@ class FailureKind(enum.StrEnum):
 _DRIVERS = frozenset(
     {
         FailureKind.WORKER_LOST,
-        FailureKind.GANG_LOST,
+        FailureKind.STAGE_LOST,
         FailureKind.NODE_LOST,
         FailureKind.NODE_LEFT,
         FailureKind.DRIVER_LOST,
@@ -350,7 +354,7 @@ class Trial(msgspec.Struct, gc=False):
             0 for a configuration of the search.
         world_size: Number of workers that run its current or last attempt.
         losses: Number of attempts that failed or were lost and are retried. Losses without anyone's fault do not count.
-        gang_losses: Number of retried attempts that ended because all workers of a stage, or a machine, were lost.
+        stage_losses: Number of retried attempts that ended because all workers of a stage, or a machine, were lost.
         worker: First worker of its current or last attempt.
         started: Start time of the current attempt, in seconds; None if it does not run.
         seconds: Running time over all attempts.
@@ -383,7 +387,7 @@ class Trial(msgspec.Struct, gc=False):
     training: int = 0
     world_size: int = 1
     losses: int = 0
-    gang_losses: int = 0
+    stage_losses: int = 0
     worker: int | None = None
     started: float | None = None
     seconds: float = 0.0

@@ -278,6 +278,14 @@ class Threshold(StoppingRule):
         self.worse_than = real("worse_than", worse_than, "a finite number", math.isfinite)
         self.direction = direction
 
+    def validate(self, problem: Problem) -> None:
+        if problem.direction not in (None, self.direction):
+            raise OptimizerError(
+                f"Threshold(direction={self.direction!r}) contradicts the search, which has "
+                f"direction={problem.direction!r}: the rule would stop the good trials; give both the same direction"
+            )
+        super().validate(problem)
+
     def watch(self, inner: Scheduler) -> Watcher:
         bound = -self.worse_than if self.direction == "max" else self.worse_than
         return _ThresholdWatcher(inner, self.step, bound)

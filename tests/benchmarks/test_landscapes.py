@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 
 from benchmarks.landscapes import NAMES, STEPS, Landscape, landscape
 from benchmarks.quality import HELD_OUT, MADE, QUICK, TUNED
+from benchmarks.ragged import table_of
 from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, is_at_hand, task
 from maggy_like import Float, SearchSpace
@@ -22,10 +23,7 @@ BEST = {
     "plateaus": {"a": 0.15, "b": 0.4, "c": 0.65, "d": 0.85},
     "bimodal": {"a": 0.4, "b": 0.7, "c": 0.2, "d": 0.5},
     "two": {"x": math.pi, "y": 2.275},
-    **{
-        name: {f"x{i}": value for i, value in enumerate(np.linspace(0.1, 0.9, dimensions).tolist())}
-        for name, dimensions in {"forty": 40, "hundred": 100}.items()
-    },
+    "forty": {f"x{i}": value for i, value in enumerate(np.linspace(0.1, 0.9, 40).tolist())},
     "dear": {"size": 0.85, "a": 0.3, "b": 0.6, "c": 0.0},
     "cheap": {"size": 0.15, "a": 0.3, "b": 0.6, "c": 0.0},
 }
@@ -128,3 +126,31 @@ def test_a_whole_training_is_one_step() -> None:
     assert made(config, 1)[0] == whole(config, whole.max_budget)[0]
     assert made(config, 1)[1] == pytest.approx(sum(whole(config, step)[1] for step in range(1, whole.max_budget + 1)))
     assert made.regret(0.5) == whole.regret(0.5)
+
+
+# -- ragged ---------------------------------------------------------------------------------------
+
+
+def test_every_configuration_gets_one_of_the_curves_that_were_drawn() -> None:
+    smooth = landscape("two")
+    ragged = table_of("ragged-two", smooth, rows=20)
+    assert ragged.max_budget == smooth.max_budget
+    rng = np.random.default_rng(0)
+    ends = []
+    for _ in range(200):
+        config = smooth.space.sample(rng)
+        steps = [ragged(config, step) for step in range(1, ragged.max_budget + 1)]
+        assert [seconds for _, seconds in steps] == pytest.approx([1.0] * ragged.max_budget)
+        ends.append(steps[-1][0])
+    assert 1 < len(set(ends)) <= 20
+    known = {float(row[-1]) for row in ragged.losses}
+    assert set(ends) <= known
+    assert ragged.regret(min(known)) == 0.0
+
+
+def test_what_is_drawn_depends_on_the_name_alone() -> None:
+    smooth = landscape("two")
+    ragged = table_of("ragged-two", smooth, rows=20)
+    again = table_of("ragged-two", smooth, rows=20)
+    np.testing.assert_array_equal(ragged.losses, again.losses)
+    assert table_of("another", smooth, rows=20).losses[0, -1] != ragged.losses[0, -1]

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-
-from benchmarks.report import chromium
+from report_pages import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState, is_fault
+from maggy_like.driver.state_machine.run import Attempt, Run, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
+from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     MAX_NAMES,
     Abort,
@@ -281,7 +282,7 @@ def wait_for_store(run: Run, attempt: Attempt, worker: Worker, message: Waiting)
         return [*run.outage.waits(attempt.trial, message.reason, run.now)] if message.reason else []
     since = min(attempt.waits.values(), default=run.now)
     if attempt.waits.pop(worker.id, None) is not None and not attempt.waits:
-        attempt.excused += run.now - since
+        attempt.discounted += run.now - since
     return [] if attempt.waits else [*run.outage.served(attempt.trial, run.now)]
 
 
@@ -302,11 +303,11 @@ def stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, c
     if not _decide_to_stop(attempt, why, failure=failure, cause=cause):
         return []
     if len(attempt.members) == 1:
-        return _send(attempt.running, Stop(attempt.trial, attempt.number))
+        return _send(attempt.running, Stop(attempt.trial, attempt.number, reason=why))
     if attempt.halted is not None:
         return []
     attempt.halted = {}
-    return _send(attempt.running, Halt(attempt.trial, attempt.number))
+    return _send(attempt.running, Halt(attempt.trial, attempt.number, why))
 
 
 def stop_with_run(attempt: Attempt, cause: str) -> None:
@@ -351,6 +352,7 @@ def rank_ended(attempt: Attempt, worker: Worker, end: Finished | Failure) -> Com
     if attempt.has_ended:
         return []
     if is_fault(end):
+        _decide_to_stop(attempt, StopReason.RANK_FAILED)
         return _send(attempt.running, Abort(attempt.trial, attempt.number))
     return _continue(attempt)
 
@@ -359,7 +361,7 @@ def _continue(attempt: Attempt) -> Commands:
     """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
     if (at := attempt.stop_at) is None:
         return []
-    return _send(attempt.running, Stop(attempt.trial, attempt.number, at))
+    return _send(attempt.running, Stop(attempt.trial, attempt.number, at, attempt.stop_reason))
 
 
 def _send(workers: Iterable[WorkerId], message: ToWorker) -> Commands:
@@ -424,7 +426,7 @@ def _fail(run: Run, trial: Trial, failure: Failure, now: float) -> Commands:
 def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
     """End an attempt that failed or was cut off: its trial stops if a rule had decided so, and is retried otherwise.
 
-    The trial fails for good if another attempt would be wasted: after the last of ``max_attempts``, or if this attempt
+    The trial fails for good if a retry would be wasted: after the last of ``max_attempts``, or if this attempt
     got no further than the one before and failed in the same way.
 
     Args:
@@ -442,8 +444,8 @@ def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "")
     if failure.kind.counts and trial.losses + 1 >= most:
         nth = f" (attempt {trial.losses + 1} of {most})" if most > 1 else ""
         return _fail(run, trial, replace(failure, message=failure.message + nth), now)
-    if (losses := _most_losses(run, failure)) is not None and trial.gang_losses + 1 >= losses:
-        nth = f" (loss of workers {trial.gang_losses + 1} of {losses})"
+    if (losses := _most_losses(run, failure)) is not None and trial.stage_losses + 1 >= losses:
+        nth = f" (loss of workers {trial.stage_losses + 1} of {losses})"
         return _fail(run, trial, Failure(failure.kind, failure.message + nth), now)
     if _is_repeated(run, trial, failure):
         message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
@@ -472,7 +474,7 @@ def _most_losses(run: Run, failure: Failure) -> int | None:
 
     If all workers are lost, nobody knows which trial was the cause. So each worker adds ``max_attempts``.
     """
-    if not failure.kind.is_gang_loss:
+    if not failure.kind.is_stage_loss:
         return None
     most = run.options.max_attempts * run.options.workers
     return max(MAX_NODES, most) if failure.kind is FailureKind.NODE_LOST else most
@@ -511,7 +513,7 @@ def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
         return [Show(f"attempt {trial.attempt} ended: {failure.message}; the trial continues {way}", trial.id)]
     if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
         return []
-    why = "" if failure.kind is FailureKind.GANG_LOST else f": {failure.message}"  # which is shown once for all
+    why = "" if failure.kind is FailureKind.STAGE_LOST else f": {failure.message}"  # which is shown once for all
     return [Show(f"attempt {trial.attempt} lost{why}; the trial will be retried", trial.id)]
 
 

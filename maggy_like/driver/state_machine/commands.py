@@ -35,11 +35,11 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """Write an event to the journal.
 
     Attributes:
-        worth: The value of the trial as of an :class:`AttemptEnded`.
+        value: The value of the trial as of an :class:`AttemptEnded`.
     """
 
     event: Event
-    worth: float | None = None
+    value: float | None = None
 
 
 class Send(AfterJournal, frozen=True, gc=False):

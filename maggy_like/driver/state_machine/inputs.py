@@ -54,13 +54,13 @@ class WorkerLost(msgspec.Struct, frozen=True, gc=False):
     """A worker is gone without a goodbye, according to its engine.
 
     Attributes:
-        with_gang: Whether others were lost with it, so that the cause is unknown.
+        with_others: Whether others were lost with it, so that the cause is unknown.
         with_node: Whether its machine was removed, or may have been.
     """
 
     worker: WorkerId
     reason: str
-    with_gang: bool = False
+    with_others: bool = False
     with_node: bool = False
 
 

@@ -145,7 +145,7 @@ class StateMachine:
             case TrialSaid() | WorkerSeen() | WorkerReady() | WorkerBroken() | WorkerGone():  # the most frequent first
                 return _hear(run, event)
             case Tick(stalled=stalled, held=held):
-                workers.excuse(run, stalled, held)
+                workers.discount_stall(run, stalled, held)
                 return _tick(run)
             case SuggestionReady(error=error):
                 if error is not None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from maggy_like.driver.state_machine import attempts
 from maggy_like.driver.state_machine.commands import Commands, Send, Show
-from maggy_like.driver.state_machine.run import Attempt, Run, StopReason, Worker, WorkerState
-from maggy_like.protocol.endings import Ending
+from maggy_like.driver.state_machine.run import Attempt, Run, Worker, WorkerState
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished, Shutdown
 from optimizers.core.events import TrialCreated
 from optimizers.core.trial import Failure, Trial, TrialState
@@ -104,14 +104,14 @@ def _assign(run: Run) -> Commands:
 
 def _free_members(run: Run) -> list[Worker]:
     """Return the idle workers that would run the next attempt together; none as long as they are too few."""
-    width = run.options.width
+    needed = run.options.workers_per_trial
     if run.search_ended is not None:
-        width = 0 if run.attempts else _n_trainers(run)
-    if not width or len(run.idle) < width:
+        needed = 0 if run.attempts else _n_trainers(run)
+    if not needed or len(run.idle) < needed:
         return []
-    if width == 1:
+    if needed == 1:
         return [run.workers[next(iter(run.idle))]]
-    return choose((run.workers[index] for index in run.idle), width)
+    return choose((run.workers[index] for index in run.idle), needed)
 
 
 def choose(idle: Iterable[Worker], count: int) -> list[Worker]:

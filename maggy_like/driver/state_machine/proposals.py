@@ -18,7 +18,7 @@ of two threads."""
 
 
 _ASKS = 8
-"""The slowest of so many asks is taken as the time of an ask: one in a few fits a model anew."""
+"""The slowest of so many asks is taken as the time of an ask: one in a few fits a model again."""
 
 
 class Prefetch:

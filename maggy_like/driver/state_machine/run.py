@@ -18,7 +18,7 @@ from maggy_like.driver.state_machine.proposals import Proposals
 from maggy_like.driver.state_machine.saved_states import SavedStates
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished
 from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.torchrun import UNEVEN
@@ -57,7 +57,7 @@ class Options:
             its own end.
         n_configs: Number of configurations in a finite space; the search ends once each was tried.
         workers: Number of workers, or the most that may join.
-        width: Workers per trial.
+        workers_per_trial: Workers per trial.
         training: The training after the search; None for no training.
         keep: How many saved states of an attempt to keep, in addition to the one of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before the trial fails for good.
@@ -75,7 +75,7 @@ class Options:
     open_ended: bool = False
     n_configs: int | None = None
     workers: int = 1
-    width: int = 1
+    workers_per_trial: int = 1
     training: TrainingPlan | None = None
     keep: int = 2
     max_attempts: int = 3
@@ -154,27 +154,6 @@ class Worker:
 # -- attempts -----------------------------------------------------------------------------------------
 
 
-class StopReason(enum.IntEnum):
-    """Why an attempt must end before it has used up its budget. A reason only gives way to a later one of this list.
-
-    It decides how the attempt is recorded.
-    """
-
-    NONE = 0
-    """It continues."""
-    RUN_ENDED = 1
-    """The search is over: the attempt ends, and its trial continues if the run is resumed."""
-    FAULT = 2
-    """It has run for too long, or its machine is taken away: it ends with that failure."""
-    RULE = 3
-    """A rule has stopped its trial, which ends as stopped."""
-
-    @property
-    def asks_to_end(self) -> bool:
-        """Whether the attempt ends at the next report that waits for a verdict."""
-        return self >= StopReason.FAULT
-
-
 @dataclass(slots=True, eq=False)
 class Attempt:
     """An attempt of a trial that runs, on one worker or on several.
@@ -189,7 +168,7 @@ class Attempt:
         saved: Names of the states that it has saved.
         ends: How its ranks ended, in the order in which the messages came.
         waits: The members that wait for the store, and since when.
-        excused: Seconds for which any of them did, and which count against no limit.
+        discounted: Seconds for which any of them did, and which count against no limit.
         halted: How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
         leave_by: When it is ended at the latest, since a member's machine is about to be taken away.
     """
@@ -204,7 +183,7 @@ class Attempt:
     saved: set[str] = field(default_factory=set)
     ends: dict[int, Finished | Failure] = field(default_factory=dict)
     waits: dict[WorkerId, float] = field(default_factory=dict)
-    excused: float = 0.0
+    discounted: float = 0.0
     halted: dict[int, int] | None = None
     leave_by: float | None = None
 
@@ -328,7 +307,7 @@ class Run:
         self.attempts: dict[int, Attempt] = {}
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}
-        self.proposals = Proposals(study, options.workers // options.width, options.n_configs)
+        self.proposals = Proposals(study, options.workers // options.workers_per_trial, options.n_configs)
         self.failures = IdenticalFailures(options.enough(1), options.catch, retries=study.scheduler.can_retry)
         self.states = SavedStates(study, options.keep)
         self.outage = StoreOutage(options.store_patience)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from maggy_like.driver.state_machine import attempts, phases
 from maggy_like.driver.state_machine.commands import Commands, Replace, Send, Show
 from maggy_like.driver.state_machine.inputs import WorkerJoined, WorkerLost
-from maggy_like.driver.state_machine.run import Run, StopReason, Worker, WorkerState
+from maggy_like.driver.state_machine.run import Run, Worker, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Refused
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import Failure, FailureKind
@@ -55,7 +55,7 @@ def become_ready(run: Run, worker: Worker) -> Commands:
 def follow_number(run: Run) -> None:
     """Adapt the rules that depend on the number of workers, if they come and go."""
     if run.options.grows:
-        at_a_time = max(1, sum(1 for _ in run.live) // run.options.width)
+        at_a_time = max(1, sum(1 for _ in run.live) // run.options.workers_per_trial)
         run.proposals.resize(at_a_time)
         run.failures.enough = run.options.enough(at_a_time)
 
@@ -77,7 +77,7 @@ def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
             "optimizer=ASHA(mode='stopping')"
         )
         return phases.end_search(run, Ending.ERROR, ConfigError(text))
-    if unseen or run.options.width > 1 or run.options.training is not None:
+    if unseen or run.options.workers_per_trial > 1 or run.options.training is not None:
         return [Show(f"{who} an interrupted trial could not continue there; {remedy}")]
     return []
 
@@ -114,7 +114,7 @@ def report_loss(run: Run, event: WorkerLost) -> Commands:
     if worker is None:
         return []
     kind = FailureKind.NODE_LOST if event.with_node else FailureKind.WORKER_LOST
-    return lose(run, worker, event.reason, FailureKind.GANG_LOST if event.with_gang else kind)
+    return lose(run, worker, event.reason, FailureKind.STAGE_LOST if event.with_others else kind)
 
 
 def break_down(run: Run, worker: Worker, message: str) -> Commands:
@@ -130,7 +130,7 @@ def lose(run: Run, worker: Worker, reason: str, kind: FailureKind = FailureKind.
     if run.stopped_by:
         message = f"stopped from outside: {run.stopped_by}"
     # Else it is shown with its attempt, or, if all workers fell, by the engine that launches them again.
-    shows = not worker.leaving and kind is not FailureKind.GANG_LOST
+    shows = not worker.leaving and kind is not FailureKind.STAGE_LOST
     shows = shows and (kind is not FailureKind.NODE_LOST or worker.attempt is None)
     failure = Failure(kind if run.ending is None else FailureKind.DRIVER_LOST, message)
     commands = _drop(run, worker, WorkerState.LOST, failure)
@@ -160,7 +160,7 @@ def _drop(run: Run, worker: Worker, state: WorkerState, failure: Failure) -> Com
 # -- time passes --------------------------------------------------------------------------------------
 
 
-def excuse(run: Run, stalled: float, held: float) -> None:
+def discount_stall(run: Run, stalled: float, held: float) -> None:
     """Do not count a time in which the driver stood still, or decided nothing.
 
     Args:
@@ -172,7 +172,7 @@ def excuse(run: Run, stalled: float, held: float) -> None:
         worker.seen = min(run.now, worker.seen + stalled)
     for attempt in run.attempts.values() if (seconds := max(stalled, held)) else ():
         if not attempt.waits:
-            attempt.excused += seconds
+            attempt.discounted += seconds
 
 
 def tick(run: Run) -> Commands:
@@ -195,7 +195,7 @@ def tick(run: Run) -> Commands:
     if (limit := run.options.trial_timeout) is not None:
         failure = Failure(FailureKind.TIMEOUT, f"took longer than trial_timeout={limit:g} s")
         for attempt in run.attempts.values():
-            if not attempt.waits and run.now - attempt.since - attempt.excused > limit:
+            if not attempt.waits and run.now - attempt.since - attempt.discounted > limit:
                 commands += attempts.stop(attempt, StopReason.FAULT, failure=failure)
     return commands
 

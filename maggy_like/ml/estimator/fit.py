@@ -146,7 +146,7 @@ def train_checked(
         "directory": params._given("directory"),
         **params._given("runOptions"),
     }
-    options |= _gang(options, plan, checked, space)
+    options |= _engine_and_workers(options, plan, checked, space)
     epochs = params._given("epochs")
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
@@ -165,7 +165,7 @@ def train_checked(
         raise
 
 
-def _gang(
+def _engine_and_workers(
     options: Mapping[str, Any],
     plan: TrainingPlan,
     checked: Mapping[tuple[Any, ...], CheckedData],

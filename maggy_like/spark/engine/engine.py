@@ -140,7 +140,7 @@ class SparkEngine(Engine, DriverHost):
     def is_elastic(self) -> bool:
         return self._slots.is_elastic
 
-    def check_gang(self, together: str) -> None:
+    def check_workers(self, together: str) -> None:
         check_resources(self._slots, in_sql=not is_classic(self._session))
         if self.is_elastic and self._barrier is True:
             raise EngineError(elastic.BARRIER_REFUSED)

@@ -24,7 +24,7 @@ from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import CANNOT_REACH
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection import ServerWatch, Watch, is_released, is_unknown, unknown_session
-from maggy_like.spark.engine.task import STARTED_AGAIN, TOO_FEW_PARTITIONS, UNFIT, Row, entry, gang_task, in_arrow
+from maggy_like.spark.engine.task import STARTED_AGAIN, TOO_FEW_PARTITIONS, UNFIT, Row, agent_task, entry, in_arrow
 from maggy_like.spark.engine.ui import cancel_jobs, hidden_progress_bar, label_jobs
 from maggy_like.spark.kinds import SESSION_STOPPED, is_classic, is_local_master, is_stopped
 
@@ -353,7 +353,7 @@ class SparkRun(EngineRun):
 
     def _run_tasks(self) -> list[int]:
         """Run the job, and return the results of its tasks."""
-        return self._in_tasks(gang_task(self._task, self.incarnation))
+        return self._in_tasks(agent_task(self._task, self.incarnation))
 
     def _in_tasks(self, function: Callable[[Iterator[Row]], Iterator[int]]) -> list[int]:
         """Run the function in a task for each worker, and return all results.

@@ -160,7 +160,7 @@ Row = tuple[int, bytes, bytes]
 """Row of one task: the worker's index, and its key pair."""
 
 
-def gang_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], Iterator[int]]:
+def agent_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], Iterator[int]]:
     """Return the function that each task runs: an agent, until the search is over.
 
     Spark retries a task outside of a barrier stage. Such a retry ends at once and without an error, so that its job

@@ -18,7 +18,6 @@ from maggy_like.storage.journal.records import (
     open_line,
     to_records,
 )
-from maggy_like.storage.journal.repair import Repairer
 
 __all__ = [
     "FORMAT_VERSION",
@@ -28,7 +27,6 @@ __all__ = [
     "JournalBackend",
     "Mark",
     "Part",
-    "Repairer",
     "RunHeader",
     "RunStatus",
     "backend_of",

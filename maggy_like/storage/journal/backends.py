@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 
 from maggy_like.errors import JournalError, JournalLostError
 from maggy_like.storage.file_systems import is_local, open_url
-from maggy_like.storage.journal.lease import Lease
 from maggy_like.storage.journal.records import Part
 
 
@@ -312,7 +311,7 @@ class _Segment(NamedTuple):
 
     Attributes:
         number: Its place, from 1.
-        epoch: The driver's epoch (see :class:`Lease`).
+        epoch: The driver's epoch (see :class:`~maggy_like.storage.journal.lease.Lease`).
         turn: How many puts of that driver had failed before: each of them may still take effect.
     """
 
@@ -345,6 +344,8 @@ class ObjectStoreBackend:
     """
 
     def __init__(self, fs: Any, path: str, url: str) -> None:
+        from maggy_like.storage.journal.lease import Lease
+
         self._fs = fs
         self._path = path.rstrip("/")
         self._lease = Lease(fs, f"{self._path}/lease.json", url)

@@ -82,7 +82,7 @@ class _Holder(msgspec.Struct):
 
 
 class _Latest(NamedTuple):
-    """The newest epoch in the folder, or 0, and the holder of its lease, if that can be read."""
+    """The newest epoch in the folder, or 0, and the driver that has its lease, if that can be read."""
 
     epoch: int
     holder: _Holder | None

@@ -1,11 +1,16 @@
-"""The worker itself, with the socket to the driver, which supervises the child that runs the trial."""
+"""The worker itself, with the socket to the driver. It supervises its child processes.
+
+One child runs the attempt, the next is on standby, and earlier ones exit.
+"""
 
 from __future__ import annotations
 
 import enum
 import os
+import signal
 import time
 
+from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -40,11 +45,9 @@ from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client, Poller
 from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
 from maggy_like.storage.file_systems import look_for_mark
-from maggy_like.worker.agent import fork_server
-from maggy_like.worker.agent.attempt import Attempt, WaitingAssignment
-from maggy_like.worker.agent.child import Child
-from maggy_like.worker.agent.children import Children
-from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
+from maggy_like.worker.agent.attempt import Attempt
+from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
+from maggy_like.worker.agent.fork_server import ImportedAhead
 from maggy_like.worker.agent.logs import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
 
@@ -131,6 +134,12 @@ NOT_SHARED = (
     "that it is loaded once per worker"
 )
 
+MAX_NEVER_READY = 3
+"""Number of consecutive children that may die before they are ready."""
+
+FORK_DELAY = 1.0
+"""Seconds until another try if no child could be forked."""
+
 LOG_POLL = 0.02
 """Seconds between two checks whether the last logs are in the store."""
 
@@ -160,9 +169,14 @@ class Agent:
         self._client = Client(task.address, task.server_key, context.keys, ipv6=task.ipv6)
         self._first_contact = FirstContact(task, context)
         self._poller = Poller()
-        self._children = Children(task, context, launcher or ForkServerLauncher(task, context), self._poller, self)
-        self._waiting: WaitingAssignment | None = None  # not yet handed to a child
+        self._launcher = launcher or ForkServerLauncher(task, context)
         self._attempt: Attempt | None = None
+        self._standby: Child | None = None
+        self._exiting: list[Child] = []
+        self._spawn_at: float | None = None  # when the next child is made, if it must be made later
+        self._end_at: float | None = None  # when the exiting children are asked to exit, or killed
+        self._never_ready = 0
+        self._was_one_ready = False
         self._service = Service.SERVING
 
     def run(self) -> None:
@@ -171,10 +185,10 @@ class Agent:
             for socket in self._client.sockets:
                 self._poller.add(socket, self._listen)
             self._client.introduce(make_hello(self._task, self._context))
-            self._children.watch_launcher()
+            self._watch_launcher()
             if self._lifeline is not None:
                 self._poller.add(self._lifeline, self._leave_now)
-            self._children.spawn()
+            self._spawn()
             while self.is_serving or self._attempt is not None:
                 self._poll_once()
             self._await_logs()
@@ -200,7 +214,7 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------
 
     def _poll_once(self) -> None:
-        self._children.watch_unsent()
+        self._watch_unsent()
         self._poller.poll(self._patience())
         self._hold_back()
         now = time.monotonic()
@@ -209,18 +223,18 @@ class Agent:
         if now >= self._client.due:
             self._client.beat()
         if self._attempt is not None and self._attempt.check(now):
-            self._children.kill(self._attempt.child)
-            self._attempt.ending.kill_again()
-        if self._waiting is not None and self._waiting.due is not None and now >= self._waiting.due:
-            self._give_up(self._waiting)
-        self._children.attend(now)
+            self._kill_or_give_up(self._attempt)
+        if self._spawn_at is not None and now >= self._spawn_at:
+            self._spawn()
+        if self._end_at is not None and now >= self._end_at:
+            self._end_exiting()
         if not self._client.was_answered:
             self._first_contact.check(now)
         elif now - self._client.heard > self._task.silence:
             self._leave_now()
-        self._tell_of_logs()
+        self._report_log_trouble()
 
-    def _tell_of_logs(self) -> None:
+    def _report_log_trouble(self) -> None:
         if trouble := self._logs.take_trouble():
             self._client.send(Noted("logs", trouble))
 
@@ -236,26 +250,27 @@ class Agent:
                 self._client.beat()
         if self._logs.is_busy:
             self._logs.give_up()
-        self._tell_of_logs()
+        self._report_log_trouble()
 
     def _patience(self) -> float:
         """Return the seconds until something is due."""
-        parts = self._client, self._children, self._waiting, self._attempt
-        due = [part.due for part in parts if part is not None and part.due is not None]
-        return max(0.0, min(due) - time.monotonic())
+        attempt_due = None if self._attempt is None else self._attempt.due
+        times = self._client.due, self._spawn_at, self._end_at, attempt_due
+        return max(0.0, min(at for at in times if at is not None) - time.monotonic())
 
     def _hold_back(self) -> None:
         """Read nothing more from the trial while too much waits for the driver; its reports wait in its process.
 
         A stopped trial has only these reports left, so they are read: then it receives the stop.
         """
-        if self._attempt is not None:
-            full = self._client.is_full and not self._attempt.ending.is_stop_requested
-            self._poller.pause(self._attempt.child.channel.fileno(), full)
+        attempt = self._attempt
+        if attempt is not None and attempt.child is not None:
+            full = self._client.is_full and not attempt.is_stop_requested
+            self._poller.pause(attempt.child.channel.fileno(), full)
             if full:
-                self._attempt.held_back()
+                attempt.held_back()
 
-    # -- what the driver says -----------------------------------------------------------------
+    # -- messages of the driver ---------------------------------------------------------------
 
     def _listen(self) -> None:
         for message in self._client.receive():
@@ -264,15 +279,13 @@ class Agent:
     def _obey(self, message: ToWorker) -> None:
         match message:
             case Assign():
-                self._waiting = WaitingAssignment(message, self._task, shares_gpu=bool(self._context.accelerators))
+                self._attempt = Attempt(message, self._task, shares_gpu=bool(self._context.accelerators))
                 self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
-                if isinstance(message, Abort) and self._attempt is not None:  # it may be this one that failed first
-                    self._children.hear_out(self._attempt.child)
-                if (attempt := self._attempt) is not None and attempt.is_run(message.trial, message.attempt):
-                    attempt.pass_on(message)
-                elif self._waiting is not None:
-                    self._waiting.take(message)  # another rank was quicker, say
+                if isinstance(message, Abort) and self._running is not None:  # it may be this one that failed first
+                    self._hear_out(self._running)
+                if self._attempt is not None and self._attempt.is_run(message.trial, message.attempt):
+                    self._attempt.pass_on(message)
             case Shutdown():
                 self._dismiss()
             case Refused():
@@ -281,72 +294,55 @@ class Agent:
     def _dismiss(self) -> None:
         """Leave once the running trial has ended; it is killed if it does not stop soon."""
         self._service = Service.DISMISSED
-        self._waiting = None
-        if self._attempt is not None:
-            self._attempt.tell_stop()
-            self._attempt.ending.request_stop(LEAVE_GRACE)
+        if (child := self._running) is None:
+            self._attempt = None
+        elif self._attempt is not None:
+            self._attempt.tell_stop(child, StopReason.RUN_ENDED)
+            self._attempt.stop(StopReason.RUN_ENDED, LEAVE_GRACE)
 
     def _leave_now(self) -> None:
         """Leave at once, even if a trial runs."""
         if self.is_serving:
             self._service = Service.LEAVING
-        if self._attempt is not None:
-            self._children.let_exit(self._attempt.child)
-            self._release()
+        if (child := self._running) is not None:
+            self._let_exit(child)
+        self._release()
 
-    # -- children -----------------------------------------------------------------------------
+    # -- the attempt --------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> Child | None:
+        """The child that runs the attempt."""
+        return None if self._attempt is None else self._attempt.child
 
     def _start_if_possible(self) -> None:
         """Pass the assignment to the standby child, if it is warm and the GPU is free."""
-        child, pending = self._children.standby.child, self._waiting
-        if pending is None or child is None or not child.ready:
+        attempt, child = self._attempt, self._standby
+        if attempt is None or attempt.child is not None or child is None or not child.ready:
             return
-        if self._context.accelerators and self._children.exiting:
+        if self._context.accelerators and self._exiting:
             return  # the last trial's process still holds the GPU's memory
-        self._waiting = None
-        child.channel.post(encode(pending.assign))  # before all else: the trial begins with it
-        self._children.run_standby()
-        self._attempt = attempt = Attempt(pending.assign, child, self._task, self._logs)
+        child.channel.post(encode(attempt.assign))  # before all else: the trial begins with it
+        self._standby = None
+        attempt.start(child, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
             self._poller.add(child.output, lambda: self._read_output(child, output))
-        for message in pending.messages:
-            attempt.pass_on(message)
         if self._task.isolation == "process":
-            self._children.standby.due = time.monotonic() + STANDBY_DELAY
+            self._spawn_at = time.monotonic() + STANDBY_DELAY
 
-    def _give_up(self, pending: WaitingAssignment) -> None:
-        """Discard an assignment that did not start in time, and the child that is not ready for it."""
-        child, self._waiting = self._children.standby.child, None
-        self._client.send(pending.end(child))
-        if child is not None and not child.ready and self._children.are_processes:
-            self._children.drop_standby()
-            self._children.spawn()
-
-    def child_said(self, child: Child, frame: bytes) -> None:
-        """Do what a message of a child requests."""
-        attempt = self._attempt if self._attempt is not None and self._attempt.child is child else None
-        match message := child.read(frame) if attempt is None else attempt.read(frame):
-            case None if attempt is not None and not self._children.are_processes:
-                self._end_unread(attempt)
-            case Ready():
-                if self._children.is_ready(child):
-                    self._client.send(Ready())
-                self._start_if_possible()
-            case Broken():
-                self.no_child_possible(message.message)
-            case Reported() | Checkpointed() | Waiting() if attempt is not None:
-                attempt.heard(message)
-                self._forward(attempt, frame, urgent=awaits_answer(message))
-            case Opened() | Held() if attempt is not None:
-                self._client.forward(frame, urgent=True)
-            case Beat() if attempt is not None:
-                attempt.heard(message)
-            case Noted():
-                self._client.send(message)
-            case Imported(modules=modules):
-                self._children.import_ahead(modules)
-            case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
-                self._end_attempt(attempt, attempt.verdict(message))
+    def _kill_or_give_up(self, attempt: Attempt) -> None:
+        """Kill the child of an attempt that must end now, or the child that is not ready for it in time."""
+        if attempt.child is not None:
+            self._launcher.kill(attempt.child)
+            attempt.kill_again()
+            return
+        child, self._attempt = self._standby, None
+        self._client.send(attempt.not_started(is_child_ready=child is not None and child.ready))
+        if child is not None and not child.ready and self._are_processes:
+            self._standby = None
+            self._let_exit(child)
+            self._launcher.kill(child)
+            self._spawn()
 
     def _forward(self, attempt: Attempt, frame: bytes, *, urgent: bool) -> None:
         """Pass on a message of an attempt; a leaving worker does not wait, because the attempt is retried."""
@@ -355,70 +351,27 @@ class Agent:
         else:
             self._client.forward(frame, urgent=urgent)
 
-    def _end_unread(self, attempt: Attempt) -> None:
-        """End an attempt with unreadable messages in a process that cannot be killed; the function continues."""
-        attempt.tell_stop()
-        self._end_attempt(attempt, attempt.post_mortem())
-
-    def _end_attempt(self, attempt: Attempt, finished: Finished) -> None:
+    def _end_attempt(self, attempt: Attempt, child: Child, finished: Finished) -> None:
         """Pass on an attempt's last output, then its end."""
-        child = attempt.child
         if attempt.output is not None:
             attempt.output.read_all()
             self._forward_log(attempt, last=True)
         self._client.send(finished)  # the next assignment is the answer; what else is to be done has time until then
         self._release()
-        is_used_up = self._task.isolation == "process" or attempt.is_wide or child.status is not None
-        if is_used_up or (child.is_spoiled and self._children.are_processes):  # else there is but this one
-            self._children.let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
+        is_used_up = self._task.isolation == "process" or attempt.is_multi_worker or child.status is not None
+        if is_used_up or (child.is_spoiled and self._are_processes):  # else there is but this one
+            self._let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
         else:
-            self._children.standby.child = child
-        self._children.spawn()
+            self._standby = child
+        self._spawn()
 
     def _release(self) -> None:
         """Discard the attempt, and its child's output."""
         attempt, self._attempt = self._attempt, None
-        self._children.running = None
-        if attempt is not None and attempt.output is not None:
+        if attempt is not None and attempt.child is not None and attempt.output is not None:
             attempt.output.close()
             self._logs.end(attempt.log)
             self._poller.remove(attempt.child.output)
-
-    def child_hung_up(self) -> None:
-        """The attempt's child has closed the connection: it has just died, or is killed soon."""
-        if self._attempt is not None:
-            self._attempt.ending.hang_up()
-
-    def child_exited(self, child: Child) -> None:
-        """End the attempt whose child has exited without a ``Finished``."""
-        if self._attempt is not None and child is self._attempt.child:
-            self._end_attempt(self._attempt, self._attempt.post_mortem())
-
-    def child_was_replaced(self) -> None:
-        """Start what may have waited for a child's process to exit."""
-        self._start_if_possible()
-
-    def children_changed(self, news: fork_server.ImportedAhead | fork_server.NotShared) -> None:
-        """Report what the next run should import at once to the driver, and what takes long to the user."""
-        if isinstance(news, fork_server.ImportedAhead):
-            self._client.send(Imported.of(news.modules))
-            if news.seconds >= WORTH_A_LINE or news.refused:
-                print(described(news) + "\n", end="", flush=True)  # one write, which no other process cuts in two
-        elif news.why and news.seconds >= WORTH_A_LINE:
-            self._client.send(Noted("loading", NOT_SHARED.format(max(1.0, news.seconds), news.why)))
-
-    def fork_server_died(self) -> None:
-        """End the attempt whose child died with the fork server; a trial may have killed it."""
-        if self._attempt is not None:
-            self._attempt.ending.fail(FailureKind.SIGNAL, "died with the fork server, its parent")
-
-    def no_child_possible(self, message: str) -> None:
-        """Report to the driver that this worker can run no trial, and leave."""
-        if self.is_serving:
-            self._client.send(Broken(message))
-            self._leave_now()
-
-    # -- output -------------------------------------------------------------------------------
 
     def _read_output(self, child: Child, output: TrialOutput) -> None:
         if not output.read():
@@ -433,14 +386,182 @@ class Agent:
         if attempt.output is not None and (error := attempt.output.error) is not None:
             self._logs.failed(attempt.log, error)
 
+    # -- messages of children -----------------------------------------------------------------
+
+    def _hear(self, child: Child) -> None:
+        frames, alive = child.channel.drain()
+        for frame in frames:
+            self._child_said(child, frame)
+        if alive:
+            return
+        self._poller.remove(child.channel.fileno())
+        if not self._are_processes:  # there is no exit that would tell
+            child.status = 0
+            self._take_exit(child)
+        elif self._attempt is not None and child is self._attempt.child:
+            self._attempt.hang_up()
+        elif child is self._standby:
+            self._launcher.kill(child)
+
+    def _hear_out(self, child: Child) -> None:
+        """Process all messages of a child up to now."""
+        if child.channel.fileno() in self._poller:
+            self._hear(child)
+
+    def _watch_unsent(self) -> None:
+        """Send the rest when a child reads again, without waiting, because it may wait for us."""
+        for child in self._children:
+            channel = child.channel
+            self._poller.when_writable(channel.fileno(), channel.flush if channel.has_unsent else None)
+
+    def _child_said(self, child: Child, frame: bytes) -> None:
+        """Do what a message of a child requests."""
+        attempt = self._attempt if self._running is child else None
+        match message := child.read(frame) if attempt is None else attempt.read(child, frame):
+            case None if attempt is not None and not self._are_processes:  # the function continues
+                attempt.tell_stop(child, StopReason.FAULT)
+                self._end_attempt(attempt, child, attempt.post_mortem(child))
+            case Ready():
+                child.ready, self._never_ready = True, 0
+                if not self._was_one_ready:
+                    self._was_one_ready = True
+                    self._client.send(Ready())
+                self._start_if_possible()
+            case Broken():
+                self._leave_broken(message.message)
+            case Reported() | Checkpointed() | Waiting() if attempt is not None:
+                attempt.heard(message)
+                self._forward(attempt, frame, urgent=awaits_answer(message))
+            case Opened() | Held() if attempt is not None:
+                self._client.forward(frame, urgent=True)
+            case Beat() if attempt is not None:
+                attempt.heard(message)
+            case Noted():
+                self._client.send(message)
+            case Imported(modules=modules):
+                self._launcher.import_ahead(modules)
+            case Finished(trial=trial, attempt=number) if attempt is not None and attempt.is_run(trial, number):
+                self._end_attempt(attempt, child, attempt.verdict(child, message))
+
+    # -- children -----------------------------------------------------------------------------
+
+    @property
+    def _children(self) -> list[Child]:
+        return [child for child in (self._running, self._standby, *self._exiting) if child is not None]
+
+    @property
+    def _are_processes(self) -> bool:
+        """Whether children can be killed, and their exit is noticed; an inline child is this very process."""
+        return self._launcher.descriptor is not None
+
+    def _spawn(self) -> None:
+        """Begin to make the next child, unless there is one or none is needed."""
+        self._spawn_at = None
+        if self.is_serving and self._standby is None:
+            self._standby = child = self._launcher.spawn()
+            self._poller.add(child.channel.fileno(), lambda: self._hear(child))
+
+    def _let_exit(self, child: Child, delay: float = 0.0) -> None:
+        """End a child in ``delay`` seconds, which is a quiet moment."""
+        self._exiting.append(child)
+        self._end_at = time.monotonic() + delay
+
+    def _end_exiting(self) -> None:
+        """Ask children to exit that were not asked yet, and kill those whose time is over."""
+        for child in self._exiting:
+            if child.is_dismissed:
+                self._launcher.kill(child)
+            child.channel.post(encode(Shutdown()))
+            child.is_dismissed = True
+        self._end_at = time.monotonic() + self._task.grace if self._exiting else None
+
+    def _take_exit(self, child: Child) -> None:
+        """Record that a child's process is gone, or was never made; its earlier messages still count."""
+        if child.channel.fileno() in self._poller:
+            self._poller.remove(child.channel.fileno())
+            for frame in child.channel.drain()[0]:
+                self._child_said(child, frame)
+        if self._attempt is not None and child is self._attempt.child:
+            self._end_attempt(self._attempt, child, self._attempt.post_mortem(child))
+        if child is self._standby:
+            self._lose_standby(child)
+        if child in self._exiting:
+            self._exiting.remove(child)
+        child.close()
+        if self._never_ready >= MAX_NEVER_READY:
+            self._leave_broken(f"its child processes {child.why_never_ready}")
+        elif child.not_forked is None:
+            self._spawn()
+        self._start_if_possible()
+
+    def _lose_standby(self, child: Child) -> None:
+        """Record that the standby child is gone. A running trial continues while no other child can be made."""
+        self._standby = None
+        if child.not_forked is not None:
+            self._spawn_at = time.monotonic() + FORK_DELAY
+        if not child.ready and (self._running is None or child.not_forked is None):
+            self._never_ready += 1
+
+    def _leave_broken(self, why: str) -> None:
+        """Report to the driver that this worker can run no trial, and leave."""
+        if self.is_serving:
+            self._client.send(Broken(why))
+            self._leave_now()
+
+    # -- what makes the children --------------------------------------------------------------
+
+    def _watch_launcher(self) -> None:
+        if self._launcher.descriptor is not None:
+            self._poller.add(self._launcher.descriptor, self._attend_launcher)
+
+    def _attend_launcher(self) -> None:
+        if not self._launcher.attend():
+            self._replace_launcher()
+            return
+        for child in self._children:
+            if child.status is not None:
+                self._take_exit(child)
+        for news in self._launcher.news():
+            if isinstance(news, ImportedAhead):
+                self._take_imports(news)
+            elif news.why and news.seconds >= WORTH_A_LINE:
+                self._client.send(Noted("loading", NOT_SHARED.format(max(1.0, news.seconds), news.why)))
+
+    def _take_imports(self, news: ImportedAhead) -> None:
+        """Let the next child begin with what was imported since it was forked; the next run imports it at once."""
+        if (child := self._standby) is not None and self._task.isolation == "process":
+            self._standby = None
+            self._let_exit(child)
+            self._spawn()
+        self._client.send(Imported.of(news.modules))
+        if news.seconds >= WORTH_A_LINE or news.refused:
+            print(described(news) + "\n", end="", flush=True)  # one write, which no other process cuts in two
+
+    def _replace_launcher(self) -> None:
+        """Start another fork server; a trial may have killed this one, and its children with it."""
+        self._poller.remove(self._launcher.descriptor)
+        if not self._was_one_ready:
+            self._leave_broken(self._launcher.why_ended)
+            return
+        self._launcher.close()
+        self._launcher = ForkServerLauncher(self._task, self._context)
+        self._watch_launcher()
+        if self._attempt is not None and self._attempt.child is not None:
+            self._attempt.fail(FailureKind.SIGNAL, "died with the fork server, its parent")
+        for child in self._children:
+            child.status = -signal.SIGKILL
+            self._take_exit(child)
+
     def _close(self) -> None:
-        self._children.close()
+        self._launcher.close()
+        for child in self._children:
+            child.close()
         self._release()
         self._logs.close()
         self._client.close()
 
 
-def described(news: fork_server.ImportedAhead) -> str:
+def described(news: ImportedAhead) -> str:
     """Describe imports for a worker's own log: which packages, their cost, and which modules were left out."""
     packages = ", ".join(dict.fromkeys(name.partition(".")[0] for name in news.modules))
     refused = "".join(f"; not {module}, since it {why}" for module, why in news.refused.items())

@@ -1,317 +1,388 @@
-"""All child processes of an agent: one runs the attempt, the next is on standby, earlier ones exit."""
+"""An agent's child processes, and how they are made: forked from a warm server, or run by this very process."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
-import time
-from collections.abc import Iterator, Sequence
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from maggy_like.protocol.messages import Shutdown, encode
+import msgspec
+
+from maggy_like.processes.channel import Channel
+from maggy_like.processes.imports import is_installation, is_standard, module_path, python_path
+from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
+from maggy_like.processes.resources import address_space, too_small
+from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
+from maggy_like.protocol.messages import FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.rpc.client import Poller
-from maggy_like.worker.agent.child import Child
-from maggy_like.worker.agent.fork_server import ImportedAhead, NotShared
-from maggy_like.worker.agent.launchers import ChildLauncher, ForkServerLauncher
+from maggy_like.protocol.versions import PYTHON
+from maggy_like.worker import spark_files
+from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
+from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, encode, send_request
+from maggy_like.worker.child.inline import InlineChild
+from maggy_like.worker.import_advice import here
+from maggy_like.worker.launch import encode_task, write_all
 
-MAX_NEVER_READY = 3
-"""Number of consecutive children that may die before they are ready."""
+DISCONNECTED = (
+    FailureKind.DISCONNECTED,
+    "closed the connection to its agent; train_fn must not close or use file descriptors that it did not open",
+)
+"""Kind and description for a child whose messages can no longer be read."""
 
-FORK_DELAY = 1.0
-"""Seconds until another try if no child could be forked."""
 
-
-class Standby:
-    """Makes one child after the other.
+class Child:
+    """The agent's view of one child.
 
     Attributes:
-        child: The next one, ready or not, if there is one.
-        due: When to begin with the next one, if ever.
+        channel: Channel for messages.
+        output: Read end of its stdout and stderr, or None if they are not captured.
+        pid: Process id, once known.
+        ready: Whether it has loaded the training function and waits for an assignment.
+        not_forked: Why it could not be made, if so.
+        status: Exit status once it has ended, or could not be made; negative for a signal.
+        oom: Whether the kernel killed it because memory was short.
+        killed: Whether the agent killed it before it had ended by itself.
+        has_hung_up: Whether it has closed its end of the channel while it ran an attempt.
+        is_dismissed: Whether it was asked to exit.
+        is_spoiled: Whether it cannot run another trial.
     """
 
-    def __init__(self) -> None:
-        self.child: Child | None = None
-        self.due: float | None = None
-        self._never_ready = 0
+    def __init__(self, channel: Channel, output: int | None) -> None:
+        self.channel = channel
+        self.output = output
+        self.pid: int | None = None
+        self.ready = False
+        self.not_forked: str | None = None
+        self.status: int | None = None
+        self.oom = False
+        self.killed = False
+        self.has_hung_up = False
+        self.is_dismissed = False
+        self.is_spoiled = False
 
-    def spawn(self, launcher: ChildLauncher) -> Child | None:
-        """Begin to make a child; None where there is one already."""
-        self.due = None
-        if self.child is not None:
+    @property
+    def why_never_ready(self) -> str:
+        """Return why it, and others like it, never became ready."""
+        if self.not_forked is not None:
+            return f"cannot be made: {self.not_forked}"
+        return "die before they can load train_fn"
+
+    @property
+    def how_it_ended(self) -> tuple[FailureKind, str]:
+        """Return kind and description for the exit status of a child that has reported no end."""
+        status = self.status or 0
+        if self.oom:
+            return FailureKind.OOM, "ran out of memory and was killed by the kernel (SIGKILL)"
+        if status == HUNG_UP:
+            return DISCONNECTED
+        if status >= 0:
+            return FailureKind.EXIT, f"exited with status {status}"
+        if status == -signal.SIGKILL:
+            return FailureKind.SIGNAL, "was killed by SIGKILL, which did not come from its worker"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return FailureKind.SIGNAL, f"was killed by {name}"
+
+    def read(self, frame: bytes) -> ToDriver | None:
+        """Decode a message; None if it is invalid, because its trial wrote to a descriptor that it did not open."""
+        try:
+            return decode_to_driver(frame)
+        except msgspec.DecodeError:
+            self.is_spoiled = True
             return None
-        self.child = launcher.spawn()
-        return self.child
 
-    def take(self) -> None:
-        """Record that the child runs a trial, or exits, from now on."""
-        self.child = None
+    def close(self) -> None:
+        """Close the agent's ends."""
+        self.channel.close()
+        if self.output is not None:
+            os.close(self.output)
+            self.output = None
 
-    def is_ready(self, child: Child) -> None:
-        """Record that a child has loaded what it needs."""
-        child.ready = True
-        self._never_ready = 0
 
-    def lose(self, child: Child, *, is_idle: bool) -> None:
-        """Record that a child's process is gone, or was never made; does nothing for another child.
+SERVER_PATIENCE = 5.0
+"""Seconds within which a fork server must exit, and then the processes that it leaves behind."""
 
-        Args:
-            is_idle: Whether no trial runs. A running one continues while no other child can be made.
-        """
-        if child is not self.child:
-            return
-        self.child = None
-        if child.not_forked is not None:
-            self.due = time.monotonic() + FORK_DELAY
-        if not child.ready and (is_idle or child.not_forked is None):
-            self._never_ready += 1
+Reply = Forked | NotForked | Exited | ImportedAhead | NotShared
+
+_REPLY: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+class ChildLauncher(Protocol):
+    """Makes children."""
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether children have stopped becoming ready."""
-        return self._never_ready >= MAX_NEVER_READY
+    def descriptor(self) -> int | None:
+        """Descriptor to be polled for :meth:`attend`, if any."""
 
+    def spawn(self) -> Child:
+        """Start a child; it sends ``Ready`` on its channel when it is warm."""
 
-class ExitingChildren:
-    """Ends children at a quiet moment, and kills those that do not exit.
-
-    Args:
-        grace: Seconds to exit in.
-
-    Attributes:
-        due: When :meth:`attend` has something to do, if ever.
-    """
-
-    def __init__(self, grace: float) -> None:
-        self.due: float | None = None
-        self._grace = grace
-        self._children: list[Child] = []
-        self._dismissed: set[Child] = set()
-
-    def __iter__(self) -> Iterator[Child]:
-        return iter(self._children)
-
-    def __len__(self) -> int:
-        return len(self._children)
-
-    def add(self, child: Child, delay: float = 0.0) -> None:
-        """Let a child exit, in ``delay`` seconds."""
-        self._children.append(child)
-        self.due = time.monotonic() + delay
-
-    def discard(self, child: Child) -> None:
-        """Record that a child is gone; it need not be one of these."""
-        self._dismissed.discard(child)
-        if child in self._children:
-            self._children.remove(child)
-
-    def attend(self, launcher: ChildLauncher) -> None:
-        """Send a shutdown to those that have none yet, and kill those whose time is over."""
-        for child in self._children:
-            if child in self._dismissed:
-                launcher.kill(child)
-            child.channel.post(encode(Shutdown()))
-        self._dismissed.update(self._children)
-        self.due = time.monotonic() + self._grace if self._children else None
-
-
-class Owner(Protocol):
-    """Receives what children send and do."""
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether further children are needed."""
-
-    def child_said(self, child: Child, frame: bytes) -> None:
-        """A child has sent a frame."""
-
-    def child_hung_up(self) -> None:
-        """The child that runs the attempt has closed its end of the channel."""
-
-    def child_exited(self, child: Child) -> None:
-        """A child's process is gone, and all its messages were processed; the next is not begun yet."""
-
-    def child_was_replaced(self) -> None:
-        """A child's process is gone, and the next is begun if one is needed."""
-
-    def children_changed(self, news: ImportedAhead | NotShared) -> None:
-        """Children that are forked from now on have more modules, or load the function themselves."""
-
-    def fork_server_died(self) -> None:
-        """The fork server is gone, and its children with it; it is replaced."""
-
-    def no_child_possible(self, message: str) -> None:
-        """Children have stopped becoming ready, for this reason."""
-
-
-class Children:
-    """Makes children, receives their messages, and ends them.
-
-    Args:
-        task: Description of the run.
-        context: The worker's place.
-        launcher: Makes the children.
-        poller: Calls back when one of them has sent something.
-        owner: Receives what they send and do.
-
-    Attributes:
-        running: The child that runs the attempt.
-        standby: The next one.
-        exiting: Earlier ones, until their processes are gone.
-    """
-
-    def __init__(
-        self, task: WorkerTask, context: WorkerContext, launcher: ChildLauncher, poller: Poller, owner: Owner
-    ) -> None:
-        self._task = task
-        self._context = context
-        self._launcher = launcher
-        self._poller = poller
-        self._owner = owner
-        self.running: Child | None = None
-        self.standby = Standby()
-        self.exiting = ExitingChildren(task.grace)
-        self._was_one_ready = False
-
-    def __iter__(self) -> Iterator[Child]:
-        found = (self.running, self.standby.child, *self.exiting)
-        return iter([child for child in found if child is not None])
-
-    @property
-    def due(self) -> float | None:
-        """Return when :meth:`attend` has something to do, if ever."""
-        return min((at for at in (self.standby.due, self.exiting.due) if at is not None), default=None)
-
-    @property
-    def are_processes(self) -> bool:
-        """Whether they can be killed, and their exit is noticed; an inline child is this very process."""
-        return self._launcher.descriptor is not None
-
-    def watch_launcher(self) -> None:
-        """Watch the children's processes from now on."""
-        if self._launcher.descriptor is not None:
-            self._poller.add(self._launcher.descriptor, self._attend_launcher)
-
-    def spawn(self) -> None:
-        """Begin to make the next child, unless there is one or none is needed."""
-        if not self._owner.is_serving:
-            self.standby.due = None
-        elif (child := self.standby.spawn(self._launcher)) is not None:
-            self._poller.add(child.channel.fileno(), lambda: self._hear(child))
-
-    def is_ready(self, child: Child) -> bool:
-        """Record that a child is ready; whether it is the first of all."""
-        self.standby.is_ready(child)
-        is_first, self._was_one_ready = not self._was_one_ready, True
-        return is_first
-
-    def kill(self, child: Child) -> None:
-        """Kill a child and all processes that it started."""
-        self._launcher.kill(child)
+    def attend(self) -> bool:
+        """Process what happened to the children; False if no more can be made."""
 
     def import_ahead(self, modules: Sequence[str]) -> None:
         """Let later children begin with modules that a trial has imported."""
-        self._launcher.import_ahead(modules)
 
-    def let_exit(self, child: Child, delay: float = 0.0) -> None:
-        """End a child in ``delay`` seconds."""
-        self.exiting.add(child, delay)
+    def news(self) -> list[ImportedAhead | NotShared]:
+        """Return what :meth:`attend` has learned of later children since the last call."""
 
-    def run_standby(self) -> None:
-        """Give the standby child an assignment."""
-        self.running = self.standby.child
-        self.standby.take()
+    def kill(self, child: Child) -> None:
+        """Kill a child and all processes that it started."""
 
-    def drop_standby(self) -> None:
-        """Discard a standby child that does not become ready."""
-        if (child := self.standby.child) is not None:
-            self.standby.take()
-            self.exiting.add(child)
-            self._launcher.kill(child)
-
-    def attend(self, now: float) -> None:
-        """Make, end or kill children if it is time to."""
-        if self.standby.due is not None and now >= self.standby.due:
-            self.spawn()
-        if self.exiting.due is not None and now >= self.exiting.due:
-            self.exiting.attend(self._launcher)
-
-    def watch_unsent(self) -> None:
-        """Send the rest when a child reads again, without waiting, because it may wait for us."""
-        for child in self:
-            channel = child.channel
-            self._poller.when_writable(channel.fileno(), channel.flush if channel.has_unsent else None)
-
-    def hear_out(self, child: Child) -> None:
-        """Process all messages of a child up to now."""
-        if child.channel.fileno() in self._poller:
-            self._hear(child)
+    @property
+    def why_ended(self) -> str:
+        """Return why no more children can be made, once :meth:`attend` has returned False."""
 
     def close(self) -> None:
         """Kill all."""
-        self._launcher.close()
-        for child in self:
-            child.close()
 
-    def _hear(self, child: Child) -> None:
-        frames, alive = child.channel.drain()
+
+class ForkServerLauncher:
+    """Children forked from a warm server process."""
+
+    def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
+        self._others = children()  # of the process that the agent is a guest in
+        adopt_orphans()  # where the server dies first, what its trials have started comes to us
+        mine, theirs = socket.socketpair()
+        environment = {**ONE_THREAD, **os.environ}
+        task = with_own_path(task)
+        environment["PYTHONPATH"] = python_path(task.sys_path)
+        spark_files.pass_on(environment)
+        if context.accelerators:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
+        self._process = start_module(
+            "maggy_like.worker.agent.fork_server",
+            environment,
+            arguments=[str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            preload=task.preload,
+            safe_path=True,  # nothing is imported from the working folder, unless the path names it
+        )
+        theirs.close()
+        self._control = mine
+        self._channel = Channel(mine)
+        self._forking: deque[Child] = deque()
+        self._living: dict[int, Child] = {}
+        self._news: list[ImportedAhead | NotShared] = []
+        self._imported: list[str] = []
+        self._environment = environment
+        assert self._process.stdin is not None
+        try:
+            write_all(self._process.stdin, encode_task(task))
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died at once; attend() says so
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._control.fileno()
+
+    def spawn(self) -> Child:
+        channel, theirs = Channel.pair()
+        output, output_write = os.pipe()
+        child = Child(channel, output)
+        try:
+            send_request(self._control, FORK, descriptors=[theirs.fileno(), output_write])
+            self._forking.append(child)
+        except OSError:
+            pass  # the server is gone; attend() says so
+        finally:
+            theirs.close()
+            os.close(output_write)
+        return child
+
+    def attend(self) -> bool:
+        frames, alive = self._channel.drain()
         for frame in frames:
-            self._owner.child_said(child, frame)
-        if alive:
+            match _REPLY.decode(frame):
+                case Forked(pid=pid):
+                    child = self._forking.popleft()
+                    child.pid = pid
+                    self._living[pid] = child
+                case NotForked(reason=reason):
+                    child = self._forking.popleft()
+                    child.status, child.not_forked = 0, reason
+                case Exited(pid=pid, status=status, oom=oom, killed=killed):
+                    child = self._living.pop(pid)
+                    child.status, child.oom, child.killed = status, oom, killed
+                case ImportedAhead() | NotShared() as news:
+                    self._news.append(news)
+        return alive
+
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        with contextlib.suppress(OSError):
+            send_request(self._control, LOAD, payload=encode(Load(tuple(modules))))
+
+    def news(self) -> list[ImportedAhead | NotShared]:
+        news, self._news = self._news, []
+        self._imported += (module for each in news if isinstance(each, ImportedAhead) for module in each.modules)
+        return news
+
+    def kill(self, child: Child) -> None:
+        if child.pid is not None and child.status is None:
+            with contextlib.suppress(OSError):  # the server is gone, and its children with it
+                send_request(self._control, KILL, child.pid)
+
+    @property
+    def why_ended(self) -> str:
+        try:
+            status = self._process.wait(SERVER_PATIENCE)
+            how = f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"
+        except subprocess.TimeoutExpired:
+            how = "hung up"
+        limit = address_space()
+        small = f"; it may have {limit >> 20} MB of address space, {too_small()}" if limit is not None else ""
+        return f"the fork server ({here()}) {how} before a child was ready; see the worker's own log{small}"
+
+    def close(self) -> None:
+        self._control.close()  # the server sees the end, kills its children and leaves
+        try:
+            self._process.wait(SERVER_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode != 0:  # it has not ended them
+            for pid in self._living:
+                kill_tree(pid)  # its process group: the child itself died with its parent
+        if self._imported:
+            begin_imports(self._imported, self._environment)
+        end_orphans([*self._others, *own_zygote()], SERVER_PATIENCE)  # the next search of this process is warm, too
+        adopt_orphans(False)
+
+
+class InlineLauncher:
+    """One child for all trials, run by a thread of this very process, so that a debugger works.
+
+    The agent runs in another thread. Everything about trials belongs to the one thread that runs them.
+    """
+
+    descriptor = None
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
+        self._spawned: SimpleQueue[socket.socket] = SimpleQueue()
+        self._is_closed = False
+        self._child: InlineChild | None = None
+        self._refuses = False
+
+    def spawn(self) -> Child:
+        channel, theirs = Channel.pair()
+        self._spawned.put(theirs)
+        return Child(channel, None)
+
+    def await_trial(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for a trial or another message of the agent; False if there will be none."""
+        if self._child is not None:
+            self._child.await_trial(seconds)
+        elif not self._is_closed:
+            self._take_child(seconds)
+        return self._child is not None or not self._is_closed
+
+    def run_trial(self) -> None:
+        """Run a trial, if one is assigned by now.
+
+        Raises:
+            KeyboardInterrupt: In its function. No function is called after that.
+        """
+        if self._child is None:
+            self._take_child(0.0)
+        if self._child is None:
             return
-        self._poller.remove(child.channel.fileno())
-        if not self.are_processes:  # there is no exit that would tell
-            child.status = 0
-            self._take_exit(child)
-        elif child is self.running:
-            self._owner.child_hung_up()
-        elif child is self.standby.child:
-            self._launcher.kill(child)
+        self._child.refuses |= self._refuses
+        self._child.run_trial()
+        if self._child.is_over:
+            self._child.close()
+            self._child = None
 
-    def _attend_launcher(self) -> None:
-        if not self._launcher.attend():
-            self._replace_launcher()
-            return
-        for child in self:
-            if child.status is not None:
-                self._take_exit(child)
-        for news in self._launcher.news():
-            if isinstance(news, ImportedAhead):
-                self._renew_standby()
-            self._owner.children_changed(news)
+    def _take_child(self, seconds: float) -> None:
+        """Begin to serve the child that the agent waits for, if it has made one."""
+        with contextlib.suppress(Empty):
+            self._child = InlineChild(Channel(self._spawned.get(timeout=seconds)), self._task)
 
-    def _renew_standby(self) -> None:
-        """Let the next child begin with what was imported since it was forked."""
-        if (child := self.standby.child) is not None and self._task.isolation == "process":
-            self.standby.take()
-            self.exiting.add(child)
-            self.spawn()
+    @property
+    def is_in_function(self) -> bool:
+        """Whether a trial's function is running."""
+        return self._child is not None and self._child.is_in_function
 
-    def _replace_launcher(self) -> None:
-        """Start another fork server; a trial may have killed this one."""
-        self._poller.remove(self._launcher.descriptor)
-        if not self._was_one_ready:
-            self._owner.no_child_possible(self._launcher.why_ended)
-            return
-        self._launcher.close()
-        self._launcher = ForkServerLauncher(self._task, self._context)
-        self.watch_launcher()
-        self._owner.fork_server_died()
-        for child in self:
-            child.status = -signal.SIGKILL
-            self._take_exit(child)
+    def refuse(self) -> None:
+        """Call no further function: an assigned trial ends once it is stopped."""
+        self._refuses = True
 
-    def _take_exit(self, child: Child) -> None:
-        """Record that a child's process is gone; its earlier messages still count."""
-        if child.channel.fileno() in self._poller:
-            self._poller.remove(child.channel.fileno())
-            for frame in child.channel.drain()[0]:
-                self._owner.child_said(child, frame)
-        self._owner.child_exited(child)
-        self.standby.lose(child, is_idle=self.running is None)
-        self.exiting.discard(child)
-        child.close()
-        if self.standby.is_hopeless:
-            self._owner.no_child_possible(f"its child processes {child.why_never_ready}")
-        elif child.not_forked is None:
-            self.spawn()
-        self._owner.child_was_replaced()
+    def abandon(self) -> None:
+        """Discard all children; call this once the agent has left."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        with contextlib.suppress(Empty):
+            while True:
+                self._spawned.get_nowait().close()
+
+    def attend(self) -> bool:
+        return True
+
+    def import_ahead(self, modules: Sequence[str]) -> None:
+        """Do nothing: what one trial imports stays imported in this process."""
+
+    def news(self) -> list[ImportedAhead | NotShared]:
+        return []
+
+    why_ended = ""
+
+    def kill(self, child: Child) -> None:
+        """Do nothing: a thread cannot be killed, and its trial ends at its next report."""
+
+    def close(self) -> None:
+        """Do nothing: there is no process to kill."""
+        self._is_closed = True
+
+
+def with_own_path(task: WorkerTask) -> WorkerTask:
+    """Return the task for a worker's child processes, with their ``sys_path``."""
+    if task.driver is None:  # the worker was started with the driver's path
+        return task
+    drivers = [os.path.join(task.driver.folder, entry) for entry in task.sys_path]
+    return msgspec.structs.replace(task, sys_path=worker_path(module_path(), drivers, task.driver.python))
+
+
+def worker_path(
+    own: Sequence[str], drivers: Sequence[str], python: str, exists: Callable[[str], bool] = os.path.exists
+) -> tuple[str, ...]:
+    """Return the module search path of a worker's processes.
+
+    The worker's own entries come first and in their order: what Spark has distributed (``--py-files``), and its own
+    packages. The driver's folders are added if they exist here, so that a shared folder can be used without sending
+    it. Those that the driver searches before its own packages are placed before the worker's packages, the others at
+    the end. A driver on this machine and interpreter has no other folders, and its order is kept.
+
+    Args:
+        own: The ``sys.path`` of the worker; an empty entry is its working folder.
+        drivers: The ``sys.path`` of the driver, in absolute paths.
+        python: The driver's minor version; folders of another Python are useless.
+        exists: Whether there is such a folder or archive.
+
+    Example:
+        >>> worker_path(["/app/deps.zip", "/w/lib/python3.11"], ["/home/me", "/d/lib/python3.11"], PYTHON,
+        ...             exists=lambda path: True)
+        ('/app/deps.zip', '/home/me', '/w/lib/python3.11')
+    """
+    # Spark gives relative entries, and a trial may change its working folder.
+    mine = list(dict.fromkeys(os.path.abspath(entry) if entry else "" for entry in own))
+    if python != PYTHON:
+        return tuple(mine)
+    first = next((at for at, entry in enumerate(drivers) if is_installation(entry)), len(drivers))
+    before, after = _useful(drivers[:first], mine, exists), _useful(drivers[first:], mine, exists)
+    middle = next((at for at, entry in enumerate(mine) if is_installation(entry)), len(mine))
+    return tuple(dict.fromkeys((*mine[:middle], *before, *mine[middle:], *after)))
+
+
+def _useful(drivers: Sequence[str], own: Sequence[str], exists: Callable[[str], bool]) -> list[str]:
+    """Return the driver's folders that a worker can use; a standard library belongs to the interpreter."""
+    return [entry for entry in drivers if entry not in own and not is_standard(entry) and exists(entry)]

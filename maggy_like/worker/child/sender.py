@@ -122,7 +122,7 @@ class Sender:
     def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
         self.buffer: list[tuple[int, dict[str, float]]] = []
         self.fault: Exception | None = None
-        self.stop = StopState(is_wide=assign.rank_info is not None)
+        self.stop = StopState(is_multi_worker=assign.rank_info is not None)
         self.store = StoreWait(assign.trial, assign.attempt, self.send)
         self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
         self.is_main = assign.rank_info is None or assign.rank_info.rank == 0

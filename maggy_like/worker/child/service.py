@@ -138,9 +138,9 @@ class Service:
                 sender.stop.decide(stop)
             case Kept(discard=discard) if sender is not None:
                 sender.kept.put(discard)
-            case Halt(trial=trial, attempt=attempt) if sender is not None and sender.stop.is_wide:
+            case Halt(trial=trial, attempt=attempt) if sender is not None and sender.stop.is_multi_worker:
                 self._channel.send(encode(Held(trial, attempt, sender.stop.halt())))
-            case Stop(at=int(report)) if sender is not None and sender.stop.is_wide:
+            case Stop(at=int(report)) if sender is not None and sender.stop.is_multi_worker:
                 sender.stop.stop_at(report)
             case Stop() if sender is not None:
                 sender.stop.request()

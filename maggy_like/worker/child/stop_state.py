@@ -42,17 +42,17 @@ class StopState:
     and passes no more. No rank can be past the report after the largest of these numbers, so all stop there.
 
     Args:
-        is_wide: Whether several workers run the attempt together.
+        is_multi_worker: Whether several workers run the attempt together.
 
     Attributes:
-        is_wide: The same.
+        is_multi_worker: The same.
         must_ask: Whether a report must call :meth:`passes`; if not, it may skip the call to save time.
         is_told: Whether the function was stopped, even if it caught that.
     """
 
-    def __init__(self, *, is_wide: bool) -> None:
-        self.is_wide = is_wide
-        self.must_ask = is_wide
+    def __init__(self, *, is_multi_worker: bool) -> None:
+        self.is_multi_worker = is_multi_worker
+        self.must_ask = is_multi_worker
         self.is_told = False
         self._phase = Phase.RUNNING
         self._changed = threading.Condition()

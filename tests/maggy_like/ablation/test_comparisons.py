@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+import pickle
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
+from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
-from maggy_like.ablation.text import colour_of
+from maggy_like.ablation.text import colour_of, forest
 from maggy_like.errors import UserError
 from optimizers.comparisons.paired_tests import expected_level
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 SEEDS = 6
 
@@ -182,3 +191,242 @@ def test_a_factorial_that_lacks_trials_is_fitted_and_says_so() -> None:
     assert first.without_it is not None
     assert first.without_it - first.with_it == pytest.approx(first.difference)
     assert f"fitted by least squares with no interaction of three and more: A ({first.fitted})" in " ".join(found.notes)
+
+
+# -- outcome --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("direction", "sign"), [("max", 1.0), ("min", -1.0)])
+def test_verdicts_are_in_the_direction_of_the_metric(design: Design, direction: Any, sign: float) -> None:
+    found = Ablation(design, runs(design, sign=sign), direction=direction)
+    assert verdicts(found) == ["worse without it", "better without it", "no difference seen"]
+    first = found.rows[0]
+    assert first.with_it is not None
+    assert first.without_it is not None
+    assert first.difference == pytest.approx(first.without_it - first.with_it)
+    assert math.copysign(1.0, first.difference) == -sign
+    assert first.low < first.difference < first.high
+    assert first.seconds_saved == pytest.approx(0.5)
+    assert first.parameters_saved is None
+
+
+def test_small_numbers_are_written_with_powers_of_ten(design: Design) -> None:
+    made = [replace(run, value=1e-9 * (run.value or 0.0)) for run in runs(design)]
+    shown = repr(Ablation(design, made))
+    assert re.search(r"A +8\.7454e-09 +-1\.04e-09 +\[-1\.2\de-09, -8\.\d\de-10\]", shown)
+    assert "9.7877e-09 with everything" in shown
+
+
+def test_an_interaction_says_what_both_make_beyond_each() -> None:
+    design = AblationStudy(data=["A", "B", "y"]).features("A", "B").designed("pairs")
+    rng = np.random.default_rng(0)
+    values = {"base": 1.0, "without A": 1.0, "without B": 1.0, "without A and B": 0.0}
+    made = [Run(name, seed, value + 0.05 * rng.normal()) for name, value in values.items() for seed in range(8)]
+    *_, pair, interaction = Ablation(design, made).rows
+    assert (pair.component, pair.verdict) == ("A and B", "worse without it")
+    assert (interaction.component, interaction.verdict) == ("A x B", "both: worse than the sum")
+    assert interaction.with_it is None
+
+
+def test_failed_trials_are_told(design: Design) -> None:
+    made = [Run(r.variant, r.seed, None) if (r.variant, r.seed) == ("without A", 2) else r for r in runs(design)]
+    found = Ablation(design, made)
+    assert [(row.repeats, row.dropped) for row in found.rows] == [(5, 1), (6, 0), (6, 0)]
+    assert "seeds left out, because a trial failed: A (1)" in repr(found)
+
+
+@pytest.mark.parametrize(("seeds", "note"), [(1, "one repeat does not measure the noise"), (2, "two repeats find")])
+def test_few_repeats_are_told(design: Design, seeds: int, note: str) -> None:
+    found = Ablation(design, runs(design, seeds))
+    assert note in repr(found)
+    if seeds == 1:
+        assert verdicts(found) == ["not tested"] * 3
+        assert all(row.p is None and row.low == -math.inf for row in found.rows)
+
+
+def test_nothing_at_all_is_no_error(design: Design, tmp_path: Path) -> None:
+    found = Ablation(design, [])
+    assert "no seed has all results" in repr(found)
+    assert repr(found).splitlines()[0].split() == ["component", "verdict"]
+    found.plot(tmp_path / "empty.png")
+    assert found.to_markdown()
+
+
+def test_a_seed_that_is_not_used_is_told(design: Design) -> None:
+    made = [Run(v.name, seed, 1.0 - 0.1 * len(v.removed)) for v in design.variants for seed in range(5)]
+    assert "is the seed used?" in repr(Ablation(design, made))
+
+
+def test_an_adaptive_study_that_ended_early_is_undecided(design: Design) -> None:
+    found = Ablation(design, runs(design, 3), bound=20)
+    assert set(verdicts(found)) <= {"undecided", "no difference seen"}
+    assert "undecided" in verdicts(found)
+    assert "ended before it was decided" in repr(found)
+    assert "group sequential" in found.method
+
+
+@pytest.mark.parametrize("bound", [None, 6])
+def test_the_first_seed_changes_no_finding(design: Design, bound: int | None) -> None:
+    made = runs(design)
+    later = [replace(run, seed=run.seed + 40) for run in made]
+    found, moved = Ablation(design, made, bound=bound), Ablation(design, later, bound=bound, first_seed=40)
+    assert repr(moved) == repr(found)
+    assert [{seed - 40: value for seed, value in row.by_seed.items()} for row in moved.rows] == [
+        row.by_seed for row in found.rows
+    ]
+
+
+def test_trials_of_the_runtime(design: Design) -> None:
+    trials = [
+        Trial(0, {"variant": "base", "seed": 0}, TrialState.COMPLETED, last_value=1.0, seconds=3.0),
+        Trial(
+            1,
+            {"variant": "without A", "seed": 0},
+            TrialState.FAILED,
+            last_value=2.0,
+            failure=Failure(FailureKind.EXCEPTION, "no"),
+        ),
+        Trial(2, {"variant": "without A", "seed": 1}, TrialState.RUNNING, last_value=2.0),
+    ]
+    found = Ablation.of_trials(design, trials, metric="loss", direction="min")
+    assert found.runs == (Run("base", 0, 1.0, 3.0), Run("without A", 0, None, None))
+    assert Ablation.of_trials(design, trials, seeds=0).runs == ()
+
+
+VALUES = st.one_of(st.none(), st.floats(), st.sampled_from([1.7e308, -1.7e308]), st.floats(-1.0, 1.0))
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 5)), VALUES, max_size=40),
+    st.sampled_from(["max", "min"]),
+    st.sampled_from([None, 5]),
+)
+def test_whatever_was_found_is_shown_and_told_alike(found: Any, direction: Any, bound: int | None) -> None:
+    design = AblationStudy(data=["A", "B", "C", "y"]).features("A", "B", "C").designed("pairs")
+    made = [Run(design.variants[place].name, seed, value, 1.0) for (place, seed), value in found.items()]
+    ablation = Ablation(design, made, direction=direction, bound=bound)
+    for row in ablation.rows:
+        if row.repeats:
+            assert row.low <= row.difference <= row.high
+        if row.verdict == "fails without it":
+            assert row.repeats == 0
+        elif "without it" in row.verdict or "both" in row.verdict:
+            assert row.p is not None
+            assert row.p <= 0.05
+            assert row.low > 0.0 or row.high < 0.0
+            assert ("better" in row.verdict) is ((row.difference > 0.0) is (direction == "max"))
+    width = len(ablation.rows) + len(ablation.notes)
+    assert all(shown.count("\n") >= width for shown in (repr(ablation), ablation.to_markdown(), ablation.to_latex()))
+
+
+def test_tables(design: Design, tmp_path: Path) -> None:
+    found = Ablation(design, runs(design), metric="accuracy")
+    latex = found.to_latex()
+    assert r"C\&D" in latex
+    assert r"B\_1" in latex
+    assert r"95 \% interval" in latex
+    assert "$<$0.001" in latex
+    assert latex.count(r"\\") == 4
+    assert found.to_markdown().splitlines()[0].startswith("| component | without | difference |")
+    assert "C&amp;D" in found._repr_html_()
+    assert list(found.to_pandas()["verdict"]) == verdicts(found)
+    assert "parameters saved" not in repr(found)  # there is no model
+    assert "corrected for 3 comparisons by max-T" in repr(found)
+    for suffix in ("png", "pdf"):
+        found.plot(tmp_path / f"forest.{suffix}")
+        assert (tmp_path / f"forest.{suffix}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [(0, "No seed has given a difference in value yet."), (1, "are of one seed, and so not tested."), (2, "t-tests")],
+)
+def test_the_sentence_below_the_table_claims_no_more_than_was_done(design: Design, seeds: int, said: str) -> None:
+    found = Ablation(design, runs(design, seeds))
+    assert found.method.endswith(said) if seeds < 2 else said in found.method
+    assert found.method in found.to_markdown()
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_nothing_is_minus_nothing(design: Design, direction: Any) -> None:
+    made = [
+        Run(variant.name, seed, seed + 1e-9 * (variant.name != "base"))
+        for variant in design.variants
+        for seed in range(4)
+    ]
+    assert "-0.0" not in repr(Ablation(design, made, direction=direction))
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    names = ["a$b", "c$d", "<b>*`|", "long_" * 40]
+    design = AblationStudy(data=[*names, "y"]).features(*({name.strip(): name} for name in names)).designed()
+    found = Ablation(design, [Run(variant.name, seed, float(seed)) for variant in design.variants for seed in range(2)])
+    assert r"| \<b\>\*\`\| |" in found.to_markdown()
+    found.plot(tmp_path / "forest.svg")
+    drawn = (tmp_path / "forest.svg").read_text()
+    assert "<!-- a$b -->" in drawn
+    assert f"<!-- {'long_' * 11}long… -->" in drawn
+
+
+def test_the_forest_of_a_report_says_whole_sentences(design: Design) -> None:
+    pytest.importorskip("plotly")
+    figure = forest(Ablation(design, runs(design), metric="accuracy"))
+    assert figure.layout.xaxis.title.text.startswith("change of accuracy, 95 % intervals (simultaneous)")
+    hovers = [trace.text for trace in figure.data]
+    assert hovers
+    assert all("…" not in said and "; " in said for said in hovers)
+
+
+def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:
+    found = Ablation(design, runs(design))
+    mean = found.rows[0].with_it
+    assert mean is not None
+    heads = repr(found).splitlines()[1].split()
+    assert heads[:4] == ["component", "without", "difference", "95"]
+    assert f"(higher is better; {mean:.2f} with everything)" in found.method
+    assert f"means over {SEEDS} seeds" in found.method
+    failed = Ablation(design, [run for run in runs(design) if (run.variant, run.seed) != ("without A", 0)])
+    assert repr(failed).splitlines()[1].split()[1:3] == ["with", "without"]
+    assert "repeats" in repr(failed)
+    assert "everything" not in failed.method
+
+
+@pytest.mark.parametrize(
+    ("longest", "hidden"), [(9, []), (20, ["seconds saved"]), (30, ["seconds saved", "parameters saved"])]
+)
+def test_the_table_fits_into_100_columns(longest: int, hidden: list[str]) -> None:
+    names = ["A", "B" * longest]
+    study = AblationStudy(model=lambda features: Sized(len(features)), data=[*names, "y"], label="y").features(*names)
+    design = study.designed()
+    made = [
+        Run(variant.name, seed, 0.95 + 0.01 * seed * len(variant.features), 12.3 + len(variant.features))
+        for variant in design.variants
+        for seed in range(5)
+    ]
+    found = Ablation(design, made)
+    assert max(map(len, repr(found).splitlines())) <= 100
+    assert (f"the table is too wide for {' and '.join(hidden)}" in repr(found)) is bool(hidden)
+    assert ("saved" in repr(found).splitlines()[1]) is ("parameters saved" not in hidden)
+    for head in hidden:
+        assert head not in found.to_markdown().splitlines()[0]
+        assert head in found.to_latex()  # paper and page have room
+        assert head in found._repr_html_()
+        assert head.replace(" ", "_") in found.to_pandas()
+
+
+def test_an_answer_can_be_pickled_whatever_made_its_variants(table: Any) -> None:
+    study = AblationStudy(model=lambda n_features: n_features, data=table).features("texture")
+    design = study.custom("more", lambda variant: variant.changed(model=lambda model: model)).designed()
+    found = Ablation(design, [Run(v.name, seed, float(seed)) for v in design.variants for seed in range(3)])
+    arrived = pickle.loads(pickle.dumps(found))
+    assert repr(arrived) == repr(found)
+    assert arrived.design.variant("without texture").features == design.variant("without texture").features
+    assert design.variant("base").model() == 5  # the one here keeps its functions
+
+
+class Sized(nn.Module):
+    """A model of a thousand parameters a feature."""
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1000 * n_features))

@@ -119,7 +119,7 @@ def test_what_machines_do_never_counts() -> None:
     hand = search(workers=1)
     for incarnation in range(1, 7):
         (worker,) = (worker.id for worker in hand.machine.workers.values())
-        hand.tell(WorkerLost(worker, "kill -9", with_gang=incarnation % 2 == 0))
+        hand.tell(WorkerLost(worker, "kill -9", with_others=incarnation % 2 == 0))
         hand.join(0, incarnation)
     assert hand.machine.ending is None
 

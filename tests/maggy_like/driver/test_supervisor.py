@@ -125,7 +125,7 @@ def test_a_gang_that_falls_after_one_of_its_workers_starts_again_beside_that_one
     scene.lose(WorkerId(2, 0))
     scene.engine.launched[0].ended = "an executor was lost"
     scene.attend()
-    lost = [WorkerLost(WorkerId(index, 0), "an executor was lost", with_gang=True) for index in (0, 1, 3)]
+    lost = [WorkerLost(WorkerId(index, 0), "an executor was lost", with_others=True) for index in (0, 1, 3)]
     assert scene.posted == lost
     scene.attend(0.1)
     assert scene.launched == [((2,), 1), ((0, 1, 3), 1)]

@@ -23,7 +23,7 @@ import maggy_like.display
 from maggy_like import Float, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.worker.agent.launchers import InlineLauncher
+from maggy_like.worker.agent.children import InlineLauncher
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
 
 Search = Callable[..., Result]

@@ -25,7 +25,7 @@ def test_an_attempt_has_its_worker_its_time_and_its_steps() -> None:
 
 
 def test_an_attempt_of_several_workers_names_all_of_them() -> None:
-    hand = Hand(n_trials=1, width=2).start()
+    hand = Hand(n_trials=1, workers_per_trial=2).start()
     hand.join(1)
     hand.join(0)
     (attempt,) = read_attempts(hand.events, Clock([(0.0, 1.0)]))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_pages import RUNGS, write_run
 
-from benchmarks.report import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.data import ParetoSet

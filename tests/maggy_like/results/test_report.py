@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from report_pages import chromium, open_page, write_run
 
-from benchmarks.report import chromium, open_page, write_run
 from maggy_like import Result, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.report import saved

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from report_pages import write_run
 
-from benchmarks.report import write_run
 from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending

@@ -52,7 +52,7 @@ BAD: dict[str, dict[str, Any]] = {
     "nested without end": {**FINISHED, "returned": nested(51)},
     "keys that are no text": {**FINISHED, "returned": {1: 2}},
     "attributes nested without end": {**FINISHED, "attributes": {"a": nested(51)}},
-    "a failure that is the driver's to tell": {**FINISHED, "outcome": "raised", "kind": "gang_lost"},
+    "a failure that is the driver's to tell": {**FINISHED, "outcome": "raised", "kind": "stage_lost"},
     "a long kind": {**FINISHED, "outcome": "raised", "kind": "x" * 51},
     "an unknown outcome": {**FINISHED, "outcome": "won"},
     "a text without end": {"type": "broken", "message": "x" * 1_000_001},

@@ -14,9 +14,9 @@ from hand import Hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from ill_meant import Liar
 from rich.console import Console
 
-from benchmarks.ill_meant import Liar
 from maggy_like.display import notebook as html
 from maggy_like.display import text
 from maggy_like.display.base import Snapshot
@@ -211,7 +211,7 @@ def test_nobody_prints_in_the_name_of_another_workers_trial() -> None:
 @settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_ranks_that_say_anything_to_each_other_end_nothing_but_their_trial(seed: int) -> None:
-    run = Played(RandomSearch(), random.Random(seed), width=2)
+    run = Played(RandomSearch(), random.Random(seed), workers_per_trial=2)
     for _ in range(60):
         run.lie()
     run.draw()

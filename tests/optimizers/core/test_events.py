@@ -94,3 +94,18 @@ def test_what_is_not_said_is_not_written() -> None:
 def test_what_is_no_event_is_refused(line: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         from_json(line)
+
+
+# -- what each kind of failure means --------------------------------------------------------------
+
+
+BLAMELESS = {"store", "stage_lost", "node_lost", "node_left", "driver_lost"}
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_what_it_means(kind: FailureKind) -> None:
+    assert kind.counts == (kind not in BLAMELESS)
+    assert kind.is_fault == (kind not in BLAMELESS | {"worker_lost"})
+    assert kind.is_final == (kind in {"report", "no_value"})
+    assert kind.is_stage_loss == (kind in {"stage_lost", "node_lost"})
+    assert kind.is_drivers == (kind in {"worker_lost", "stage_lost", "node_lost", "node_left", "driver_lost"})

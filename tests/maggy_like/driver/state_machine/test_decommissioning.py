@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
+from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.state_machine.attempts import MAX_NODES
 from maggy_like.driver.state_machine.inputs import (
     Tick,
@@ -15,7 +16,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerLeaving,
     WorkerLost,
 )
-from maggy_like.driver.state_machine.workers import LEAVE_PATIENCE
+from maggy_like.driver.state_machine.workers import LEAVE_PATIENCE, SETTLING
 from maggy_like.protocol.messages import Assign, Checkpointed, Halt, Held, Shutdown, Stop
 from maggy_like.protocol.state_names import StateName
 from maggy_like.protocol.task import WorkerId
@@ -44,7 +45,12 @@ def test_an_attempt_ends_after_its_next_saved_state_and_goes_on_elsewhere_for_no
     sent = hand.finish(leaver, outcome="stopped")
     assert kinds(sent)[0] is Shutdown  # no further work for it
     trial = hand.study.trials[0]
-    assert (trial.state, trial.losses, trial.gang_losses, trial.failure.kind) == (TrialState.PENDING, 0, 0, "node_left")
+    assert (trial.state, trial.losses, trial.stage_losses, trial.failure.kind) == (
+        TrialState.PENDING,
+        0,
+        0,
+        "node_left",
+    )
     hand.tell(WorkerGone(leaver))
     hand.finish(other, 0.3)
     again = hand.assigned(other)
@@ -95,7 +101,7 @@ def test_a_machine_that_is_gone_before_its_worker_could_leave_costs_nothing(gone
 
 
 def test_all_ranks_of_a_trial_end_in_the_same_report_when_one_is_to_leave() -> None:
-    hand = Hand(width=2).start()
+    hand = Hand(workers_per_trial=2).start()
     first, second = hand.join(0), hand.join(1)
     hand.tell(WorkerLeaving(second, "decommissioned"))
     assert kinds(save(hand, first, 1)).count(Halt) == 2
@@ -159,3 +165,52 @@ def test_a_trial_that_is_due_to_go_on_waits_for_the_worker_that_follows() -> Non
         assert (again.machine.ending is None) == (begun.machine.ending is None)
         if again.machine.ending is None:
             assert run(again, leaving=False).states() == staying.states()
+
+
+# -- A gang that grows: proposals and the failures that end a search follow the workers that there are
+
+
+def grown(workers: int, **options: object) -> Hand:
+    return Hand(workers=50, max_identical_failures=FailurePolicy().enough, **{"n_trials": 100, **options}).start()  # type: ignore[arg-type]
+
+
+def test_proposals_are_kept_ready_for_the_workers_that_there_are() -> None:
+    hand = grown(50)
+    assert (Hand(workers=50, n_trials=100).start().ready, hand.ready) == (50, 2)
+    for index in range(4):
+        hand.join(index)
+    assert hand.ready == 4
+
+
+def test_as_many_trials_that_fail_alike_as_workers_there_are_end_the_search() -> None:
+    hand = grown(50)
+    workers = [hand.join(index) for index in range(4)]
+    for worker in workers:
+        assert hand.machine.ending is None
+        for _ in range(2):  # the second attempt fails just as the first, and is the last
+            if hand.machine.ending is None:
+                hand.finish(
+                    worker, outcome="raised", kind=FailureKind.EXCEPTION, message="wrong", types=["E"], place="f:g:1"
+                )
+    assert hand.machine.ending == "error"
+
+
+def test_late_workers_are_told_of_in_one_line() -> None:
+    hand = grown(50)
+    hand.join(0)
+    for index in range(1, 10):
+        hand.join(index)
+    hand.now += SETTLING
+    hand.tell(Tick(SETTLING))
+    hand.join(10)
+    hand.now += SETTLING
+    hand.tell(Tick(SETTLING))
+    assert hand.shown == ["9 workers joined: 10 workers now", "worker 10 on host joined: 11 workers now"]
+
+
+def test_a_worker_that_falls_silent_where_machines_come_and_go_costs_no_attempt() -> None:
+    hand = grown(50, max_attempts=1)
+    hand.join(0)
+    hand.now += 100
+    hand.tell(Tick())
+    assert (hand.states(), hand.study.trials[0].losses) == (["pending"], 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from hand import Hand
+from watched_search import OPTIMIZERS, Search
+from witness import Witness, said
 
 from maggy_like.driver.state_machine.inputs import (
     TrialSaid,
@@ -17,7 +19,7 @@ from maggy_like.protocol.messages import (
     Reported,
 )
 from optimizers.core.base import Optimizer
-from optimizers.core.events import AttemptEnded, Measured
+from optimizers.core.events import AttemptEnded, Event, Measured, from_json
 from optimizers.core.trial import Failure, FailureKind, TrialState
 from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
@@ -139,11 +141,11 @@ def test_the_fall_of_a_gang_is_a_share_of_the_blame_for_each_of_its_trials() -> 
     for incarnation in range(4):
         gang = [hand.join(index, incarnation) for index in range(2)]
         assert hand.states() == ["running", "running"]
-        hand.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in gang))
+        hand.tell(*(WorkerLost(worker, "the stage fell", with_others=True) for worker in gang))
     failed = hand.study.trials[0]
     assert (failed.attempt, failed.losses, failed.state) == (4, 0, TrialState.FAILED)
     assert failed.failure == Failure(
-        FailureKind.GANG_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
+        FailureKind.STAGE_LOST, "worker 0 on host was lost: the stage fell (loss of workers 4 of 4)"
     )
 
 
@@ -159,3 +161,53 @@ def test_a_resume_is_advised_only_if_it_tries_failed_trials_again(optimizer: Opt
     again.machine.replay(hand.events)
     again.start()
     assert ("failed" in again.states()) is not is_tried_again
+
+
+# -- A search that goes on after its driver was gone ----------------------------------------------
+
+
+@pytest.mark.parametrize(("written", "seconds"), [(0.0, 30.0), (45.0, 45.0), (1e9, 1000.0)])
+def test_the_time_between_two_drivers_is_no_trials_time(written: float, seconds: float) -> None:
+    """A trial ran until the newest time that the journal tells, or until it was written to last."""
+    first = Hand().start()
+    first.join(0)
+    first.now = 30.0
+    first.join(1)  # its trial begins now
+    again = Hand()
+    again.machine.replay(first.events, written)
+    again.now = 1000.0
+    again.start()
+    assert [trial.seconds for trial in again.study.trials[:2]] == [seconds, seconds - 30.0]
+
+
+# -- A driver may die after any record: what is left of the journal is a state that the run was in
+
+
+class Chronicle(Witness):
+    """Writes down what the study was after each record."""
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        self.states[len(self.journal)] = said(self.ledger)
+
+    states: dict[int, str]
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_replaying_any_prefix_of_a_journal_gives_the_state_of_that_moment(name: str) -> None:
+    run = Chronicle()
+    run.states = {}
+    run.begin(Search(name, "max", 6, 1, max_attempts=3, trial_timeout=None, workers=2, prompt=True))
+    for turn, worker in enumerate(list(run.busy)):
+        run.report(worker, 1, 0.1 * turn)
+        run.save(worker)
+    run.tell(WorkerLost(run.busy[0], "kill -9"))
+    run.come(0, ready=True)
+    run.settle()
+
+    assert len(run.states) == len(run.journal) > 20
+    for size, state in run.states.items():
+        study = run.search.study()
+        for line in run.journal[:size]:
+            study.apply(from_json(line))
+        assert said(study) == state

@@ -70,7 +70,7 @@ class Ranks(RuleBasedStateMachine):
         """A driver on the journal as it is."""
         options = Options(
             workers=SLOTS,
-            width=self.width,
+            workers_per_trial=self.width,
             training=self.plan,
             max_attempts=4,
             trial_timeout=50.0,
@@ -258,11 +258,11 @@ class Ranks(RuleBasedStateMachine):
             worker.outbox.append(TrialSaid(worker.id, saved))
 
     @precondition(lambda self: self.workers and self.machine.ending is None)
-    @rule(pick=PICK, with_gang=st.booleans(), back=st.booleans())
-    def a_worker_is_lost(self, pick: int, with_gang: bool, back: bool) -> None:
+    @rule(pick=PICK, with_others=st.booleans(), back=st.booleans())
+    def a_worker_is_lost(self, pick: int, with_others: bool, back: bool) -> None:
         worker = self.pick(list(self.workers.values()), pick)
         del self.workers[worker.id.index]
-        self.tell(WorkerLost(worker.id, "kill -9", with_gang))
+        self.tell(WorkerLost(worker.id, "kill -9", with_others))
         if back:
             self.come(worker.id.index)
 

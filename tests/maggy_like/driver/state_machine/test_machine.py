@@ -4,6 +4,8 @@ import math
 
 import pytest
 from hand import Hand
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Send
 from maggy_like.driver.state_machine.inputs import (
@@ -19,7 +21,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import (
     MAX_NAMES,
     Assign,
@@ -151,7 +153,7 @@ def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
     hand = Hand(n_trials=1, max_attempts=1, trial_timeout=5.0).start()
     worker = hand.join(0)
     hand.now = 6.0
-    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1)]
+    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1, reason=StopReason.FAULT)]
     hand.finish(worker, outcome="stopped")
     failure = hand.study.trials[0].failure
     assert failure is not None
@@ -284,9 +286,9 @@ def test_promotions_are_no_losses_of_the_gang() -> None:
         hand.finish(worker, float(assign.trial))
     trial = hand.study.trials[assign.trial]
     for incarnation, state in enumerate((TrialState.RUNNING, TrialState.FAILED), start=1):
-        hand.tell(WorkerLost(worker, "the stage fell", with_gang=True))
+        hand.tell(WorkerLost(worker, "the stage fell", with_others=True))
         worker = hand.join(0, incarnation)
-        assert (trial.gang_losses, trial.state) == (1, state)
+        assert (trial.stage_losses, trial.state) == (1, state)
 
 
 def test_a_trial_has_a_bounded_number_of_metrics_whatever_its_worker_says() -> None:
@@ -319,3 +321,40 @@ def test_a_function_that_its_budget_has_ended_is_told_of_once_with_both_numbers(
     (line,) = hand.shown
     assert line.startswith("reported step 2 with a budget of 1 step, and max_budget=9, which ended the function")
     assert line.endswith("loop up to reporter.budget, or use a larger max_budget")
+
+
+# -- silent workers -------------------------------------------------------------------------------
+
+
+PATIENCE = 5.0
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["join", "hear", "stand still", "lose", "look", "look"]), st.integers(0, 3)), max_size=60
+)
+
+
+@given(steps=STEPS)
+def test_all_that_are_silent_are_found_although_few_looks_go_over_all(steps: list[tuple[str, int]]) -> None:
+    hand = Hand(workers=4, heartbeat_timeout=PATIENCE).start()
+    seen: dict[int, float] = {}  # of the live workers, by index
+    incarnations = dict.fromkeys(range(4), -1)
+    for now, (what, number) in enumerate(steps):
+        hand.now = float(now)
+        if what == "join":
+            incarnations[number] += 1
+            hand.tell(WorkerJoined(WorkerId(number, incarnations[number]), "host", (), None))
+            seen[number] = hand.now
+        elif what in ("stand still", "look"):
+            stalled = float(number) if what == "stand still" else 0.0
+            seen = {it: min(hand.now, last + stalled) for it, last in seen.items()}
+            silent = {it for it, last in seen.items() if hand.now - last > PATIENCE}
+            hand.tell(Tick(stalled=stalled))
+            lost = {it for it in seen if hand.machine.workers[it].state is WorkerState.LOST}
+            assert lost == silent
+            seen = {it: last for it, last in seen.items() if it not in silent}
+        elif number in seen and what == "hear":
+            hand.tell(WorkerSeen(WorkerId(number, incarnations[number])))
+            seen[number] = hand.now
+        elif number in seen and what == "lose":
+            hand.tell(WorkerLost(WorkerId(number, incarnations[number]), "killed"))
+            del seen[number]

@@ -80,7 +80,7 @@ class Supervisor(Witness, RuleBasedStateMachine):
             self.come(worker.index, ready=False)
         else:
             self.tell(
-                WorkerGone(worker) if how == "goodbye" else WorkerLost(worker, "kill -9", with_gang=pick % 2 == 0)
+                WorkerGone(worker) if how == "goodbye" else WorkerLost(worker, "kill -9", with_others=pick % 2 == 0)
             )
 
     @precondition(lambda self: self.busy)

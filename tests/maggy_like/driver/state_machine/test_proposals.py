@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
+from hand import Hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
-from maggy_like.driver.state_machine.inputs import SuggestionReady
+from maggy_like.driver.state_machine.inputs import SuggestionReady, TrialSaid, WorkerLost
 from maggy_like.driver.state_machine.proposals import Prefetch, Proposals
-from optimizers.core.base import History, Observation, Optimizer, Pending, Proposal
-from optimizers.core.events import AttemptEnded, AttemptStarted
+from maggy_like.errors import OptimizerError
+from maggy_like.protocol.messages import (
+    Assign,
+    Checkpointed,
+    Shutdown,
+)
+from maggy_like.protocol.state_names import StateName
+from maggy_like.protocol.task import WorkerId
+from optimizers.core.base import WAIT, Answer, Decision, History, Observation, Optimizer, Pending, Proposal
+from optimizers.core.events import AttemptEnded, AttemptStarted, Event
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.schedulers.asha import ASHA, Mode
+from optimizers.schedulers.population import PBT
+from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
+from optimizers.schedulers.successive_halving import PromotionScheduler, rung_levels
 from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
 
@@ -225,3 +241,226 @@ def test_nothing_is_proposed_twice_and_virtual_time_repeats_exactly(workers: int
         return [trial.config["n"] for trial in study.trials]
 
     assert configs() == configs() == list(range(1, 21))
+
+
+# -- optimizers that wait, and trials that go on from the states of others ------------------------
+
+
+class Waiting(Optimizer):
+    """Proposes the first two; waits for both to end, then lets one child go on from each."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def ask(self, index: int, history: History) -> Answer:
+        self.asked.append(index)
+        if index < 2:
+            return {"x": index / 2}
+        if len(history.observations) < 2:
+            return WAIT
+        return Proposal({"x": 0.9}, parent=index - 2) if index < 4 else None
+
+
+def test_an_optimizer_that_waits_is_asked_again_for_the_same_index_when_something_changed() -> None:
+    hand = Hand(Waiting(), n_trials=9).start()
+    first, second = hand.join(0), hand.join(1)
+    optimizer = hand.study.optimizer
+    assert isinstance(optimizer, Waiting)
+    assert set(optimizer.asked) == {0, 1, 2}
+    before = len(optimizer.asked)
+    hand.report(first, 1, 0.5)  # no update: a report between milestones is not observed
+    assert len(optimizer.asked) == before
+    assert hand.finish(first, 0.5) == []
+    assert optimizer.asked[before:] == [2]
+    child, other = hand.finish(second, 0.6)
+    assert isinstance(child, Assign)
+    assert isinstance(other, Assign)
+    assert optimizer.asked[-3:] == [2, 3, 4]
+    assert [trial.parent for trial in hand.study.trials] == [None, None, 0, 1]
+
+
+def test_a_search_whose_optimizer_waits_for_nothing_ends() -> None:
+    class Stuck(RandomSearch):
+        adaptive = True
+
+        def ask(self, index: int, history: History) -> Answer:  # type: ignore[override]
+            return super().ask(index, history) if index == 0 else WAIT
+
+    hand = Hand(Stuck(), n_trials=9).start()
+    worker = hand.join(0)
+    assert hand.machine.ending is None
+    assert hand.finish(worker, 0.5) == [Shutdown()]
+    assert hand.machine.ending == "completed"
+
+
+def test_a_child_starts_from_its_parent_s_state_and_steps() -> None:
+    hand = Hand(Waiting(), n_trials=9).start()
+    first, second = hand.join(0), hand.join(1)
+    hand.report(first, 9, 0.5)
+    hand.tell(TrialSaid(first, Checkpointed(0, 1, 9, "00000/1-1.pkl")))
+    hand.finish(first, 0.5)
+    child, _ = hand.finish(second, 0.6)
+    assert isinstance(child, Assign)
+    assert (child.attempt, child.checkpoint) == (1, "00000/1-1.pkl")
+    assert (hand.study.trials[2].start, hand.study.trials[2].step) == (9, 9)
+    again = Hand(Waiting(), n_trials=9)
+    again.machine.replay(hand.events)
+    assert again.study.trials == hand.study.trials
+
+
+def test_a_parent_that_is_no_trial_is_refused() -> None:
+    class Orphan(RandomSearch):
+        def ask(self, index: int, history: History) -> Answer:  # type: ignore[override]
+            return Proposal(super().ask(index, history), parent=5)
+
+    with pytest.raises(OptimizerError, match="parent must be the number of one of 0 trials, got 5 from Orphan"):
+        Hand(Orphan()).start()
+
+
+def save(hand: Hand, worker: WorkerId, *states: str) -> None:
+    assign = hand.assigned(worker)
+    for state in states:
+        hand.tell(TrialSaid(worker, Checkpointed(assign.trial, assign.attempt, 1, state)))
+
+
+def state(trial: int, attempt: int, number: int) -> str:
+    return str(StateName(trial, attempt, number))
+
+
+def test_states_are_discarded_with_the_attempt_after_the_next() -> None:
+    """The newest one is what the next attempt begins with, and stays as long as that runs."""
+    hand = Hand(PBT(population=2, interval=3, quantile=0.5), n_trials=3).start()
+    first, second = hand.join(0), hand.join(1)
+    save(hand, first, *(state(0, 1, count) for count in (1, 2, 3)))  # the worker keeps two of them
+    hand.report(first, 3, 0.9)
+    hand.finish(first)
+    assert (hand.assigned(first).checkpoint, hand.assigned(first).discard) == (state(0, 1, 3), (state(0, 1, 2),))
+    save(hand, first, state(0, 2, 1))
+    hand.finish(second, 0.1)  # given up, for a child of the first
+    assert hand.assigned(second).checkpoint == state(0, 1, 3)
+    hand.report(first, 6, 0.9)
+    hand.finish(first)
+    assert (hand.assigned(first).checkpoint, hand.assigned(first).discard) == (state(0, 2, 1), ())  # its child may read
+    save(hand, second, state(2, 1, 1))
+    save(hand, first, state(0, 3, 1))
+    hand.tell(WorkerLost(first, "kill -9"))
+    again = hand.join(0, incarnation=1)
+    assert (hand.assigned(again).checkpoint, hand.assigned(again).discard) == (state(0, 3, 1), (state(0, 1, 3),))
+
+
+# -- A search that ends by its number of trials has trained something to the end, however small it is
+
+
+class Recorded(Study):
+    """A study that keeps its events."""
+
+    def apply(self, event: Event) -> Decision:
+        vars(self).setdefault("events", []).append(event)
+        return super().apply(event)
+
+
+def halving(mode: Mode) -> Optimizer:
+    """The rungs of ``"asha"``, without its model, which is slow."""
+    made = ASHA(mode=mode)
+    made.sampler = RandomSearch()
+    return made
+
+
+KINDS: dict[str, Callable[[Mode], Optimizer]] = {
+    "plain": lambda mode: ASHA(sampler="random", mode=mode),
+    "eta=2": lambda mode: ASHA(sampler="random", eta=2, mode=mode),
+    "asha": halving,
+    "hyperband": lambda mode: ASHA(sampler="random", mode=mode, brackets=None),
+    "patience": lambda mode: Patience(ASHA(sampler="random", mode=mode), patience=100),
+    "threshold": lambda mode: Threshold(ASHA(sampler="random", mode=mode), step=1, worse_than=9.0, direction="min"),
+}
+
+
+def learn(config: Config, step: int) -> tuple[float, float]:
+    """A loss that falls at a pace of its own, in steps that take a time of their own; curves cross."""
+    return config["x"] + config["pace"] / step, 1.0 + config["pace"]
+
+
+def search(optimizer: Optimizer, n_trials: int, max_budget: int, workers: int, seed: int) -> Recorded:
+    space = {"x": Float(0, 1), "pace": Float(0, 2)}
+    study = Recorded(space, optimizer, direction="min", seed=seed, max_budget=max_budget, n_trials=n_trials)
+    simulate(study, learn, workers=workers)
+    return study
+
+
+@settings(max_examples=examples(150))
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    mode=st.sampled_from(["promotion", "stopping"]),
+    n_trials=st.integers(1, 12),
+    max_budget=st.sampled_from([1, 2, 3, 5, 9, 20, 27]),
+    workers=st.integers(1, 8),
+    seed=st.integers(0, 99),
+)
+def test_some_training_completes(
+    kind: str, mode: Mode, n_trials: int, max_budget: int, workers: int, seed: int
+) -> None:
+    optimizer = KINDS[kind](mode)
+    study = search(optimizer, n_trials, max_budget, workers, seed)
+    completed = [trial for trial in study.trials if trial.state is TrialState.COMPLETED]
+    assert len(study.trials) == n_trials
+    assert completed
+    assert all(trial.step == max_budget for trial in completed)
+    assert study.closing_promotion() is None
+    if isinstance(study.scheduler, PromotionScheduler) and isinstance(optimizer, ASHA):
+        counts = [len(rung) for rung in study.scheduler.rungs]
+        etas = optimizer.etas(optimizer.levels(max_budget))
+        assert all(above <= max(1, below // eta) for eta, (below, above) in zip(etas, pairwise(counts), strict=False))
+    replayed = Recorded(study.problem.space, KINDS[kind](mode), direction="min", seed=seed, max_budget=max_budget)
+    for event in study.events:
+        replayed.apply(event)
+    assert repr(replayed.trials) == repr(study.trials)
+    assert replayed.closing_promotion() is None
+
+
+@pytest.mark.parametrize(("n_trials", "max_budget"), [(10, 27), (20, 27), (5, 9)])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_stopping_form_ends_a_small_search_with_a_full_training(n_trials: int, max_budget: int, seed: int) -> None:
+    study = search(halving("stopping"), n_trials, max_budget, 2, seed)
+    assert study.counts[TrialState.COMPLETED] >= 1
+
+
+@pytest.mark.parametrize("mode", ["promotion", "stopping"])
+@pytest.mark.parametrize("n_trials", [54, 270])
+def test_about_as_many_trainings_complete_as_the_schedule_means(mode: Mode, n_trials: int) -> None:
+    studies = [search(ASHA(sampler="random", mode=mode), n_trials, 27, 4, seed) for seed in range(10)]
+    meant = ASHA(sampler="random", mode=mode).full_trainings(studies[0].problem)
+    assert meant == pytest.approx(n_trials / 27)
+    mean = np.mean([study.counts[TrialState.COMPLETED] for study in studies])
+    assert meant - 1 <= mean <= 2 * meant + 2
+
+
+def test_at_the_close_the_best_at_rest_is_trained_on_once_nothing_runs() -> None:
+    study = search(ASHA(sampler="random"), 5, 27, 3, 0)
+    (completed,) = (trial for trial in study.trials if trial.state is TrialState.COMPLETED)
+    starts = [event for event in study.events if isinstance(event, AttemptStarted)]
+    assert [event.trial for event in starts if event.attempt > 1] == [completed.id] * 3
+    assert [event.budget for event in starts if event.trial == completed.id] == list(rung_levels(27))
+
+
+def test_a_rule_that_stops_the_last_training_has_the_last_word() -> None:
+    """Else each trial at rest would be trained on until the rule stops it too."""
+    rule = Threshold(ASHA(sampler="random"), step=5, worse_than=-1.0, direction="min")
+    study = search(rule, 8, 9, 2, 0)
+    assert (study.counts[TrialState.COMPLETED], study.counts[TrialState.STOPPED]) == (0, 1)
+
+
+def test_a_median_rule_around_it_leaves_a_training_or_has_stopped_it() -> None:
+    for seed in range(5):
+        study = search(MedianRule(ASHA(sampler="random"), grace=3), 9, 27, 2, seed)
+        assert study.counts[TrialState.COMPLETED] + study.counts[TrialState.STOPPED] >= 1
+
+
+def test_one_that_fails_at_the_close_makes_room_for_the_next() -> None:
+    study = Study({"x": Float(0, 1)}, ASHA(sampler="random"), direction="min", max_budget=9, n_trials=4)
+    while (trial := study.ask()) is not None:
+        if trial.attempt > 1 and trial.id < 3:
+            study.fail(trial)
+        else:
+            study.tell(trial, float(trial.id))
+    assert [trial.state for trial in study.trials] == [TrialState.FAILED] * 3 + [TrialState.COMPLETED]

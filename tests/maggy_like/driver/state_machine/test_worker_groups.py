@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wide import BOUND, Wide, wide
+from multi_worker import BOUND, MultiWorkerHand, multi_worker
 
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
@@ -14,7 +14,7 @@ from maggy_like.driver.state_machine.inputs import (
 )
 from maggy_like.driver.state_machine.phases import choose
 from maggy_like.driver.state_machine.run import Worker
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import (
     Abort,
     Decided,
@@ -36,7 +36,7 @@ from optimizers.schedulers.stopping import Threshold
 
 
 def test_a_wide_trial_waits_for_as_many_idle_workers() -> None:
-    run = Wide(3, workers=3)
+    run = MultiWorkerHand(3, workers=3)
     run.start()
     for index in range(2):
         run.come(index)
@@ -48,7 +48,7 @@ def test_a_wide_trial_waits_for_as_many_idle_workers() -> None:
 
 
 def test_two_wide_trials_run_beside_each_other_and_an_odd_worker_idles() -> None:
-    run = Wide(2, workers=5, n_trials=9)
+    run = MultiWorkerHand(2, workers=5, n_trials=9)
     run.start()
     for index in range(5):
         run.come(index)
@@ -57,7 +57,7 @@ def test_two_wide_trials_run_beside_each_other_and_an_odd_worker_idles() -> None
 
 
 def test_ranks_of_a_host_are_side_by_side_and_know_their_ranks() -> None:
-    run = Wide(5)
+    run = MultiWorkerHand(5)
     run.start()
     for index, host in enumerate(["a", "b", "a", "b", "a"]):
         run.come(index, host, gpus=(f"{index}", f"{index}x") if host == "b" else (f"{index}",))
@@ -73,7 +73,7 @@ def test_ranks_of_a_host_are_side_by_side_and_know_their_ranks() -> None:
 
 
 def test_workers_that_share_a_gpu_name_it_once() -> None:
-    run = Wide(2)
+    run = MultiWorkerHand(2)
     run.start()
     for index in range(2):
         run.come(index, gpus=("0",))
@@ -96,7 +96,7 @@ def test_a_trial_lies_on_as_few_hosts_as_can_be(hosts: str, width: int, chosen: 
 
 
 def test_a_trial_of_one_worker_has_no_rank_info() -> None:
-    run, (worker,) = wide(1)
+    run, (worker,) = multi_worker(1)
     assert run.assigned(worker).rank_info is None
 
 
@@ -104,13 +104,13 @@ def test_a_trial_of_one_worker_has_no_rank_info() -> None:
 
 
 def test_rank_0_opens_the_store_and_the_others_are_told_where() -> None:
-    run, (first, second, third) = wide(3)
+    run, (first, second, third) = multi_worker(3)
     told = run.to(TrialSaid(first, Opened(0, 1, "10.0.0.1", 4000)))
     assert told == [(second, Meet(0, 1, "10.0.0.1", 4000)), (third, Meet(0, 1, "10.0.0.1", 4000))]
 
 
 def test_a_store_of_a_past_attempt_is_told_to_nobody() -> None:
-    run, (first, second) = wide()
+    run, (first, second) = multi_worker()
     run.fail(first, "ValueError: x", at=1.0)
     run.finish(second, outcome="stopped")
     assert run.assigned(first).attempt == 2
@@ -122,22 +122,22 @@ def test_the_verdict_at_a_milestone_goes_to_all_ranks(value: float) -> None:
     rule = Threshold(
         ASHA(sampler="random", eta=3, min_budget=3, mode="promotion"), step=1, worse_than=0.5, direction="max"
     )
-    run, members = wide(3, rule, n_trials=3)
+    run, members = multi_worker(3, rule, n_trials=3)
     before = len(run.sent)
     run.report(members[0], 3, value, awaiting=True)
     assert run.sent[before:] == [(worker, Decided(0, 1, value < 0.5)) for worker in members]
 
 
 def test_a_stop_halts_all_and_lets_them_stop_in_the_first_report_that_none_has_passed() -> None:
-    run, members = wide(3, BOUND)
+    run, members = multi_worker(3, BOUND)
     before = len(run.sent)
     run.report(members[0], 1, 0.1)
-    assert run.sent[before:] == [(worker, Halt(0, 1)) for worker in members]
+    assert run.sent[before:] == [(worker, Halt(0, 1, StopReason.RULE)) for worker in members]
     run.report(members[0], 2, 0.1)
     assert len(run.sent) == before + 3  # once
     assert run.held(members[2], 4) == []
     assert run.held(members[0], 2) == []
-    assert run.held(members[1], 3) == [(worker, Stop(0, 1, 5)) for worker in members]
+    assert run.held(members[1], 3) == [(worker, Stop(0, 1, 5, StopReason.RULE)) for worker in members]
     for worker in members:
         assert run.ends == []
         run.finish(worker, outcome="stopped")
@@ -145,16 +145,16 @@ def test_a_stop_halts_all_and_lets_them_stop_in_the_first_report_that_none_has_p
 
 
 def test_a_rank_that_ended_meanwhile_is_not_waited_for() -> None:
-    run, (first, second) = wide(2, BOUND)
+    run, (first, second) = multi_worker(2, BOUND)
     run.report(first, 1, 0.1)
     run.held(first, 3)
-    assert run.finish(second) == [Stop(0, 1, 4)]
+    assert run.finish(second) == [Stop(0, 1, 4, StopReason.RULE)]
     run.finish(first, outcome="stopped")
     assert run.study.trials[0].state is TrialState.STOPPED
 
 
 def test_an_attempt_that_all_have_ended_before_they_could_be_stopped_stands_as_it_ended() -> None:
-    run, (first, second) = wide(2, BOUND)
+    run, (first, second) = multi_worker(2, BOUND)
     run.report(first, 9, 0.1)
     run.finish(first, 0.1)
     run.finish(second)
@@ -166,7 +166,7 @@ def test_who_is_halted_at_a_milestone_gets_its_verdict_first() -> None:
     rule = Threshold(
         ASHA(sampler="random", eta=3, min_budget=3, mode="stopping"), step=1, worse_than=0.5, direction="max"
     )
-    run, members = wide(2, rule, n_trials=3)
+    run, members = multi_worker(2, rule, n_trials=3)
     run.report(members[0], 1, 0.1)
     before = len(run.sent)
     run.report(members[0], 3, 0.1, awaiting=True)
@@ -174,9 +174,9 @@ def test_who_is_halted_at_a_milestone_gets_its_verdict_first() -> None:
 
 
 def test_an_overdue_attempt_is_halted_once_and_ends_as_a_timeout() -> None:
-    run, members = wide(2, trial_timeout=5.0, max_attempts=1)
+    run, members = multi_worker(2, trial_timeout=5.0, max_attempts=1)
     run.now = 6.0
-    assert run.to(Tick()) == [(worker, Halt(0, 1)) for worker in members]
+    assert run.to(Tick()) == [(worker, Halt(0, 1, StopReason.FAULT)) for worker in members]
     assert run.to(Tick()) == []
     for worker in members:
         run.held(worker, 2)
@@ -190,7 +190,7 @@ def test_an_overdue_attempt_is_halted_once_and_ends_as_a_timeout() -> None:
 
 
 def test_a_failed_rank_ends_the_attempt_for_all_and_costs_one() -> None:
-    run, (first, second, third) = wide(3)
+    run, (first, second, third) = multi_worker(3)
     before = len(run.sent)
     run.fail(second, "ValueError: x", at=2.0)
     assert run.sent[before:] == [(first, Abort(0, 1)), (third, Abort(0, 1))]
@@ -216,14 +216,14 @@ def test_a_failed_rank_ends_the_attempt_for_all_and_costs_one() -> None:
 def test_the_earliest_failure_that_is_a_cause_is_named_with_its_rank(
     ends: list[tuple[int, str, float]], told: str
 ) -> None:
-    run, members = wide(3)
+    run, members = multi_worker(3)
     for rank, kind, at in ends:
         run.fail(members[rank], kind, at=at, kind=kind)
     assert [end.failure.message for end in run.ends if end.failure] == [told]
 
 
 def test_ranks_that_parted_ways_are_named_with_their_places() -> None:
-    run, members = wide(3)
+    run, members = multi_worker(3)
     run.fail(members[1], "aborted, as the ranks did not take the same steps", at=1.0, kind="signal")
     run.fail(members[0], "reset by peer", at=2.0, kind="collective", place="train.py:train:9")
     run.finish(members[2], outcome="stopped")
@@ -233,7 +233,7 @@ def test_ranks_that_parted_ways_are_named_with_their_places() -> None:
 
 
 def test_a_lost_worker_ends_the_attempt_for_all_and_its_rank_is_named() -> None:
-    run, (first, second) = wide()
+    run, (first, second) = multi_worker()
     before = len(run.sent)
     run.tell(WorkerLost(second, "kill -9"))
     assert (first, Abort(0, 1)) in run.sent[before:]
@@ -248,14 +248,14 @@ def test_a_lost_worker_ends_the_attempt_for_all_and_its_rank_is_named() -> None:
 
 
 def test_what_failed_before_its_worker_was_lost_is_the_cause() -> None:
-    run, (first, second) = wide()
+    run, (first, second) = multi_worker()
     run.fail(first, "ValueError: x", at=1.0)
     run.tell(WorkerLost(second, "kill -9"))
     assert [end.failure.kind for end in run.ends if end.failure] == ["exception"]
 
 
 def test_a_worker_that_is_lost_after_its_rank_had_ended_costs_nothing() -> None:
-    run, (first, second) = wide()
+    run, (first, second) = multi_worker()
     run.finish(second)
     run.tell(WorkerLost(second, "kill -9"))
     run.finish(first, 0.5)
@@ -264,10 +264,10 @@ def test_a_worker_that_is_lost_after_its_rank_had_ended_costs_nothing() -> None:
 
 
 def test_all_ranks_may_be_lost_with_their_gang_and_the_attempt_is_lost_once() -> None:
-    run, members = wide(3, max_attempts=1)
-    run.tell(*(WorkerLost(worker, "the stage fell", with_gang=True) for worker in members))
+    run, members = multi_worker(3, max_attempts=1)
+    run.tell(*(WorkerLost(worker, "the stage fell", with_others=True) for worker in members))
     assert [(end.state, end.failure and end.failure.kind) for end in run.ends] == [
-        (TrialState.PENDING, FailureKind.GANG_LOST)
+        (TrialState.PENDING, FailureKind.STAGE_LOST)
     ]
     for index in range(3):
         run.come(index, incarnation=1)
@@ -275,7 +275,7 @@ def test_all_ranks_may_be_lost_with_their_gang_and_the_attempt_is_lost_once() ->
 
 
 def test_the_next_attempt_goes_on_from_the_checkpoint_on_the_whole_team() -> None:
-    run, (first, second) = wide()
+    run, (first, second) = multi_worker()
     run.report(first, 3, 0.5)
     assert run.save(first, 3) == [(first, Kept(0, 1))]
     run.tell(WorkerLost(first, "kill -9"))
@@ -288,7 +288,7 @@ def test_the_next_attempt_goes_on_from_the_checkpoint_on_the_whole_team() -> Non
 @pytest.mark.parametrize(("rank", "kind"), [(1, "collective"), (0, "collective")])
 def test_an_interrupted_attempt_is_not_blamed_for_ranks_that_heard_of_it_first(rank: int, kind: str) -> None:
     """Workers that leave stop where they are, and the others' collective operations fail of it."""
-    run, members = wide(2, max_attempts=1)
+    run, members = multi_worker(2, max_attempts=1)
     told = run.to(StopRequested(Ending.INTERRUPTED))
     assert told == [(worker, Shutdown()) for worker in members]
     run.finish(members[1 - rank], outcome="stopped")
@@ -301,7 +301,7 @@ def test_an_interrupted_attempt_is_not_blamed_for_ranks_that_heard_of_it_first(r
 
 
 def test_a_word_of_a_rank_that_has_ended_changes_nothing() -> None:
-    run, (first, second) = wide()
+    run, (first, second) = multi_worker()
     run.finish(second)
     run.finish(second)
     assert run.states() == ["running"]
@@ -313,7 +313,7 @@ def test_a_word_of_a_rank_that_has_ended_changes_nothing() -> None:
 
 
 def test_the_newest_states_and_the_best_stay() -> None:
-    run, (worker,) = wide(1, keep=2)
+    run, (worker,) = multi_worker(1, keep=2)
     gone: list[str] = []
     for step, value in enumerate([0.1, 0.9, 0.3, 0.2, 0.4, 0.95, 0.5], start=1):
         run.report(worker, step, value)
@@ -327,7 +327,7 @@ def test_the_newest_states_and_the_best_stay() -> None:
 
 
 def test_a_state_told_of_twice_is_taken_once() -> None:
-    run, (worker,) = wide(1)
+    run, (worker,) = multi_worker(1)
     run.report(worker, 1, 0.5)
     run.save(worker, 1)
     assert run.save(worker, 1) == []

@@ -73,7 +73,7 @@ def test_a_local_master_is_refused_with_what_serves_there() -> None:
     with pytest.raises(
         EngineError, match=r"^resources must be used on a cluster, got master 'local\[2\]', .* LocalEngine"
     ):
-        engine_on({"spark.master": "local[2]"}, resources=ASKED).check_gang("")
+        engine_on({"spark.master": "local[2]"}, resources=ASKED).check_workers("")
 
 
 @pytest.mark.parametrize(
@@ -94,28 +94,28 @@ def test_a_local_master_is_refused_with_what_serves_there() -> None:
     ],
 )
 def test_executors_that_are_too_small_are_told_where_no_others_come(change: dict[str, str], words: str) -> None:
-    engine_on(FIXED, resources=ASKED).check_gang("workers_per_trial=2")
+    engine_on(FIXED, resources=ASKED).check_workers("workers_per_trial=2")
     with pytest.raises(
         EngineError,
         match=rf"{words}.*increase that setting, or start the session with spark.dynamicAllocation.enabled=true",
     ):
-        engine_on({**FIXED, **change}, resources=ASKED).check_gang("")
+        engine_on({**FIXED, **change}, resources=ASKED).check_workers("")
 
 
 def test_what_python_has_beside_the_jvm_counts_on_yarn() -> None:
     yarn = {**FIXED, "spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverhead": "16g"}
-    engine_on(yarn, resources=ASKED).check_gang("")
+    engine_on(yarn, resources=ASKED).check_workers("")
     with pytest.raises(EngineError, match="and 4505 MB for each executor"):
-        engine_on({**yarn, "spark.executor.memoryOverhead": ""}, resources=ASKED).check_gang("")
+        engine_on({**yarn, "spark.executor.memoryOverhead": ""}, resources=ASKED).check_workers("")
 
 
 @pytest.mark.parametrize(("master", "name"), [("yarn", "YARN"), ("k8s://https://far", "Kubernetes")])
 def test_yarn_and_kubernetes_need_a_script_that_finds_gpus(master: str, name: str) -> None:
     conf = {**ELASTIC, "spark.master": master}
     with pytest.raises(EngineError, match=rf"on {name} must have a script .*'discovery_script'"):
-        engine_on(conf, resources=ASKED).check_gang("")
-    engine_on(conf, resources={**ASKED, "discovery_script": "/opt/gpus.sh"}).check_gang("")
-    engine_on(conf, resources={"cpu": 4}).check_gang("")
+        engine_on(conf, resources=ASKED).check_workers("")
+    engine_on(conf, resources={**ASKED, "discovery_script": "/opt/gpus.sh"}).check_workers("")
+    engine_on(conf, resources={"cpu": 4}).check_workers("")
 
 
 RAPIDS = {"spark.plugins": "com.nvidia.spark.SQLPlugin"}
@@ -130,7 +130,7 @@ def test_rapids_would_forget_what_workers_ask_for_unless_it_leaves_their_query_a
         engine_on(conf | RAPIDS, resources=ASKED).check_cluster_driver()
     for off in (MAP_IN_ARROW, "spark.rapids.sql.enabled"):
         check_resources(slots_on(conf | RAPIDS | {off: "false"}, ASKED), in_sql=True)
-    engine_on(conf | RAPIDS, resources=ASKED).check_gang("")
+    engine_on(conf | RAPIDS, resources=ASKED).check_workers("")
 
 
 def test_rapids_matters_where_a_worker_asks_for_more_than_the_session_s_tasks() -> None:
@@ -139,13 +139,13 @@ def test_rapids_matters_where_a_worker_asks_for_more_than_the_session_s_tasks() 
     with pytest.raises(EngineError, match=MAP_IN_ARROW):
         check_resources(slots_on(FIXED | RAPIDS), in_sql=True)  # a GPU each, by a profile
     with pytest.raises(EngineError, match="supports only executors with one GPU"):
-        engine_on(ELASTIC | RAPIDS | {MAP_IN_ARROW: "false"}, resources={"gpu": 2}).check_gang("")
+        engine_on(ELASTIC | RAPIDS | {MAP_IN_ARROW: "false"}, resources={"gpu": 2}).check_workers("")
 
 
 def test_workers_with_executors_of_their_own_may_train_together_and_come_one_by_one() -> None:
-    engine_on(ELASTIC, resources=ASKED).check_gang("workers_per_trial=2")
+    engine_on(ELASTIC, resources=ASKED).check_workers("workers_per_trial=2")
     with pytest.raises(EngineError, match="SPARK-24942"):
-        engine_on(ELASTIC, resources=ASKED, barrier=True).check_gang("")
+        engine_on(ELASTIC, resources=ASKED, barrier=True).check_workers("")
     bounded = {**ELASTIC, "spark.dynamicAllocation.maxExecutors": "3", "spark.executor.cores": "16"}
     assert engine_on(bounded, resources=ASKED).most_workers() == 3  # one in each executor
     assert engine_on(bounded, resources={"gpu": 0.5}).most_workers() == 6

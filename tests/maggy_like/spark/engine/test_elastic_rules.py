@@ -36,24 +36,24 @@ def test_spark_allocates_executors_as_its_own_rule_says(conf: dict[str, str], el
 
 def test_a_barrier_and_what_needs_one_are_refused_on_such_a_cluster_with_the_mend() -> None:
     with pytest.raises(EngineError, match=r"SPARK-24942.*omit barrier, or .*dynamicAllocation.enabled=false"):
-        engine_on(YARN, barrier=True).check_gang("")
+        engine_on(YARN, barrier=True).check_workers("")
     with pytest.raises(EngineError, match=r"^workers_per_trial=2 needs .*enabled=false, or .*barrier=False"):
-        engine_on(YARN).check_gang("workers_per_trial=2")
-    engine_on(YARN).check_gang("")
-    engine_on(YARN, barrier=False).check_gang("workers_per_trial=2")
-    engine_on({"spark.master": "yarn"}).check_gang("workers_per_trial=2")
-    engine_on({"spark.master": "yarn"}, barrier=True).check_gang("workers_per_trial=2")
+        engine_on(YARN).check_workers("workers_per_trial=2")
+    engine_on(YARN).check_workers("")
+    engine_on(YARN, barrier=False).check_workers("workers_per_trial=2")
+    engine_on({"spark.master": "yarn"}).check_workers("workers_per_trial=2")
+    engine_on({"spark.master": "yarn"}, barrier=True).check_workers("workers_per_trial=2")
 
 
 def test_speculation_of_single_tasks_is_refused_where_there_is_no_barrier() -> None:
     speculative = {**YARN, "spark.speculation": "true"}
-    engine_on(speculative).check_gang("")  # without a time limit Spark speculates on no job of one task
+    engine_on(speculative).check_workers("")  # without a time limit Spark speculates on no job of one task
     speculative["spark.speculation.task.duration.threshold"] = "1h"
     with pytest.raises(
         EngineError, match=r"threshold must not be set .* got 1h, .*second copies of workers; start the session without"
     ):
-        engine_on(speculative).check_gang("")
-    engine_on({**speculative, "spark.dynamicAllocation.enabled": "false"}).check_gang("")
+        engine_on(speculative).check_workers("")
+    engine_on({**speculative, "spark.dynamicAllocation.enabled": "false"}).check_workers("")
 
 
 def test_speculation_is_refused_where_the_driver_is_a_task_beside_its_workers() -> None:

@@ -188,7 +188,7 @@ def search(how, call=lagom, **options):
         if call is maggy_like.run:
             call(train, {"x": 0.5}, budget=100_000, **common)
         found = call(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, **common, **options)
-        told = {"ending": found.ending, "lost": [trial.losses + trial.gang_losses for trial in found.trials],
+        told = {"ending": found.ending, "lost": [trial.losses + trial.stage_losses for trial in found.trials],
                 "states": [trial.state.value for trial in found.trials], "training": found.training is not None}
     except maggy_like.errors.MaggyError as error:
         told = {"error": str(error)}

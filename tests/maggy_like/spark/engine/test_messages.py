@@ -65,7 +65,7 @@ def test_a_gang_that_falls_is_told_of_once_and_each_of_its_trials_in_short() -> 
     hand = Hand().start()
     workers = [hand.join(index) for index in (0, 1)]
     shown = len(hand.shown)
-    hand.tell(*(WorkerLost(worker, "Spark lost executor 1: exit code 137", with_gang=True) for worker in workers))
+    hand.tell(*(WorkerLost(worker, "Spark lost executor 1: exit code 137", with_others=True) for worker in workers))
     assert hand.shown[shown:] == ["attempt 1 lost; the trial will be retried"] * 2
     hand.join(0, incarnation=1)
     hand.tell(WorkerLost(WorkerId(0, 1), "its process died"))

@@ -236,7 +236,7 @@ def test_what_ran_loses_nothing_and_no_training_follows() -> None:
     assert "stopped from outside: all jobs were cancelled" in hand.shown
     assert not any("lost" in line for line in hand.shown)
     assert [trial.state for trial in hand.study.trials] == [TrialState.PENDING, TrialState.PENDING]
-    assert [trial.losses + trial.gang_losses for trial in hand.study.trials] == [0, 0]
+    assert [trial.losses + trial.stage_losses for trial in hand.study.trials] == [0, 0]
     failures = {(trial.failure.kind, trial.failure.message) for trial in hand.study.trials if trial.failure}
     assert failures == {(FailureKind.DRIVER_LOST, "stopped from outside: all jobs were cancelled")}
 
@@ -265,7 +265,7 @@ for name in "abcd":
             stop()
     found = lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=4, max_budget=100_000, directory="runs",
                   workers=2, progress="plain", callbacks=[on_event], name=name)
-    print("TOLD", json.dumps([found.ending, [trial.losses + trial.gang_losses for trial in found.trials],
+    print("TOLD", json.dumps([found.ending, [trial.losses + trial.stage_losses for trial in found.trials],
                               time.monotonic() - at[0]]), flush=True)
     if name == "c":
         spark.stop()

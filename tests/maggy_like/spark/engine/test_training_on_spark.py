@@ -72,7 +72,7 @@ def test_a_training_survives_its_executor(cluster_script: Any, tmp_path: Path) -
     done = cluster_script(ON_A_CLUSTER, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal True 49" in done.stdout, done.stdout
-    assert "attempts gang_lost completed" in done.stdout
+    assert "attempts stage_lost completed" in done.stdout
 
 
 SHRINKING = """

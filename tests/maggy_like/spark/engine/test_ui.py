@@ -27,7 +27,7 @@ def test_a_group_s_name_can_be_typed_and_is_a_tag_too() -> None:
 
 
 def test_the_ui_is_off_for_local_masters_alone() -> None:
-    assert "spark.ui.enabled" not in session.GANG_DEFAULTS
+    assert "spark.ui.enabled" not in session.LONG_TASK_DEFAULTS
     assert session._LOCAL_DEFAULTS["spark.ui.enabled"] == "false"
 
 

@@ -13,7 +13,8 @@ from watched_search import OPTIMIZERS, SLOTS, Search
 from witness import Witness, said
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import FORMAT_VERSION, Contents, Part, Repairer, RunHeader, decode, encode
+from maggy_like.storage.journal import FORMAT_VERSION, Contents, Part, RunHeader, decode, encode
+from maggy_like.storage.journal.repair import Repairer
 from optimizers.core.base import Decision, History
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.events import from_json as read_event

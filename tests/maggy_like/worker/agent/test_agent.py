@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from maggy_like.processes.channel import Channel
+from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -39,11 +40,9 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerContext, WorkerId, WorkerTask
 from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
-from maggy_like.worker.agent import attempt as ending
-from maggy_like.worker.agent import children as standby
-from maggy_like.worker.agent import fork_server
+from maggy_like.worker.agent import agent, attempt, fork_server
 from maggy_like.worker.agent.agent import Agent
-from maggy_like.worker.agent.child import Child
+from maggy_like.worker.agent.children import Child
 
 PATIENCE = 300.0
 GRACE = 0.2
@@ -273,7 +272,7 @@ def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
 def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_ready(begin: Begin) -> None:
     stage = begin()
     _, hung = run_one(stage)
-    for trial in range(1, standby.MAX_NEVER_READY + 2):
+    for trial in range(1, agent.MAX_NEVER_READY + 2):
         stage.say(assign(trial), Abort(trial, 1))
         assert stage.next(Finished) == Finished(trial, 1, "stopped")
         stage.launcher.tell(hung.child, status=-9)
@@ -332,7 +331,7 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, is_aborted: bool, end: dict[str, Any], outcome: str, kind: str | None
 ) -> None:
     """Its connection ends first, or those to other ranks, who abort; its fork server may wait for a core to say how."""
-    monkeypatch.setattr(ending, "HANGUP_PATIENCE", 0.1)
+    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
     stage = begin()
     child = stage.next_child()
     stage.next(Ready)
@@ -351,13 +350,13 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
 def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standby, "FORK_DELAY", 0.05)
+    monkeypatch.setattr(agent, "FORK_DELAY", 0.05)
     stage = begin()
     runs = stage.next_child()
     stage.next(Ready)
     stage.say(assign(0))
     assert runs.hear() == assign(0)
-    for _ in range(standby.MAX_NEVER_READY + 2):
+    for _ in range(agent.MAX_NEVER_READY + 2):
         since = monotonic()
         stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
         heir = stage.next_child(ready=False)
@@ -369,10 +368,10 @@ def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
 
 
 def test_a_worker_that_can_fork_no_child_at_all_says_so(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "FORK_DELAY", 0.05)
+    monkeypatch.setattr(agent, "FORK_DELAY", 0.05)
     monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", PATIENCE)  # until the stage listens
     stage = begin()
-    for _ in range(standby.MAX_NEVER_READY):
+    for _ in range(agent.MAX_NEVER_READY):
         stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
     assert stage.next(Broken).message == "its child processes cannot be made: no more processes"
 
@@ -389,7 +388,7 @@ def test_inline_what_cannot_be_read_ends_its_attempt_alone(begin: Begin, frame: 
     child.channel.send(frame)
     end = stage.next(Finished)
     assert (end.trial, end.outcome, end.kind) == (0, "died", kind)
-    assert child.hear() == Stop(0, 1)
+    assert child.hear() == Stop(0, 1, reason=StopReason.FAULT)
     stage.say(assign(1))
     assert child.hear() == assign(1)
     child.say(Finished(0, 1, "stopped"))  # the old one, late

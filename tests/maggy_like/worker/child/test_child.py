@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import inspect
+import os
 import resource
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import weakref
@@ -36,9 +38,9 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
+from maggy_like.worker.child import exits, saves
 from maggy_like.worker.child import process as child
-from maggy_like.worker.child import saves
-from maggy_like.worker.child.process import MAX_TEXT
+from maggy_like.worker.child.process import MAX_TEXT, rehearse
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.sender import Sender
 
@@ -379,3 +381,81 @@ def test_what_a_trial_out_of_memory_holds_is_gone_before_its_end_is_described(se
     finished = agent.hear()
     assert finished.message.endswith("there is room")
     assert "raise Full" in finished.traceback
+
+
+# -- what a trial has started and not ended: its pools are closed, and nothing of them stays in shared memory
+
+
+SCRIPT = """
+import os, pathlib, signal, time
+from concurrent.futures import ThreadPoolExecutor
+
+from joblib import Parallel, delayed
+
+from maggy_like import FailurePolicy, Float, lagom
+
+def wait_for(file, text):
+    while not file.exists():
+        time.sleep(0.01)
+    print(text, flush=True)
+
+def train(x):
+    print(os.getpid())
+    Parallel(n_jobs=2)(delayed(abs)(number) for number in range(4))
+    if x > 0.5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ThreadPoolExecutor().submit(wait_for, pathlib.Path("returned"), "written behind the trial's back")
+    pathlib.Path("returned").touch()
+    return x
+
+if __name__ == "__main__":
+    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", points_to_evaluate=[{"x": 0.1}, {"x": 0.9}],
+                   n_trials=2, workers=1, engine="local", failures=FailurePolicy(1), progress=False)
+    print(result.log(0) + result.log(1))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not exits.SHARED_MEMORY.exists(), reason="needs /dev/shm")
+def test_joblib_leaves_nothing_in_shared_memory_whether_its_trial_returns_or_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("joblib")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    first, *rest, second = done.stdout.splitlines()[:-1]
+    assert sorted(rest) == [exits.POOL_HINT, "written behind the trial's back"]  # the hint once, in the first trial
+    left = {path.name for path in exits.SHARED_MEMORY.iterdir()}
+    assert first.isdigit()
+    assert second.isdigit()
+    assert not [name for name in left if f"-{first}-" in name or f"-{second}-" in name or f"_{second}_" in name]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exits, "SHARED_MEMORY", tmp_path)
+    for name in ("sem.loky-12-a", "sem.loky-123-a", "sem.mp-12", "torch_12"):
+        (tmp_path / name).touch()
+    (tmp_path / "joblib_memmapping_folder_12_x").mkdir()
+    (tmp_path / "joblib_memmapping_folder_12_x" / "data").touch()
+    listed = [f"sem.loky-12-{n}" for n in range(5)] + os.listdir(tmp_path)  # others are just removing theirs too
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", lambda folder: listed)
+        exits.remove_leftovers(12)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sem.loky-123-a", "sem.mp-12", "torch_12"]
+
+
+# -- rehearsal ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returns_anything", [False, True])
+def test_a_rehearsal_prints_nothing_saves_nothing_and_leaves_no_thread(
+    returns_anything: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path.as_uri()
+    task = WorkerTask("tcp://x:1", b"", "run", b"", (), (), (), store, store, returns_anything=returns_anything)
+    threads = threading.active_count()
+    rehearse(task)
+    assert threading.active_count() == threads
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")

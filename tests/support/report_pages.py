@@ -1,11 +1,7 @@
-"""Writing the report of a run of 50 trials and of one of 10,000, and opening it in Chromium.
+"""Runs of a given size, as journals, and their reports opened in Chromium.
 
-    python -m benchmarks.report [--quick] [--json PATH] [--keep FOLDER]
-
-The runs are journals written here: an ASHA search of 64 workers (4 for the small one), one trial in twenty of which
-fails. The browser (a Chromium on the PATH, driven by playwright) has no network; the page is scrolled until every
-picture is drawn, the small one light and dark, wide and narrow. With ``--quick`` the large run has 2,000 trials, and
-its figures keep their names.
+The search is an ASHA, one trial in twenty of which fails. The browser (a Chromium on the PATH, driven by playwright)
+has no network, and the page is scrolled until every picture is drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import heapq
 import math
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.common import parser, publish
-from maggy_like import Float, Integer, SearchSpace, load_run
+from maggy_like import Float, Integer, SearchSpace
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
@@ -61,33 +55,6 @@ class Opened:
     requests: list[str]
     drawn: int
     overflow: int
-
-
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the pages there")
-    args = options.parse_args()
-    figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        kept = args.keep or Path(folder)
-        kept.mkdir(parents=True, exist_ok=True)
-        opened = []
-        for size, n_trials, workers in ((50, 50, 4), (10_000, 2000 if args.quick else 10_000, 64)):
-            run = write_run(Path(folder), f"run-{size}", n_trials, workers)
-            result = load_run(run)
-            page = kept / f"{size}.html"
-            begin = time.perf_counter()
-            result.report(page)
-            figures[f"seconds.{size}"] = time.perf_counter() - begin
-            figures[f"size_mb.{size}"] = page.stat().st_size / 1e6
-            found = open_page(page)
-            figures[f"open_seconds.{size}"] = found.seconds
-            opened.append(found)
-            if size == 50:
-                opened += [open_page(page, scheme="dark"), open_page(page, width=390)]
-        figures["console_errors"] = sum(len(each.errors) for each in opened)
-        figures["requests"] = sum(len(each.requests) for each in opened)
-    publish(figures, args.json)
 
 
 def write_run(folder: Path, name: str, n_trials: int, workers: int) -> Path:
@@ -174,7 +141,3 @@ def open_page(page: Path, *, scheme: Literal["light", "dark"] = "light", width: 
         tab.screenshot(path=page.with_name(f"{page.stem}-{scheme}-{width}.png"), full_page=True)
         browser.close()
     return Opened(seconds, errors, requests[1:], drawn, max(0, overflow))
-
-
-if __name__ == "__main__":
-    main()

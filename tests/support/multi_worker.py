@@ -26,11 +26,14 @@ from optimizers.schedulers.stopping import Threshold
 BOUND = Threshold(step=1, worse_than=0.5, direction="max")
 
 
-class Wide(Hand):
-    """Trials of ``width`` workers."""
+class MultiWorkerHand(Hand):
+    """Trials of ``workers_per_trial`` workers."""
 
-    def __init__(self, width: int = 2, optimizer: Optimizer | None = None, **options: Any) -> None:
-        super().__init__(optimizer, **{"workers": width, "n_trials": 1, "width": width, **options})
+    def __init__(self, workers_per_trial: int = 2, optimizer: Optimizer | None = None, **options: Any) -> None:
+        super().__init__(
+            optimizer,
+            **{"workers": workers_per_trial, "n_trials": 1, "workers_per_trial": workers_per_trial, **options},
+        )
 
     def come(self, index: int, host: str = "host", gpus: tuple[str, ...] = (), incarnation: int = 0) -> WorkerId:
         worker = WorkerId(index, incarnation)
@@ -69,10 +72,12 @@ class Wide(Hand):
         return [event for event in self.events if isinstance(event, AttemptEnded)]
 
 
-def wide(width: int = 2, optimizer: Optimizer | None = None, **options: Any) -> tuple[Wide, list[WorkerId]]:
+def multi_worker(
+    workers_per_trial: int = 2, optimizer: Optimizer | None = None, **options: Any
+) -> tuple[MultiWorkerHand, list[WorkerId]]:
     """A trial under way on all workers, those of a host side by side."""
-    run = Wide(width, optimizer, **options)
+    run = MultiWorkerHand(workers_per_trial, optimizer, **options)
     run.start()
-    for index in range(width):
+    for index in range(workers_per_trial):
         run.come(index)
     return run, run.members()

@@ -1,1 +1,0 @@
-"""What a store, a machine, another driver or a hostile function may do to a search. Run it as a module."""
