@@ -38,14 +38,14 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
         }
         for trial in result.trials
     ]
-    fixed = {name for row in rows for name in row}
+    fixed = ["trial", "state", *_value_columns(result), "step", "attempts", "seconds", "failure", "parent"]
     params = {name: _param_column(name, fixed, result.space) for name in result.space.domains}
     names = attribute_names(result.trials, taken={*fixed, *params, *params.values()})
     for trial, row in zip(result.trials, rows, strict=True):
         row |= {params.get(name, name): value for name, value in trial.config.items()}
         row |= {names[name]: value for name, value in trial.attributes.items()}
-    table = pandas.DataFrame(rows)
-    for name in {"value_step", "step", "parent"} & fixed:  # floats would round large steps
+    table = pandas.DataFrame(rows, columns=None if rows else [*fixed, *params.values()])
+    for name in {"value_step", "step", "parent"}.intersection(fixed):  # floats would round large steps
         table[name] = pandas.array([row[name] for row in rows], dtype="Int64")
     return table
 
@@ -77,13 +77,18 @@ def curves_table(result: ResultData) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=["trial", "step", "metric", "value"])
 
 
+def _value_columns(result: ResultData) -> tuple[str, ...]:
+    """Return the columns of the objectives."""
+    if not result.others:
+        return ("value", "value_step")
+    return (f"value_{result.objective}", *(f"value_{name}" for _, name in result.others))
+
+
 def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
     """Return the objectives of a trial, by column."""
-    if not result.others:
-        return {"value": trial.value, "value_step": trial.value_step}
-    names = (result.objective, *(name for _, name in result.others))
-    values = trial.values or (None,) * len(names)
-    return {f"value_{name}": value for name, value in zip(names, values, strict=True)}
+    columns = _value_columns(result)
+    values = (trial.values or (None,) * len(columns)) if result.others else (trial.value, trial.value_step)
+    return dict(zip(columns, values, strict=True))
 
 
 def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:

@@ -33,7 +33,10 @@ class _Kind(enum.Enum):
 # Words of a name are joined by underscores here.
 _MEASURES: dict[Direction, str] = {
     "min": """
-        mse rmse nrmse rmsle msle mae mape smape wmape mase mphe rmsd mean_squared_error mean_absolute_error
+        mse rmse nrmse nmse rmsle rmsse msle mae mape smape wmape wape mdape mase mphe rmsd msis wql
+        mean_squared_error mean_absolute_error interval_score quantile_score winkler energy_score variogram_score
+        dawid_sebastiani
+        psi_score drift_score survival_aft kldiv kullback_leibler xentropy xentlambda
         logloss log_loss mlogloss nll nloglik nlpd cross_entropy crossentropy bce xent hinge pinball huber logcosh
         log_cosh perplexity ppl bpb bpc bits_per_byte bits_per_dim bits_per_character deviance poisson_deviance
         gamma_deviance tweedie_deviance brier ece calibration_error ranked_probability crps kl kld mmd wasserstein
@@ -52,15 +55,18 @@ _MEASURES: dict[Direction, str] = {
     "max": """
         accuracy acc auc auroc auprc aucpr aupr roc ap map average_precision precision recall specificity sensitivity
         f1 fbeta f_beta f_score f_measure tpr tnr ppv npv true_positive true_positives true_positive_rate
-        true_negative true_negatives true_negative_rate negative_predictive_value positive_predictive_value
+        true_negative true_negatives true_negative_rate negative_predictive_value positive_predictive_value prauc
         positive_likelihood_ratio hit_rate exact_match correct
         jaccard iou io_u miou giou diou ciou intersection_over_union distance_intersection_over_union dice tversky
-        critical_success mcc matthews kappa dcg ndcg discounted_cumulative_gain mrr mean_reciprocal_rank mota motp
+        critical_success mcc matthews kappa dcg ndcg discounted_cumulative_gain mrr mean_reciprocal_rank
+        expected_reciprocal_rank watch_time dwell_time mota motp
         hota idf1
         r2 d2 explained_variance d2_absolute_error d2_log_loss d2_brier d2_pinball d2_tweedie pearson pearsons spearman
-        kendall correlation corrcoef corr_coef concordance concordance_index c_index cindex
+        pearsonr spearmanr kendalltau kendall correlation corrcoef corr_coef concordance concordance_index c_index
+        cindex
         likelihood loglikelihood loglik log_likelihood log_prob log_probability elbo elpd
-        silhouette calinski_harabasz dunn rand ari nmi ami mutual_info mutual_information v_measure homogeneity
+        hamming_score brier_skill ranked_probability_skill crps_skill silhouette calinski_harabasz dunn rand ari nmi
+        ami mutual_info mutual_information v_measure homogeneity
         completeness fowlkes_mallows purity cramers_v theils_u tschuprows_t
         psnr snr sdr pesq stoi ssim signal_noise_ratio signal_to_noise_ratio signal_distortion_ratio
         perceptual_evaluation_speech_quality short_time_objective_intelligibility similarity cosine_proximity
@@ -75,16 +81,16 @@ _GENERAL: dict[Direction, str] = {
     "min": """
         distance distances deviation residual residuals distortion latency second seconds sec secs ms millis
         milliseconds time duration runtime cost costs risk violation violations memory failure failures mistakes
-        misses toxicity hallucination hallucinations drawdown downtime
+        misses toxicity hallucination hallucinations drawdown downtime forgetting unfairness jitter instability
     """,
     "max": """
         reward rewards return returns throughput goodput fps speed speedup success successes win wins profit profits
         revenue quality fitness utility efficiency agreement uptime lifetime survival gain gains improvement
-        improvements increase uplift
+        improvements increase uplift effectiveness skill
     """,
 }
 _WEAK: dict[Direction, str] = {
-    "min": "l1 l2 poisson",
+    "min": "l1 l2 poisson gamma tweedie fair quantile expectile",
     "max": """
         score scores per_second per_sec per_s per_minute per_min per_hour per_day hits
     """,
@@ -93,14 +99,16 @@ _OTHERS: dict[_Kind, str] = {
     _Kind.NEGATION: "neg negative negated",
     _Kind.MINUS: "minus one_minus 1_minus",
     _Kind.CHANGE: """
-        drop drops dropped decrease decreased reduction reductions reduced savings saving saved gap gaps delta diff
-        difference degradation change tradeoff inverse inverted reciprocal free
+        drop drops dropped lost decrease decreased reduction reductions reduced savings saving saved gap gaps delta diff
+        difference degradation change tradeoff inverse inverted inv reciprocal free
     """,
     _Kind.AFTER: """
         detection detected correction corrected removal removed prevention prevented avoidance avoided tolerance
-        tolerated std stdev stddev stderr sem variance var
+        tolerated resilience robustness recovery recovered mitigation mitigated available headroom remaining alive
+        survived travelled traveled covered std stdev stddev stderr sem variance var volatility uncertainty spread
+        range shift decline decay bias imbalance
     """,
-    _Kind.ONWARDS: "to until till per",
+    _Kind.ONWARDS: "to until till per between",
     _Kind.CONDITION: "at",
     _Kind.QUALIFIER: """
         metric metrics val valid validation test testing train training eval evaluation dev holdout cv oof mean avg
@@ -139,7 +147,7 @@ _KNOWN = _vocabulary()
 _LONGEST = max(map(len, _KNOWN))
 _PARTS = frozenset(part for parts in _KNOWN for part in parts)
 _CAMEL = re.compile(r"[A-Z]+\d*(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
-_SIGN = re.compile(r"\s*(1\s*)?[-\u2212]\s*(?=[^\W\d])")
+_SIGN = re.compile(r"\s*((1(\.0*)?|100)\s*)?[-\u2212]\s*(?=[^\W\d])")
 
 
 def direction_of(metric: str) -> Direction | None:

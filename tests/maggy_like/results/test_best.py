@@ -259,6 +259,12 @@ def test_no_parameter_takes_the_column_that_another_was_given() -> None:
     assert (row["param_param_value"], row["param_value"]) == (0.1, 0.2)
 
 
+def test_a_table_without_trials_has_its_columns() -> None:
+    empty, full = table_of(lr=Float(0, 1)), table_of(Trial(0, {"lr": 0.5}), lr=Float(0, 1))
+    assert list(empty.columns) == list(full.columns)
+    assert empty["step"].tolist() == []
+
+
 def test_large_steps_are_exact_in_the_table() -> None:
     largest = (1 << 63) - 1
     table = table_of(Trial(0, {}), Trial(1, {}, value=1.0, reported=largest, value_step=largest - 1, parent=0))

@@ -31,8 +31,10 @@ COMPOUND_SMALL = """
     reward_mse price_rmse profit_rmse return_mae success_cost_loss td_error temporal_difference_error detection_loss
     variance_loss inverse_dynamics_loss cost_per_hour seconds_per_step ms_per_token time_to_first_token
     distance_to_goal fpr@95 fpr95 fpr_at_tpr error@1 loss@10 loss_at_accuracy fit_time mean_rank simple_regret
-    accuracy_penalty validation_0-logloss validation-rmse valid_0's_binary_logloss multi_logloss merror mlogloss
-    poisson-nloglik l1 l2 bits_per_byte expected_calibration_error equal_error_rate top5_error_rate mean_cosine_distance
+    accuracy_penalty l1 l2 1.0-auc 100-accuracy nmse bits_per_byte expected_calibration_error equal_error_rate
+    top5_error_rate mean_cosine_distance
+    interval_score winkler_score energy_score variogram_score dawid_sebastiani_score quantile_score psi_score
+    drift_score WAPE msis mean_wQL average_forgetting
 """
 COMPOUND_LARGE = """
     neg_brier_score neg_loss neg_val_loss val_neg_loss test_neg_mean_squared_error mean_test_neg_log_loss eval/neg_mse
@@ -41,15 +43,19 @@ COMPOUND_LARGE = """
     latency_r2 risk_auc distance_accuracy time_series_accuracy error_detection_f1 signal_to_noise_ratio
     true_negatives true_positive_rate hit_rate success_rate win_rate
     episode_return eval/episode_reward return_mean f2_score hard_negative_accuracy inception_score clip_score
-    end_to_end_accuracy image_to_text_recall map@50 mAP50-95 silhouette_score interval-regression-accuracy aucpr
-    detection_accuracy best_val_acc information_gain quality_score
+    end_to_end_accuracy image_to_text_recall map@50 mAP50-95 silhouette_score detection_accuracy
+    brier_skill_score skill_score hamming_score watch_time expected_reciprocal_rank eval_spearmanr quantile_accuracy
+    best_val_acc information_gain quality_score
 """
 CONTRADICTORY = """
     accuracy_drop error_reduction cost_savings auc_gap loss_delta loss_reduction perplexity_gain time_saved
     latency_improvement inverse_loss time_to_accuracy steps_to_90_accuracy accuracy_per_cost accuracy_std
     reward_variance error_detection_rate error_tolerance free_memory memory_saved loss_neg mse_negated neg_foo_loss
     negative_f1 neg_recall negative_accuracy neg_mse_loss accuracy_time accuracy_cost cost_reward reward_cost fid_reward
-    mse_r2     loss_accuracy latency_quality val/accuracyDrop
+    mse_r2 loss_accuracy latency_quality val/accuracyDrop accuracy_lost accuracy_decline reward_decay auc_shift
+    accuracy_spread accuracy_range return_volatility accuracy_uncertainty reward_jitter accuracy_bias
+    accuracy_forgetting inv_loss inv_auc time_between_failures distance_travelled time_alive memory_available
+    cost_effectiveness error_recovery loss_resilience failure_robustness risk_mitigation mse_skill_score
 """
 KERAS_SMALL = """
     BinaryCrossentropy CategoricalCrossentropy SparseCategoricalCrossentropy binary_crossentropy
@@ -117,6 +123,18 @@ TORCHMETRICS_LARGE = """
 WORDS = """
     neg negative minus val loss accuracy brier score drop at to per second 1 error detection l2 wobble IoU
 """
+BOOSTING_SMALL = """
+    validation_0-logloss validation-rmse valid_0's_binary_logloss multi_logloss merror mlogloss poisson-nloglik
+    gamma-nloglik cox-nloglik gamma-deviance tweedie-nloglik@1.5 aft-nloglik error@0.7 mphe quantile expectile l1 l2
+    fair poisson gamma tweedie huber binary_error multi_error@2 cross_entropy_lambda xentropy xentlambda
+    kullback_leibler kldiv regression_l1 test-mphe-mean valid_0-l2-mean Logloss CrossEntropy BalancedErrorRate
+    BrierScore HammingLoss ZeroOneLoss Quantile MultiQuantile LogLinQuantile Expectile Tweedie FairLoss NumErrors
+    MedianAbsoluteError RMSEWithUncertainty MultiRMSE QueryRMSE QueryCrossEntropy SurvivalAft test-SurvivalAft-mean
+"""
+BOOSTING_LARGE = """
+    auc aucpr ndcg@5- map@5- interval-regression-accuracy auc_mu average_precision r2 BalancedAccuracy QueryAUC PRAUC
+    WKappa LogLikelihoodOfPrediction TotalF1 PairAccuracy FilteredDCG AverageGain PrecisionAt RecallAt MRR
+"""
 SKLEARN_SMALL = """
     brier_score_loss coverage_error davies_bouldin_score hamming_loss hinge_loss label_ranking_loss log_loss
     max_error mean_absolute_error mean_absolute_percentage_error mean_gamma_deviance mean_pinball_loss
@@ -140,6 +158,8 @@ SKLEARN_LARGE = """
         pytest.param(SKLEARN_SMALL, "min", id="scikit-learn small"),
         pytest.param(SKLEARN_LARGE, "max", id="scikit-learn large"),
         pytest.param(" ".join(get_scorer_names()), "max", id="scorers of scikit-learn"),
+        pytest.param(BOOSTING_SMALL, "min", id="boosting small"),
+        pytest.param(BOOSTING_LARGE, "max", id="boosting large"),
         pytest.param(KERAS_SMALL, "min", id="Keras small"),
         pytest.param(KERAS_LARGE, "max", id="Keras large"),
         pytest.param(TORCHMETRICS_SMALL, "min", id="torchmetrics small"),
