@@ -33,6 +33,8 @@ class Recorder:
         snapshot: The newest snapshot. None before the first one.
     """
 
+    keeps_lines = has_shown_summary = False
+
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
         self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)

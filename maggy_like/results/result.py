@@ -14,7 +14,7 @@ from maggy_like.results.data import ResultData, Training, read_log, read_saved, 
 from maggy_like.results.optuna_studies import importance, to_optuna
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import read_decision_log
-from maggy_like.results.tables import curves_table, ranked, summary, trials_table
+from maggy_like.results.tables import curves_table, printed, ranked, summary, trials_table
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.trial import Trial
 
@@ -66,6 +66,9 @@ class Result(ResultData):
         store: URL of the folder of the saved states. Trials have the names of their states in it.
         training: Result of the training that followed the search (``train_best``). None without one.
 
+    ``print(result)`` shows the summary and the best trials. If the run's display has just shown the summary, it shows
+    only the trials. ``repr(result)`` is always the summary.
+
     Example:
         >>> result = lagom(train_fn, space)
         >>> result.best_config, result.best_value, result.best_step
@@ -73,10 +76,11 @@ class Result(ResultData):
     """
 
     _actions: RunActions | None = field(default=None, compare=False)
+    _is_shown: bool = field(default=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         actions = None if self._actions is None else replace(self._actions, train=None)  # it holds the engine
-        return {**self.__dict__, "_actions": actions}
+        return {**self.__dict__, "_actions": actions, "_is_shown": False}
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -401,11 +405,14 @@ class Result(ResultData):
     def __repr__(self) -> str:
         return summary(self)
 
+    def __str__(self) -> str:
+        return printed(self, is_shown=self._is_shown)
+
     def _repr_html_(self) -> str:
-        """Return the summary with the five best trials or the Pareto set, for notebooks."""
+        """Return the five best trials or the Pareto set for notebooks, with the summary if no cell shows it."""
         import html
 
         if importlib.util.find_spec("pandas") is None:
             return f"<pre>{html.escape(str(self))}</pre>"
-        table = ranked(self, self.to_pandas())
-        return f"<pre>{html.escape(str(self))}</pre>{table.to_html(index=False)}"
+        table = ranked(self, self.to_pandas()).to_html(index=False)
+        return table if self._is_shown and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
