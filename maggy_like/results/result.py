@@ -16,6 +16,7 @@ from maggy_like.results.plots import Plots
 from maggy_like.results.record import read_decision_log
 from maggy_like.results.tables import curves_table, printed, ranked, summary, trials_table
 from maggy_like.storage.run_paths import RunPaths
+from optimizers.checks import no_attribute
 from optimizers.core.trial import Trial
 
 if TYPE_CHECKING:
@@ -41,6 +42,28 @@ class RunActions:
     train: Callable[..., Training] | None
     watch: Callable[[Result, bool | str, Sequence[Callback]], Result]
     stop: Callable[[str], None]
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("best", "best_params", "best_params_", "best_hyperparameters"), "best_config"),
+    **dict.fromkeys(("best_score", "best_score_", "best_loss", "best_metric"), "best_value"),
+    **dict.fromkeys(("best_model", "best_estimator_", "best_state", "model"), "load_best()"),
+    **dict.fromkeys(("cv_results_", "dataframe", "df", "get_dataframe", "trials_dataframe"), "to_pandas()"),
+    **dict.fromkeys(("history", "learning_curves"), "curves(), or plot.history()"),
+    **dict.fromkeys(("config", "params"), "best_config, or trials[0].config"),
+    **dict.fromkeys(("duration", "elapsed"), "seconds"),
+    **dict.fromkeys(("errors", "exceptions"), "failures"),
+    **dict.fromkeys(("logs", "tail"), "log(trial)"),
+    **dict.fromkeys(("status", "state"), "ending"),
+    "curve": "trials[0].curve, or curves()",
+    "n_trials": "len(result.trials)",
+    "path": "directory",
+    "plot_history": "plot.history()",
+    "resume": "lagom(..., name=result.name, resume=True)",
+    "save": "directory, which has the run already; load_run(directory) reads it",
+    "story": "decision_log()",
+}
+"""What other libraries, and the past, call the attributes of a result."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -399,8 +422,7 @@ class Result(ResultData):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = "; use decision_log()" if name == "story" else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+            raise no_attribute(self, name, _ELSEWHERE)
 
     def __repr__(self) -> str:
         return summary(self)
