@@ -31,6 +31,8 @@ Catch :class:`UserError` for mistakes that the caller can correct, and :class:`M
 
 from __future__ import annotations
 
+from typing import Any
+
 from optimizers.errors import MaggyError, OptimizerError, SearchSpaceError, UserError
 
 __all__ = [
@@ -68,7 +70,25 @@ class TrainFunctionError(UserError):
 
 
 class TrialsFailedError(UserError):
-    """The first trials of a search failed identically and none succeeded (see :class:`maggy_like.FailurePolicy`)."""
+    """The first trials of a search failed identically and none succeeded (see :class:`maggy_like.FailurePolicy`).
+
+    Args:
+        message: How many trials failed, and how.
+        traceback: Traceback of one of the failures. It is part of the error's text, unless the display has shown it.
+        remedy: What to do.
+    """
+
+    def __init__(self, message: str, traceback: str = "", remedy: str = "") -> None:
+        super().__init__(message, traceback, remedy)
+        self.has_shown_traceback = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, {**self.__dict__, "has_shown_traceback": False}
+
+    def __str__(self) -> str:
+        message, traceback, remedy = self.args
+        shown = "" if self.has_shown_traceback else traceback.rstrip()
+        return message + (f"\n\n{shown}\n" if shown else "") + (f"\n{remedy}" if remedy else "")
 
 
 class PlatformError(MaggyError):

@@ -164,6 +164,27 @@ def _text(value: Any) -> str:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+
+def no_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
+    """Return the error of a public attribute that an object lacks, with the one that is meant.
+
+    Args:
+        owner: The object.
+        name: Name of the attribute.
+        elsewhere: What to write instead, by the names in other libraries.
+
+    Example:
+        >>> no_attribute(result, "best_params", {"best_params": "best_config"})
+        AttributeError("'Result' object has no attribute 'best_params'; use best_config")
+    """
+    kind = type(owner).__name__
+    if name.startswith("_"):
+        return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=owner)
+    public = [known for known in dir(owner) if not known.startswith("_")]
+    remedy = f"; use {elsewhere[name]}" if name in elsewhere else did_you_mean(name, public)
+    return AttributeError(f"{kind!r} object has no attribute {name!r}{remedy}")
+
+
 _PEERS_WORDS = {
     "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
     "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",

@@ -17,7 +17,7 @@ from maggy_like.display import make_display
 from maggy_like.driver.failure_policy import FailurePolicy, read_policy
 from maggy_like.driver.followers import Callback
 from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, StopSwitch, TrainingSettings
-from maggy_like.errors import ConfigError, TrainingError, UserError
+from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training
 from maggy_like.results.result import Result, RunActions
@@ -171,10 +171,13 @@ def search(spec: RunSpec) -> Result:
         Exception: An error ended the search early, such as a MaggyError; ``error.result`` is the result so far.
     """
     outcome = execute_anywhere(spec)
-    result = _result_of(spec, outcome)
+    is_shown = all(display.has_shown_summary for display in spec.displays)
+    result = replace(_result_of(spec, outcome), _is_shown=is_shown)
     error = outcome.error or _error_of_training(spec, outcome, result)
     if error is None:
         return result
+    if isinstance(error, TrialsFailedError):
+        error.has_shown_traceback = all(display.keeps_lines for display in spec.displays)
     error.__dict__["result"] = result  # which may be of any type, such as a custom optimizer's
     raise error
 

@@ -200,11 +200,11 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
     if not n_trials:
         raise ConfigError(f"warm_start: the run {name!r} has no results; leave it out")
     if not configs:
-        has_new = any(parameter not in study.problem.space.domains for parameter in space.domains)
-        raise ConfigError(
-            f"warm_start: none of the {n_trials} trials of {name!r} can be used: {reason.partition(';')[0]}; "
-            f"{'leave warm_start out' if has_new else 'let the spaces overlap'}"
-        )
+        known = study.problem.space.domains
+        why, remedy = reason.partition(";")[0], "let the spaces overlap"
+        if new := [parameter for parameter in space.domains if parameter not in known]:
+            why, remedy = f"they have {', '.join(known)}, and no {', '.join(new)}", "leave warm_start out"
+        raise ConfigError(f"warm_start: none of the {n_trials} trials of {name!r} can be used: {why}; {remedy}")
     valid = (seen for seen in found.values() if seen.trial in configs)
     observations = tuple(msgspec.structs.replace(seen, config=configs[seen.trial]) for seen in valid)
     note = f"{len(configs)} of {n_trials} trials of {name!r} can be used"

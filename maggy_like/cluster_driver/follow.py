@@ -125,6 +125,8 @@ class LogLineWriter:
         first: Number of the first line.
     """
 
+    keeps_lines = has_shown_summary = False
+
     def __init__(self, files: ControlFiles, run: str, first: int) -> None:
         self._files = files
         self._run = run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from maggy_like.cluster_driver.follow import Follower, LogLineReader
 from maggy_like.cluster_driver.tasks import from_record
@@ -203,7 +204,7 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], 
         error = from_record(record.error)
         error.result = result
         raise error
-    return result
+    return replace(result, _is_shown=display.has_shown_summary)
 
 
 def stop_run(journal: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import runpy
 import sys
@@ -16,19 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 from maggy_like.api.run import run_script
 from maggy_like.api.saved_runs import list_runs, load_run
 from maggy_like.cluster_driver.follow import Follower
-from maggy_like.display.text import clean, config_text, number
+from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import log_urls, reading_log, written
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
-from maggy_like.results.tables import aligned
+from maggy_like.results.tables import best_trials
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.journal import backend_of
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.script import read_script
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.trial import TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -144,9 +143,6 @@ def _lines(data: bytes, *, is_over: bool) -> list[bytes]:
     return lines
 
 
-_LONGEST = 80  # characters of a configuration
-
-
 def list_command(given: Namespace) -> None:
     """Print the runs in a folder."""
     runs = list_runs(given.directory)
@@ -163,13 +159,12 @@ def list_command(given: Namespace) -> None:
 def show_command(given: Namespace) -> None:
     """Print the result of a run, and its best trials or its decision log."""
     result = load_run(given.run)
-    print(result)
+    print(repr(result))
     if given.decision_log:
         print("", *result.decision_log(), sep="\n")
         return
-    rows = [_cells(trial) for trial in _ranked(result)[: given.trials]]
-    if rows:
-        print("", aligned(("trial", "state", result.objective, "step", "configuration"), rows), sep="\n")
+    if table := best_trials(result, given.trials):
+        print("", table, sep="\n")
     if result.failures:
         failed = result.failures[0].id
         print("", f"to debug trial {failed}: maggy-like rerun {given.run} {failed} FILE:NAME --pdb", sep="\n")
@@ -362,22 +357,3 @@ def _with_types(table: pandas.DataFrame) -> pandas.DataFrame:
 
 def _print_line(line: str) -> None:
     print(clean(line.rstrip("\n")), flush=True)
-
-
-def _ranked(result: Result) -> list[Trial]:
-    """Return the trials, with the Pareto set or the best ones first, and those without a value last."""
-    chosen = {trial.id for trial in result.pareto}
-    sign = 1.0 if result.direction == "min" else -1.0
-
-    def key(trial: Trial) -> tuple[bool, float, int]:
-        value = math.inf if trial.value is None or math.isnan(trial.value) else sign * trial.value
-        return (trial.id not in chosen, value, trial.id)
-
-    return sorted(result.trials, key=key)
-
-
-def _cells(trial: Trial) -> list[str]:
-    config = config_text(trial.config)
-    config = config if len(config) <= _LONGEST else f"{config[: _LONGEST - 1]}…"
-    step = "-" if trial.reported is None else str(trial.reported)
-    return [str(trial.id), trial.state.value, number(trial.value), step, config]

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 class SilentDisplay:
     """Shows nothing. At the end it logs a warning about a guessed direction."""
 
+    keeps_lines = has_shown_summary = False
+
     def start(self, snapshot: Snapshot) -> None:
         pass
 

@@ -153,7 +153,15 @@ class LogLine:
 
 
 class Display(Protocol):
-    """Shows one run. All calls come from one thread, which is not the caller's."""
+    """Shows one run. All calls come from one thread, which is not the caller's.
+
+    Attributes:
+        keeps_lines: Whether log lines stay in sight after the end of the run.
+        has_shown_summary: Whether the user sees how the run ended.
+    """
+
+    keeps_lines: bool
+    has_shown_summary: bool
 
     def start(self, snapshot: Snapshot) -> None:
         """Show the first state."""

@@ -314,6 +314,9 @@ class NotebookDisplay:
     cell. It draws only in updates, and at most twice per second of the search's time.
     """
 
+    keeps_lines = False  # the log is folded
+    has_shown_summary = False
+
     _first: Snapshot
 
     def __init__(self) -> None:
@@ -337,6 +340,7 @@ class NotebookDisplay:
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self._take(snapshot, lines)
         self._draw(snapshot, final=True)
+        self.has_shown_summary = self._handle is not None
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self._log.extend(self._live.take(snapshot, lines))

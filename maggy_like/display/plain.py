@@ -26,6 +26,9 @@ class PlainDisplay:
         [12/30] best 0.973 at step 9 (trial 4) | 11 completed, 1 failed, 3 running | 0:31, about 0:40 left
     """
 
+    keeps_lines = True
+    has_shown_summary = False
+
     _first: Snapshot
     _last: Snapshot
 
@@ -50,6 +53,7 @@ class PlainDisplay:
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         finished = self._live.take(snapshot, lines)
         _write([text.prefix(line) + line.text for line in finished] + text.summary(snapshot))
+        self.has_shown_summary = True
 
     def _due_states(self, snapshot: Snapshot) -> list[LogLine]:
         """Return lines that are still being redrawn, from time to time."""

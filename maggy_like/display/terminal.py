@@ -46,6 +46,9 @@ class TerminalDisplay:
         console: Where to draw. Default standard output.
     """
 
+    keeps_lines = True
+    has_shown_summary = False
+
     _first: Snapshot
     _live: Live
     _drawn: float
@@ -92,6 +95,7 @@ class TerminalDisplay:
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         if self._fallback is not None:
             self._fallback.finish(snapshot, lines)
+            self.has_shown_summary = True
             return
         try:
             self._print_log(self._lines.take(snapshot, lines))
@@ -100,6 +104,7 @@ class TerminalDisplay:
         summary = [Text(line) for line in text.summary(snapshot)]
         summary[0].stylize("bold", 0, len(text.clean(snapshot.name)))
         self._print(summary)
+        self.has_shown_summary = True
 
     def release(self) -> None:
         """Release the terminal."""

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.display.base import LogLine, Snapshot
@@ -20,6 +20,7 @@ from maggy_like.driver.settings import StopSwitch
 from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
+from optimizers.checks import no_attribute
 from optimizers.core.trial import TrialState
 from optimizers.space import Config
 
@@ -33,6 +34,8 @@ class Recorder:
     Attributes:
         snapshot: The newest snapshot. None before the first one.
     """
+
+    keeps_lines = has_shown_summary = False
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
@@ -112,6 +115,16 @@ class Status:
         return "; ".join(filter(None, parts))
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("best_config", "best_value", "load_best", "trials"), "result(), which waits for the end"),
+    **dict.fromkeys(("get", "join", "wait"), "result()"),
+    **dict.fromkeys(("cancel", "kill", "shutdown", "terminate"), "stop()"),
+    **dict.fromkeys(("done", "is_alive", "progress", "running"), "status()"),
+    **dict.fromkeys(("log", "logs"), "tail()"),
+}
+"""What a reader looks for in a handle."""
+
+
 class RunHandle(Generic[T]):
     """A run in the background. ``lagom``, ``ablate`` and ``run`` return it with ``block=False``.
 
@@ -140,6 +153,11 @@ class RunHandle(Generic[T]):
         self._threads: list[Thread] = []
         self._waiting = 0
         self._lock = threading.Lock()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _ELSEWHERE)
 
     def begin(self, execute: Callable[[], T], engine: Engine, *, outlives: bool) -> None:
         """Run ``execute`` in a thread. Called by the runtime.

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
 from maggy_like.results.optuna_studies import importance
 from maggy_like.results.record import read_record
+from optimizers.checks import no_attribute
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+
+_ELSEWHERE = {
+    "contour": "slices()",
+    "edf": "history()",
+    "intermediate_values": "curves()",
+    "learning_curves": "curves()",
+    "optimization_history": "history()",
+    "parallel_coordinate": "parallel()",
+    "param_importances": "importance()",
+    "pareto_front": "pareto()",
+    "show": "history().show()",
+    "slice": "slices()",
+}
+"""What Optuna calls the plots."""
 
 
 class Plots:
@@ -32,6 +48,11 @@ class Plots:
 
     def __init__(self, result: ResultData) -> None:
         self._result = result
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _ELSEWHERE)
 
     def history(self) -> Figure:
         """Plot the value of each trial when it ended, and the best value so far. Each objective has its own row.

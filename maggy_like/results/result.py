@@ -12,6 +12,7 @@ from maggy_like.argument_checks import whole
 from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
 from maggy_like.storage.run_paths import RunPaths
+from optimizers.checks import no_attribute
 from optimizers.core.trial import Trial
 
 if TYPE_CHECKING:
@@ -40,6 +41,28 @@ class RunActions:
     stop: Callable[[str], None]
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("best", "best_params", "best_params_", "best_hyperparameters"), "best_config"),
+    **dict.fromkeys(("best_score", "best_score_", "best_loss", "best_metric"), "best_value"),
+    **dict.fromkeys(("best_model", "best_estimator_", "best_state", "model"), "load_best()"),
+    **dict.fromkeys(("cv_results_", "dataframe", "df", "get_dataframe", "trials_dataframe"), "to_pandas()"),
+    **dict.fromkeys(("history", "learning_curves"), "curves(), or plot.history()"),
+    **dict.fromkeys(("config", "params"), "best_config, or trials[0].config"),
+    **dict.fromkeys(("duration", "elapsed"), "seconds"),
+    **dict.fromkeys(("errors", "exceptions"), "failures"),
+    **dict.fromkeys(("logs", "tail"), "log(trial)"),
+    **dict.fromkeys(("status", "state"), "ending"),
+    "curve": "trials[0].curve, or curves()",
+    "n_trials": "len(result.trials)",
+    "path": "directory",
+    "plot_history": "plot.history()",
+    "resume": "lagom(..., name=result.name, resume=True)",
+    "save": "directory, which has the run already; load_run(directory) reads it",
+    "story": "decision_log()",
+}
+"""What other libraries, and the past, call the attributes of a result."""
+
+
 @dataclass(frozen=True, repr=False)
 class Result(ResultData):
     """The result of one :func:`~maggy_like.lagom` call.
@@ -63,6 +86,9 @@ class Result(ResultData):
         store: URL of the folder of the saved states. Trials have the names of their states in it.
         training: Result of the training that followed the search (``train_best``). None without one.
 
+    ``print(result)`` shows the summary and the best trials. If the run's display has just shown the summary, it shows
+    only the trials. ``repr(result)`` is always the summary.
+
     Example:
         >>> result = lagom(train_fn, space)
         >>> result.best_config, result.best_value, result.best_step
@@ -70,10 +96,11 @@ class Result(ResultData):
     """
 
     _actions: RunActions | None = field(default=None, compare=False)
+    _is_shown: bool = field(default=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         actions = None if self._actions is None else replace(self._actions, train=None)  # it holds the engine
-        return {**self.__dict__, "_actions": actions}
+        return {**self.__dict__, "_actions": actions, "_is_shown": False}
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -404,21 +431,25 @@ class Result(ResultData):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = "; use decision_log()" if name == "story" else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+            raise no_attribute(self, name, _ELSEWHERE)
 
     def __repr__(self) -> str:
         from maggy_like.results.tables import summary
 
         return summary(self)
 
+    def __str__(self) -> str:
+        from maggy_like.results.tables import printed
+
+        return printed(self, is_shown=self._is_shown)
+
     def _repr_html_(self) -> str:
-        """Return the summary with the five best trials or the Pareto set, for notebooks."""
+        """Return the five best trials or the Pareto set for notebooks, with the summary if no cell shows it."""
         import html
 
         if importlib.util.find_spec("pandas") is None:
             return f"<pre>{html.escape(str(self))}</pre>"
         from maggy_like.results.tables import ranked
 
-        table = ranked(self, self.to_pandas())
-        return f"<pre>{html.escape(str(self))}</pre>{table.to_html(index=False)}"
+        table = ranked(self, self.to_pandas()).to_html(index=False)
+        return table if self._is_shown and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"

@@ -142,6 +142,37 @@ def _is_number(cell: str) -> bool:
     return bool(cell) and cell[0] in "-+0123456789" and cell.strip("-+0123456789.:eE% ") == ""
 
 
+BEST = 5
+"""Trials that a printed result shows."""
+
+_LONGEST = 80  # characters of a configuration
+
+
+def best_trials(result: ResultData, most: int = BEST) -> str:
+    """Return a table of the best trials, or of those in the Pareto set, as text. Empty if there are no trials.
+
+    Args:
+        result: The result.
+        most: Number of rows at most. Trials without a value come last.
+    """
+    chosen = {trial.id for trial in result.pareto}
+    sign = 1.0 if result.direction == "min" else -1.0
+
+    def key(trial: Trial) -> tuple[bool, float, int]:
+        value = math.inf if trial.value is None or math.isnan(trial.value) else sign * trial.value
+        return (trial.id not in chosen, value, trial.id)
+
+    rows = [_cells(trial) for trial in sorted(result.trials, key=key)[:most]]
+    return aligned(("trial", "state", result.objective, "step", "configuration"), rows) if rows else ""
+
+
+def _cells(trial: Trial) -> list[str]:
+    config = config_text(trial.config)
+    config = config if len(config) <= _LONGEST else f"{config[: _LONGEST - 1]}…"
+    step = "-" if trial.reported is None else str(trial.reported)
+    return [str(trial.id), trial.state.value, number(trial.value), step, config]
+
+
 ROWS = 10
 """Trials that the text shows. ``Result.pareto`` has all of them."""
 
@@ -189,6 +220,19 @@ def summary(result: ResultData) -> str:
         lines.append(training_line(result.training))
     lines.append(encodable(f"files: {result.directory}"))
     return "\n".join(lines)
+
+
+def printed(result: ResultData, *, is_shown: bool) -> str:
+    """Return the summary with the best trials.
+
+    Args:
+        result: The result.
+        is_shown: Whether a display has just printed the summary. The text then has only what that did not say.
+    """
+    table = "\n".join(pareto_lines(result)) if result.others else best_trials(result)
+    if is_shown and table:
+        return table
+    return summary(result) if result.others or not table else f"{summary(result)}\n\n{table}"
 
 
 def _without_value(result: ResultData) -> str:

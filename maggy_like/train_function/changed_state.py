@@ -1,12 +1,14 @@
-"""Hints about settings that the caller's script made in modules, which each trial imports again and so does not see."""
+"""Hints about state that does not pass between the caller and its trials: settings, and containers they fill."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import sys
+import textwrap
 import types
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,12 @@ MAX_CHARACTERS = 1 << 17
 MAX_NAMED = 3
 """Names that a hint mentions."""
 
+_FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
+"""Methods that put values into a container."""
+
 
 def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str, ...]:
-    """Return hints about settings that the function uses, that were made in this process, and that no trial will see.
+    """Return hints about settings of this process that no trial will see, and containers that trials fill in vain.
 
     Args:
         isolation: The trials' isolation; with ``none`` they run in this process and see everything.
@@ -43,6 +48,11 @@ def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str
         hints.append(
             f"{', '.join(calls)} was called here and has no effect in the trials, which import the package again; "
             "call it inside train_fn"
+        )
+    if filled := list(dict.fromkeys(_filled_names(train_fn))):
+        hints.append(
+            f"{', '.join(filled[:MAX_NAMED])} will stay unchanged in this process, because each trial fills a copy of "
+            "its own; report or return the values instead"
         )
     return tuple(map(encodable, hints))
 
@@ -100,6 +110,41 @@ def _constants(module: types.ModuleType) -> dict[str, Any]:
             if stored[target.id] == 1 and not stored["*"] and not is_registry:
                 constants[target.id] = value
     return constants
+
+
+def _filled_names(train_fn: Callable[..., Any]) -> Iterator[str]:
+    """Yield the containers outside of the user's functions that these fill and never read."""
+    for function in own_functions(train_fn):
+        outside = {
+            name
+            for kind, name, value in references(function)
+            if kind in ("the variable", "the global") and isinstance(value, list | dict | set | deque)
+        }
+        if outside:
+            tree = _tree(function)
+            used = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+            filled = Counter(name for node in ast.walk(tree) if (name := _filled_by(node)))
+            yield from sorted(name for name in outside if 0 < filled[name] == used[name])
+
+
+def _tree(function: types.FunctionType) -> ast.AST:
+    """Return the parsed source of a function. Empty if there is none, or if it is part of a longer line."""
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    return ast.Module([], [])
+
+
+def _filled_by(node: ast.AST) -> str:
+    """Return the name of the container that a statement fills: ``x.append(1)``, ``x[0] = 1``. Empty for all others."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        method = node.value.func
+        place = method.value if isinstance(method, ast.Attribute) and method.attr in _FILLS else None
+    else:
+        target = node.target if isinstance(node, ast.AugAssign) else None
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+        place = target.value if isinstance(target, ast.Subscript) else None
+    return place.id if isinstance(place, ast.Name) else ""
 
 
 def _source(module: types.ModuleType) -> bytes:

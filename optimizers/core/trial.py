@@ -10,10 +10,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
+from optimizers.checks import no_attribute
 from optimizers.space import Config
 
 
@@ -315,6 +316,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
 _NO_CURVE = Curve()
 
 
+_ELSEWHERE = {
+    "error": "failure",
+    "loss": "value",
+    "metric": "value, or metrics",
+    "number": "id",
+    "params": "config",
+    "score": "value",
+    "traceback": "failure.traceback",
+    "user_attrs": "attributes",
+}
+"""What other libraries call the attributes of a trial."""
+
+
 class Trial(msgspec.Struct, gc=False):
     """One configuration and everything that is known about it.
 
@@ -391,6 +405,11 @@ class Trial(msgspec.Struct, gc=False):
     worker: int | None = None
     started: float | None = None
     seconds: float = 0.0
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _ELSEWHERE)
 
     def opened_curves(self) -> dict[str, Curve]:
         """Return the curves unpacked, so that they can be extended."""

@@ -108,7 +108,6 @@ class IdenticalFailures:
         if count < self.enough and (n_trials is None or count < max(n_trials, _LEAST_AT_THE_END)):
             return None
         where = " when they continued after a pause" if outcomes is self._continued else ""
-        trace = f"\n\n{failure.traceback.rstrip()}\n" if failure.traceback else ""
         kind = failure.types[0].rpartition(".")[2] if failure.types else ""
         catch = f", or catch=({kind},) for failures of this type" if kind else ""
         if self._retries:
@@ -120,6 +119,7 @@ class IdenticalFailures:
             remedy = "Fix the function and start another run, since this optimizer does not retry failed trials"
         return TrialsFailedError(
             f"{count} trials failed identically{where} and none has succeeded, so the search has ended: "
-            f"{failure.message}{trace}\n{remedy}. To try all configurations anyway, use "
-            f"failures=FailurePolicy(max_identical_failures=0){catch}."
+            f"{failure.message}",
+            failure.traceback,
+            f"{remedy}. To try all configurations anyway, use failures=FailurePolicy(max_identical_failures=0){catch}.",
         )

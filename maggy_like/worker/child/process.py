@@ -205,10 +205,8 @@ def read_value(returned: object, objective: str | None, *, is_reported: bool = F
         return Returned(None, {}, {})
     if isinstance(returned, Mapping):
         return _read_dict({str(name): value for name, value in returned.items()}, objective, is_reported=is_reported)
-    try:
-        return Returned(as_number("train_fn's value", returned), {}, {})
-    except ReportError as error:
-        raise ReportError(f"{error}; return a number, a dict with a number, or None after reports") from None
+    remedy = "return a number, a dict with a number, or None after reports"
+    return Returned(as_number("train_fn's value", returned, remedy), {}, {})
 
 
 def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reported: bool) -> Returned:

@@ -27,7 +27,7 @@ class BudgetUsed(BaseException):
 BROADCAST = "broadcast() of the first Maggy is called report() here; use reporter.report(accuracy=..., step=...)"
 
 TOO_MANY = (
-    "report() must have at most one value without a name, got report({}); use report(loss, step=step) for one metric, "
+    "report() must have at most one value without a name, got report({}); use report({one}, step=step) for one metric, "
     "or report(loss=..., accuracy=..., step=step) for several"
 )
 
@@ -249,7 +249,8 @@ class Reporter:
             >>> reporter.report(loss=0.3, accuracy=0.9, step=epoch)
         """
         if unnamed:
-            raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed)))))
+            one = f"{value}={value}" if isinstance(value, str) and value.isidentifier() else "loss"
+            raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed))), one=one))
         sender = self._sender
         if sender is not None:
             if sender.fault is not None:

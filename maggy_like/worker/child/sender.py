@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from queue import SimpleQueue
 from typing import SupportsFloat
 
@@ -15,6 +16,9 @@ from maggy_like.processes.channel import Disconnected
 from maggy_like.protocol.messages import MAX_NAME, MAX_STEP, Assign, Columns, Reported, ToDriver, encode
 from maggy_like.protocol.values import ReportError, is_encodable, shortened
 from maggy_like.worker.child.stop_state import StopState, StoreWait
+
+_COUNTERS = frozenset({"batch", "epoch", "iter", "iteration", "it", "round", "steps"})
+"""Names under which other libraries count steps."""
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
@@ -43,11 +47,21 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
         )
     if len(metrics) == 1 or not is_search:
         return next(iter(metrics))
-    raise ReportError(f"metric must be the name of the optimised metric, got None for {given}; use lagom(metric=NAME)")
+    counters = sorted(name for name in metrics if name.lower() in _COUNTERS)
+    wanted = min(set(metrics).difference(counters) or metrics)
+    steps = f", and pass the count of steps as step={counters[0]}" if counters else ""
+    raise ReportError(
+        f"metric must be the name of the optimised metric, got None for {given}; use lagom(metric={wanted!r}){steps}"
+    )
 
 
-def as_number(what: str, value: object) -> float:
+def as_number(what: str, value: object, remedy: str = "") -> float:
     """Return a metric as a float; numpy scalars and tensors of one element are converted.
+
+    Args:
+        what: What the value is, for the message.
+        value: The value.
+        remedy: What to do instead, for the message. By default it follows from the value.
 
     Raises:
         ReportError: It is not a number.
@@ -58,9 +72,21 @@ def as_number(what: str, value: object) -> float:
             return float(value if detach is None else detach())
         except (TypeError, ValueError, OverflowError, RuntimeError):
             pass
-    method = what.partition("(")[0]
-    remedy = f"; use {method}(**metrics)" if isinstance(value, Mapping) and method in ("report", "average") else ""
-    raise ReportError(f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}{remedy}")
+    remedy = remedy or _how_to_number(what.partition("(")[0], value)
+    given = f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}"
+    raise ReportError(f"{given}; {remedy}" if remedy else given)
+
+
+def _how_to_number(method: str, value: object) -> str:
+    """Return what to report instead of a value. Empty if that is unknown."""
+    if isinstance(value, Mapping):
+        return f"use {method}(**metrics)" if method in ("report", "average") else ""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return f"use {float(value):.6g}"
+    if isinstance(value, Sized) and not isinstance(value, str | bytes):
+        return "use one number, such as the mean"
+    return f"call it: {getattr(value, '__name__', 'metric')}(...)" if callable(value) else ""
 
 
 def as_step(step: object) -> int:
@@ -72,7 +98,8 @@ def as_step(step: object) -> int:
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
-        remedy = f"; use {int(step)}" if isinstance(step, float) and step.is_integer() else ""
+        is_whole = isinstance(step, float) and step.is_integer()
+        remedy = f"; use {int(step)}" if is_whole else "; count the reports: 1, 2, 3"
         raise ReportError(f"step must be a whole number, got {shortened(step)}{remedy}") from None
     if not -MAX_STEP <= number <= MAX_STEP:
         raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")

@@ -43,6 +43,42 @@ def test_the_first_maggy_s_spellings_are_read_or_answered_with_ours() -> None:
     assert not hasattr(space, "__deepcopy__")
 
 
+ATTRIBUTES = {
+    "result.best_params": "use best_config",
+    "result.best_score_": "use best_value",
+    "result.best_model": r"use load_best\(\)",
+    "result.trials_dataframe": r"use to_pandas\(\)",
+    "result.history": r"use curves\(\), or plot.history\(\)",
+    "result.best_confg": "did you mean 'best_config'",
+    "result.story": r"use decision_log\(\)",
+    "result.plot.curve": "did you mean 'curves'",
+    "result.plot.slice": r"use slices\(\)",
+    "result.best_trial.params": "use config",
+    "result.best_trial.number": "use id",
+    "result.best_trial.confg": "did you mean 'config'",
+    "handle.best_config": r"use result\(\), which waits for the end",
+    "handle.wait": r"use result\(\)$",
+    "handle.cancel": r"use stop\(\)",
+}
+
+
+def test_the_name_of_an_attribute_elsewhere_is_answered_with_ours(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_trials": 1, "direction": "max", "engine": "inline", "directory": tmp_path}
+    handle = lagom(lambda x: x, {"x": Float(0, 1)}, progress=False, block=False, **options)
+    result = handle.result()
+    for path, remedy in ATTRIBUTES.items():
+        first, *names = path.split(".")
+        value = {"result": result, "handle": handle}[first]
+        for name in names[:-1]:
+            value = getattr(value, name)
+        with pytest.raises(AttributeError, match=f"'{names[-1]}'.*{remedy}"):
+            getattr(value, names[-1])
+    for value in (result, result.plot, result.best_trial, handle):
+        assert not hasattr(value, "_repr_png_")
+        assert not hasattr(value, "__deepcopy__")
+    assert pickle.loads(pickle.dumps(result)).trials == copy.deepcopy(result).trials == result.trials
+
+
 def test_a_space_can_be_copied_and_pickled() -> None:
     space = SearchSpace(lr=Float(0, 1))
     assert copy.deepcopy(space).domains == pickle.loads(pickle.dumps(space)).domains == space.domains

@@ -41,6 +41,8 @@ def overfits(lr: float, reporter: Any) -> None:
 class Recorder:
     """A display that keeps what it was shown."""
 
+    keeps_lines = has_shown_summary = False
+
     def __init__(self) -> None:
         self.snapshots: list[Snapshot] = []
         self.lines: list[str] = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maggy_like import Float, Reporter, lagom
+from maggy_like import Float, Reporter, lagom, load_run
+from maggy_like.errors import TrialsFailedError
 from maggy_like.protocol.endings import Ending
 
 
@@ -27,6 +29,73 @@ def test_the_states_of_trials_are_counted_in_the_order_of_the_display(
     )  # fmt: skip
     assert repr(result).splitlines()[0].endswith(f": {counted}")
     assert f", {counted}\n" in capsys.readouterr().out
+
+
+def score(x: float, reporter: Reporter) -> None:
+    reporter.report(accuracy=x, step=1)
+
+
+def score_both(x: float) -> dict[str, float]:
+    return {"accuracy": x, "loss": x}
+
+
+@pytest.mark.parametrize("progress", ["plain", "terminal", False])
+def test_a_printed_result_does_not_repeat_what_the_display_has_just_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: Any
+) -> None:
+    result = lagom(
+        score, {"x": [0.25, 0.5, 1.0]}, optimizer="grid", metric="accuracy", engine="inline", directory=tmp_path,
+        progress=progress, name="run",
+    )  # fmt: skip
+    print(result)
+    shown = capsys.readouterr().out
+    assert shown.count("best accuracy 1 at step 1") == shown.count("3 trials (3 completed)") == 1
+    table = (
+        "trial  state      accuracy  step  configuration\n"
+        "    2  completed         1     1  x=1\n"
+        "    1  completed       0.5     1  x=0.5\n"
+        "    0  completed      0.25     1  x=0.25\n"
+    )
+    assert shown.endswith(table)
+    whole = f"{result!r}\n\n{table}"
+    assert shown == whole or progress
+    for again in (load_run(tmp_path / "run"), pickle.loads(pickle.dumps(result))):
+        print(again)
+        assert capsys.readouterr().out == whole
+    assert ("<pre>" in result._repr_html_()) is (not progress)
+
+
+def test_a_printed_result_of_several_objectives_is_the_pareto_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"metric": ["accuracy", "loss"], "direction": ["max", "min"], "optimizer": "random", "n_trials": 2}
+    shown, hidden = (
+        lagom(score_both, {"x": Float(0, 1)}, engine="inline", directory=tmp_path, progress=progress, **options)
+        for progress in ("plain", False)
+    )
+    assert str(hidden) == repr(hidden)
+    assert str(shown).splitlines() == repr(hidden).splitlines()[1:-1]
+    assert "Pareto set of 2 (max accuracy, min loss)" in str(shown)
+
+
+def test_what_ended_without_trials_is_printed_whole(tmp_path: Path) -> None:
+    options: Any = {"timeout": 1e-9, "direction": "max", "engine": "inline", "directory": tmp_path}
+    result = lagom(lambda x: x, {"x": Float(0, 1)}, progress="plain", **options)
+    assert str(result) == repr(result)
+
+
+@pytest.mark.parametrize("progress", ["plain", "terminal", False])
+def test_the_traceback_of_a_search_that_fails_is_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: Any
+) -> None:
+    def fail(x: float) -> None:
+        raise ValueError("the reason")
+
+    with pytest.raises(TrialsFailedError, match=r"failed identically.*the reason") as caught:
+        lagom(fail, {"x": Float(0, 1)}, engine="inline", directory=tmp_path, progress=progress)
+    assert f"{capsys.readouterr().out}{caught.value}".count("Traceback (most recent call last)") == 1
+    assert str(caught.value).endswith("for failures of this type.")
+    assert "Traceback" in str(pickle.loads(pickle.dumps(caught.value)))
 
 
 def test_a_timeout_that_the_start_has_used_up_is_the_reason_that_is_printed(

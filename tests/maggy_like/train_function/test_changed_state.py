@@ -116,6 +116,46 @@ def test_changed_settings_of_libraries_are_named(monkeypatch: pytest.MonkeyPatch
             torch.set_default_dtype(torch.float32)
 
 
+FILLED: list[float] = []
+COUNTED: dict[str, int] = {}
+CACHE: dict[str, float] = {}
+
+
+def note(x: float) -> None:
+    FILLED.append(x)
+
+
+def fills(x: float) -> float:
+    note(x)
+    COUNTED["calls"] += 1
+    COUNTED["last"] = 3
+    return x
+
+
+def caches(x: float) -> float:
+    if "data" not in CACHE:
+        CACHE["data"] = 1.0
+    return x * CACHE["data"]
+
+
+def test_a_container_that_trials_fill_and_never_read_is_named() -> None:
+    seen = set[float]()
+
+    def adds(x: float) -> None:
+        seen.add(x)
+        own = []
+        own.append(x)
+
+    (hint,) = state_hints(fills, "process")
+    assert hint == (
+        "COUNTED, FILLED will stay unchanged in this process, because each trial fills a copy of its own; report or "
+        "return the values instead"
+    )
+    assert state_hints(adds, "process")[0].startswith("seen will stay unchanged")
+    assert state_hints(fills, "none") == state_hints(caches, "process") == ()
+    assert state_hints(lambda x: FILLED.append(x), "process") == ()  # whose source is not a statement
+
+
 def test_a_search_says_so(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.RATE = 0.5
 
