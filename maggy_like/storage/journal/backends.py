@@ -359,10 +359,11 @@ class ObjectStoreBackend:
         return bool(self._segments())
 
     def read(self) -> Iterator[Part]:
+        number, data = self._number, self._segment
         for segment in self._segments():
-            data = self._fs.cat_file(self._file(segment))
-            self._number, self._segment = segment.number, data
+            number, data = segment.number, self._fs.cat_file(self._file(segment))
             yield Part(f"{self.name}/{segment.name}", data)
+        self._number, self._segment = number, data  # only at the end: a reader of the header stops earlier
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}
