@@ -56,7 +56,7 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
         august  2026-08-31 10:15  completed  4:07  50 (2 failed)  max accuracy  0.973  lr=0.0121, units=64
         >>> list_runs("s3://bucket/runs").to_pandas()
     """
-    return read_runs(directory, FOLLOW)
+    return read_runs(directory)
 
 
 def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:

@@ -28,7 +28,7 @@ from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.folders import is_in_memory, parent_of
-from maggy_like.storage.journal import Journal, RunStatus
+from maggy_like.storage.journal import Journal, RunStatus, RunTotals
 from maggy_like.storage.run_paths import OutputFolder
 from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
@@ -235,7 +235,13 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         seconds = time.monotonic() - late - started
         ending = _ending(machine, failure)
         if not isinstance(failure, JournalError):
-            failure = _end(journal, RunStatus(ending, time.time() - late, seconds)) or failure
+            totals = RunTotals.of(
+                study,
+                journal.earlier_seconds + seconds,
+                is_longer=journal.is_longer,
+                is_ablation=settings.search.is_ablation,
+            )
+            failure = _end(journal, RunStatus(ending, time.time() - late, seconds, totals=totals)) or failure
     finally:
         journal.close()
         output.move()

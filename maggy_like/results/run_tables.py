@@ -13,12 +13,13 @@ from maggy_like.display.text import config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.record import Record, improvements, read_record
-from maggy_like.results.result import Result, RunActions
-from maggy_like.results.runs import open_run, read_each, runs_in
+from maggy_like.results.record import Record, clock_of, improvements, read_record
+from maggy_like.results.result import Result
+from maggy_like.results.runs import folder_of, names_in, open_run, read_each
 from maggy_like.results.tables import aligned, as_html
 from maggy_like.storage.folders import check_folder
-from maggy_like.storage.journal import Contents, backend_of
+from maggy_like.storage.journal import RunHeader, RunTotals, backend_of, read_ends
+from optimizers.core.events import config_of
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space import Config
 
@@ -71,29 +72,23 @@ class RunSummary:
     problem: str = ""
 
     @classmethod
-    def of(cls, result: Result, contents: Contents) -> RunSummary:
+    def of(cls, name: str, directory: str, header: RunHeader, ending: Ending, totals: RunTotals) -> RunSummary:
         """Make the summary of a run that was read."""
-        training = None if result.training is None else result.training.trial
-        best = result.best_trial if result.trials else training
-        record = Record(result, contents)
-        seconds = record.clock.total
-        if not result.ending.is_over and contents.sessions:
-            seconds += max(0.0, time.time() - contents.sessions[-1][1])
         return cls(
-            name=result.name,
-            directory=str(result.directory),
-            created=contents.header.created,
-            ending=result.ending,
-            seconds=seconds,
-            is_longer=record.is_longer,
-            optimizer=contents.header.optimizer,
-            trials=len(result.trials),
-            failed=len(result.failures),
-            training=None if training is None else training.state,
-            objective=result.objective,
-            direction=result.direction,
-            best_value=None if best is None else best.value,
-            best_config=None if best is None else best.config,
+            name=name,
+            directory=directory,
+            created=header.created,
+            ending=ending,
+            seconds=totals.seconds,
+            is_longer=totals.is_longer,
+            optimizer=header.optimizer,
+            trials=totals.trials,
+            failed=totals.failed,
+            training=totals.training,
+            objective=totals.objective,
+            direction=totals.direction,
+            best_value=totals.best_value,
+            best_config=None if totals.best_config is None else config_of(totals.best_config),
         )
 
     @property
@@ -157,20 +152,33 @@ class RunList(list[RunSummary]):
         return as_html(_HEAD, [run.cells for run in self])
 
 
-def read_runs(directory: str | PathLike[str], actions: RunActions) -> RunList:
+def read_runs(directory: str | PathLike[str]) -> RunList:
     """Implement :func:`maggy_like.list_runs`."""
     if not isinstance(directory, str | PathLike):
         raise ConfigError(f"directory must be the folder of all runs, got {directory!r}; use a path or a URL")
     given = fspath(directory)
     folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
-    runs = read_each(folder, lambda name: _summary(f"{folder}/{name}", name, actions), runs_in(folder))
+    found = read_each(folder, lambda name: _summary(f"{folder}/{name}", name), names_in(folder))
+    runs = [summary for summary in found if summary is not None]
     return RunList(sorted(runs, key=lambda run: -(run.created or 0.0)), folder)
 
 
-def _summary(where: str, name: str, actions: RunActions) -> RunSummary:
-    """Return the summary of a run, even if its journal is damaged or of another version."""
+def _summary(where: str, name: str) -> RunSummary | None:
+    """Return the summary of a run, even if its journal is damaged or of another version. None if there is no run."""
     try:
-        return RunSummary.of(*open_run(where, backend_of(where), actions))
+        backend, directory = backend_of(where), str(folder_of(where))
+        ends = read_ends(backend)
+        if ends is None:
+            return None
+        if ends.header is not None and ends.ended is not None and ends.ended.totals is not None:
+            return RunSummary.of(name, directory, ends.header, ends.ended.status, ends.ended.totals)
+        contents, machine, status = open_run(backend)
+        seconds = clock_of(contents).total
+        if not status.status.is_over and contents.sessions:
+            seconds += max(0.0, time.time() - contents.sessions[-1][1])
+        is_longer = bool(contents.unended) or status.status is Ending.KILLED
+        totals = RunTotals.of(machine.study, seconds, is_longer=is_longer, is_ablation=bool(contents.header.variants))
+        return RunSummary.of(name, directory, contents.header, status.status, totals)
     except MaggyError as error:
         return RunSummary(name, where, problem=str(error))
 

@@ -55,11 +55,23 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     if not isinstance(run, str | PathLike):
         raise ConfigError(f"run must be the folder of a run, got {run!r}; use a path, a URL or result.directory")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
-    return open_run(where, find_run(where), actions)[0]
+    contents, machine, status = open_run(find_run(where))
+    header = contents.header
+    return make_result(
+        machine,
+        RunPaths.recorded(folder_of(where), status.store),
+        objective=header.metrics[0] if header.metrics else None,
+        others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
+        ending=status.status,
+        seconds=contents.earlier_seconds + status.seconds,
+        is_longer=bool(contents.unended) or status.status is Ending.KILLED,
+        is_ablation=bool(header.variants),
+        actions=actions,
+    )
 
 
-def open_run(where: str, backend: JournalBackend, actions: RunActions) -> tuple[Result, Contents]:
-    """Read the result of a run and the contents of its journal.
+def open_run(backend: JournalBackend) -> tuple[Contents, StateMachine, RunStatus]:
+    """Read a whole journal. Return its contents, the state machine and the status of the run.
 
     Raises:
         JournalError: The journal cannot be read.
@@ -69,20 +81,8 @@ def open_run(where: str, backend: JournalBackend, actions: RunActions) -> tuple[
     machine = replay(contents, RandomSearch())
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
         damage = "; ".join(contents.damage)
-        _log.warning("%s: the journal is damaged, so only its intact part was read: %s", where, damage)
-    header, status = contents.header, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
-    result = make_result(
-        machine,
-        _paths(where, status),
-        objective=header.metrics[0] if header.metrics else None,
-        others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
-        ending=status.status,
-        seconds=contents.earlier_seconds + status.seconds,
-        is_longer=bool(contents.unended) or status.status is Ending.KILLED,
-        is_ablation=bool(header.variants),
-        actions=actions,
-    )
-    return result, contents
+        _log.warning("%s: the journal is damaged, so only its intact part was read: %s", backend.name, damage)
+    return contents, machine, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
 
 
 def find_run(where: str) -> JournalBackend:
@@ -194,9 +194,9 @@ def _status(contents: Contents, otherwise: Ending) -> RunStatus:
     return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store)
 
 
-def _paths(where: str, status: RunStatus) -> RunPaths:
-    folder: Folder = where.rstrip("/") if "://" in where else Path(open_url(where)[1])
-    return RunPaths.recorded(folder, status.store)
+def folder_of(where: str) -> Folder:
+    """Return the absolute path or the URL of a folder."""
+    return where.rstrip("/") if "://" in where else Path(open_url(where)[1])
 
 
 def _no_run(where: str) -> str:
@@ -229,17 +229,25 @@ def runs_in(folder: str, most: int | None = None) -> list[str]:
     Raises:
         JournalError: The folder cannot be read.
     """
-    scheme = folder.partition("://")[0] + "://" if "://" in folder else ""
+    names = names_in(folder)[:most]
+    may_be = read_each(folder, _may_be_run, [f"{folder}/{name}" for name in names])
+    return [name for name, is_one in zip(names, may_be, strict=True) if is_one]
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of all entries of a folder, in order. Empty if there is no such folder.
+
+    Raises:
+        JournalError: The folder cannot be read.
+    """
     try:
         fs, path = open_url(folder)
-        entries = sorted(entry.rstrip("/") for entry in fs.ls(path, detail=False))[:most]
+        return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(path, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except Exception as error:  # of any file system
         said = str(error) or type(error).__name__
         raise JournalError(f"the folder {folder!r} cannot be read: {said}; fix the access") from error
-    may_be = read_each(folder, _may_be_run, [scheme + entry for entry in entries])
-    return [entry.rpartition("/")[2] for entry, is_one in zip(entries, may_be, strict=True) if is_one]
 
 
 def read_each(folder: str, read: Callable[[str], T], names: Sequence[str]) -> list[T]:

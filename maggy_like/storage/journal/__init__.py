@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from maggy_like.storage.journal.backends import JournalBackend, Mark, backend_of
-from maggy_like.storage.journal.journal import Journal, read_header, read_journal, reading
+from maggy_like.storage.journal.journal import Journal, read_ends, read_header, read_journal, reading
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
     Contents,
@@ -11,6 +11,7 @@ from maggy_like.storage.journal.records import (
     Part,
     RunHeader,
     RunStatus,
+    RunTotals,
     decode,
     decode_each,
     encode,
@@ -29,12 +30,14 @@ __all__ = [
     "Part",
     "RunHeader",
     "RunStatus",
+    "RunTotals",
     "backend_of",
     "decode",
     "decode_each",
     "encode",
     "from_records",
     "open_line",
+    "read_ends",
     "read_header",
     "read_journal",
     "reading",

@@ -51,6 +51,10 @@ class JournalBackend(Protocol):
         """
         ...
 
+    def ends(self) -> tuple[bytes, bytes]:
+        """Return the first and the last :data:`END` bytes of the journal at most. Both are empty without a journal."""
+        ...
+
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         """Return the complete lines after ``mark``, and their end; None if the journal was replaced since."""
         ...
@@ -109,6 +113,9 @@ class JournalBackend(Protocol):
 BLOCK = 4 << 20
 """Bytes to read at a time."""
 
+END = 64 << 10
+"""Bytes to read where only the first or the last record is of interest."""
+
 BEAT = 10.0
 """Seconds between two heartbeats, which set the time of the lock's file."""
 
@@ -165,6 +172,15 @@ class LocalBackend:
                     pending.append(block)
             if line == 1 or any(pending):
                 yield Part(str(self._path), b"".join(pending), line)
+
+    def ends(self) -> tuple[bytes, bytes]:
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                first = file.read(END)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - END))
+                return first, file.read(END)
+        except (FileNotFoundError, NotADirectoryError):
+            return b"", b""
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         try:
@@ -360,10 +376,20 @@ class ObjectStoreBackend:
         return bool(self._segments())
 
     def read(self) -> Iterator[Part]:
+        number, data = self._number, self._segment
         for segment in self._segments():
-            data = self._fs.cat_file(self._file(segment))
-            self._number, self._segment = segment.number, data
+            number, data = segment.number, self._fs.cat_file(self._file(segment))
             yield Part(f"{self.name}/{segment.name}", data)
+        self._number, self._segment = number, data  # only at the end: a reader of the header stops earlier
+
+    def ends(self) -> tuple[bytes, bytes]:
+        segments = list(self._segments().items())
+        if not segments:
+            return b"", b""
+        (head, _), (tail, size) = segments[0], segments[-1]
+        last = self._fs.cat_file(self._file(tail), start=max(0, size - END))
+        is_whole = head == tail and size <= END
+        return last if is_whole else self._fs.cat_file(self._file(head), start=0, end=END), last
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.storage.journal.backends import JournalBackend
-from maggy_like.storage.journal.records import Contents, Part, Record, RunHeader, RunStatus, decode, decode_each, encode
+from maggy_like.storage.journal.records import (
+    FORMAT_VERSION,
+    Contents,
+    Part,
+    Record,
+    RunHeader,
+    RunStatus,
+    decode,
+    decode_each,
+    encode,
+    open_line,
+)
 from optimizers.core.events import Event
 
 
@@ -178,6 +189,38 @@ def read_header(backend: JournalBackend) -> RunHeader:
         JournalError: See :func:`read_journal`.
     """
     return next(decode_each(_parts(backend))).header
+
+
+class Ends(NamedTuple):
+    """The first record of a journal and its last one, if it is the end of the run.
+
+    Attributes:
+        header: None if the first record is damaged, too long, or of another version.
+        ended: None if the run has not ended, or the last record is damaged or too long.
+    """
+
+    header: RunHeader | None
+    ended: RunStatus | None
+
+
+def read_ends(backend: JournalBackend) -> Ends | None:
+    """Read only both ends of a journal; None if there is none.
+
+    Raises:
+        JournalError: It cannot be read.
+    """
+    with reading(backend):
+        first, last = backend.ends()
+    if not first:
+        return None
+    header, ended = (
+        None if found is None else found[1]
+        for found in (open_line(first.partition(b"\n")[0]), open_line(last[:-1].rpartition(b"\n")[2]))
+    )
+    return Ends(
+        header if isinstance(header, RunHeader) and header.version == FORMAT_VERSION else None,
+        ended if isinstance(ended, RunStatus) and ended.status.is_over and last.endswith(b"\n") else None,
+    )
 
 
 def _parts(backend: JournalBackend) -> Iterator[Part]:

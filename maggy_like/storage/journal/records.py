@@ -24,8 +24,11 @@ from optimizers.core.events import (
     config_of,
     form_of,
     from_json,
+    strict_json,
     to_json,
 )
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
 
 Earlier = tuple[tuple[Observation, ...], ...]
 """The observations of each earlier run (see :attr:`optimizers.core.base.Problem.earlier`)."""
@@ -112,6 +115,51 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     variants: list[str] = []
 
 
+class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The totals of a run that a list of runs shows. With them, a list reads only both ends of a journal.
+
+    Attributes:
+        objective: Name of the objective, or of the first one.
+        direction: Its direction.
+        seconds: Seconds for which all drivers had the run, as far as they are known.
+        is_longer: Whether they had it for longer, by an unknown time.
+        trials: Number of trials.
+        failed: Number of failed trials.
+        training: State of the training. None without one.
+        best_value: Value of the best trial, or of the training in a run without a search.
+        best_config: The JSON form of its configuration.
+    """
+
+    objective: str
+    direction: str
+    seconds: float
+    is_longer: bool = False
+    trials: int = 0
+    failed: int = 0
+    training: TrialState | None = None
+    best_value: float | None = None
+    best_config: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, study: Study, seconds: float, *, is_longer: bool, is_ablation: bool) -> RunTotals:
+        """Return the totals of a study."""
+        trials = [trial for trial in study.trials if not trial.training]
+        training = next((trial for trial in reversed(study.trials) if trial.training), None)
+        best = training if not trials else None if is_ablation else study.best
+        named = study.objectives.given or [trial.objective for trial in study.trials if trial.objective]
+        return cls(
+            objective=next(iter(named), "value"),
+            direction=study.direction or "max",
+            seconds=seconds,
+            is_longer=is_longer,
+            trials=len(trials),
+            failed=sum(trial.state is TrialState.FAILED for trial in trials),
+            training=None if training is None else training.state,
+            best_value=None if best is None else best.value,
+            best_config=None if best is None else form_of(best.config),
+        )
+
+
 @final
 class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     """The begin, resume or end of a run by a driver.
@@ -124,6 +172,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         environment: Names and versions of what the driver runs on, for people.
         code: At the begin, a hash of the training function's code (see
             :func:`~maggy_like.train_function.code.code_hash`); empty if it is not known.
+        totals: At the end, the totals of the run. None in journals of earlier versions.
     """
 
     status: Ending
@@ -132,6 +181,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     store: str = "checkpoints"
     environment: dict[str, str] = {}
     code: str = ""
+    totals: RunTotals | None = None
 
 
 Record = RunHeader | RunStatus | Event
@@ -286,6 +336,9 @@ _OF_DRIVER = RunHeader, RunStatus
 
 
 def _seal(record: Record, number: int) -> bytes:
+    if type(record) is RunStatus and record.totals is not None and record.totals.best_value is not None:
+        strict = msgspec.structs.replace(record.totals, best_value=strict_json([record.totals.best_value])[0])
+        record = msgspec.structs.replace(record, totals=strict)
     plain = msgspec.json.encode(record) if isinstance(record, _OF_DRIVER) else to_json(record)
     body = plain[:-1] + b',"n":%d' % number
     return body + _checksum(body) + b"\n"
@@ -342,4 +395,5 @@ class _Version(msgspec.Struct, tag="run"):
     version: int
 
 
-_OF_RUN: msgspec.json.Decoder[RunHeader | RunStatus] = msgspec.json.Decoder(RunHeader | RunStatus)
+# Lax decoding turns the strings of non-finite numbers back into floats.
+_OF_RUN: msgspec.json.Decoder[RunHeader | RunStatus] = msgspec.json.Decoder(RunHeader | RunStatus, strict=False)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from report_pages import write_run
@@ -15,7 +17,7 @@ from report_pages import write_run
 from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
-from maggy_like.storage.journal import RunStatus, backend_of, read_journal
+from maggy_like.storage.journal import Journal, RunStatus, backend_of, read_journal
 from maggy_like.storage.journal.backends import LocalBackend, ObjectStoreBackend
 from maggy_like.storage.journal.records import Record, encode
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
@@ -59,7 +61,8 @@ def test_runs_in_a_store_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPa
         lagom(lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", directory=folder,
               name=name, progress=False)  # fmt: skip
     both = threading.Barrier(2, timeout=60)  # broken where one waits for the other
-    monkeypatch.setattr(ObjectStoreBackend, "is_held", lambda _: both.wait() < 0)
+    ends = ObjectStoreBackend.ends
+    monkeypatch.setattr(ObjectStoreBackend, "ends", lambda it: ends(it) if both.wait() >= 0 else None)
     assert [run.problem for run in list_runs(folder)] == ["", ""]
     assert {run.name for run in list_runs(folder)} == {"one", "two"}
 
@@ -68,12 +71,14 @@ def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytes
     write_run(tmp_path, "mine", 3, 1)
     (tmp_path / "theirs").mkdir()
 
-    def refuse(self: LocalBackend) -> bool:
+    ends = LocalBackend.ends
+
+    def refuse(self: LocalBackend) -> tuple[bytes, bytes]:
         if "theirs" in self.name:
             raise PermissionError(13, "Permission denied", self.name)
-        return True
+        return ends(self)
 
-    monkeypatch.setattr(LocalBackend, "exists", refuse)
+    monkeypatch.setattr(LocalBackend, "ends", refuse)
     assert [(run.name, bool(run.problem)) for run in list_runs(tmp_path)] == [("mine", False), ("theirs", True)]
 
 
@@ -105,6 +110,76 @@ def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:
     assert cells["bad-training"][2:] == ["training failed", "0:00", "training", "-", "-", "x=0"]
     assert str(load_run(tmp_path / "bad-training")).startswith("training failed after 0:00\n")
     assert "exception in trial 0: ValueError: too small\n" in str(load_run(tmp_path / "search"))
+
+
+def diverges(x: int, reporter: Any) -> None:
+    reporter.report(score=float("inf"), step=x)
+
+
+def search(folder: str, name: str, train_fn: Any, **options: Any) -> None:
+    given: dict[str, Any] = {"optimizer": "random", "n_trials": 3, "metric": "score", "direction": "max", **options}
+    lagom(train_fn, {"x": Float(0, 1)}, name=name, directory=folder, engine="inline", progress=False, seed=1, **given)
+
+
+def two_values(x: float, reporter: Any) -> None:
+    reporter.report(score=x, seconds=-x, step=1)
+
+
+def without_totals(folder: str, name: str) -> None:
+    """Rewrite a journal as earlier versions wrote it."""
+    contents = read_journal(backend_of(f"{folder}/{name}"))
+    assert contents.begun is not None
+    assert contents.ended is not None
+    ended = msgspec.structs.replace(contents.ended, totals=None)
+    backend = backend_of(f"{folder}/{name}")
+    backend.hold()
+    backend.clear()
+    backend.append(encode([contents.header, contents.begun, *contents.events, ended], 1))
+    backend.release()
+
+
+@pytest.mark.parametrize("kind", ["path", "memory"])
+def test_of_a_run_that_has_ended_only_both_ends_of_the_journal_are_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path) if kind == "path" else f"memory://{uuid.uuid4().hex}"
+    monkeypatch.setattr("maggy_like.storage.journal.backends.END", 8192)
+    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    failures = FailurePolicy(max_attempts=1, catch=(ValueError,))
+    search(folder, "search", reports, train_best=True, n_trials=60)
+    search(folder, "failing", fails_below_one, n_trials=2, failures=failures)
+    search(folder, "two", two_values, metric=["score", "seconds"], direction=["max", "min"])
+    run(diverges, {"x": 1}, name="training", engine="inline", directory=folder, progress=False)
+    search(folder, "resumed", reports)
+    search(folder, "resumed", reports, n_trials=4, resume=True)
+    names = ["failing", "resumed", "search", "training", "two"]
+    with monkeypatch.context() as patch:
+        for backend in (LocalBackend, ObjectStoreBackend):
+            patch.setattr(backend, "read", lambda _: pytest.fail("the whole journal was read"))
+            patch.setattr(backend, "is_held", lambda _: pytest.fail("the lock was read"))
+        fast = {summary.name: summary for summary in list_runs(folder)}
+    assert sorted(fast) == names
+    assert [fast[name].trials for name in names] == [2, 4, 60, 0, 3]
+    for name in names:
+        without_totals(folder, name)
+    whole = {summary.name: summary for summary in list_runs(folder)}
+    for name in ("search", "failing", "two", "training"):
+        before, after = (asdict(found[name]) | {"seconds": 0} for found in (fast, whole))
+        assert repr(before) == repr(after)
+        assert fast[name].seconds == pytest.approx(whole[name].seconds)
+
+
+def test_an_end_that_is_torn_or_before_a_resume_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    search(str(tmp_path), "torn", reports)
+    search(str(tmp_path), "resumed", reports)
+    journal = tmp_path / "torn" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-9])
+    resumed = Journal(backend_of(tmp_path / "resumed"))
+    resumed.read()
+    resumed.note(RunStatus(Ending.RUNNING, time.time()))
+    endings = {summary.name: summary.ending for summary in list_runs(tmp_path)}
+    assert endings == {"torn": Ending.KILLED, "resumed": Ending.RUNNING}
+    resumed.close()
 
 
 BEGUN, RESUMED = RunStatus(Ending.RUNNING, 1000.0), RunStatus(Ending.RUNNING, 2000.0)

@@ -63,6 +63,18 @@ def test_a_run_at_any_path_or_url_serves_resume_and_warm_start(search: Any, else
         assert warm.best_config == again.best_config
 
 
+def test_a_run_of_several_segments_is_resumed_without_a_loss(
+    search: Any, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    first = search(directory=elsewhere)
+    again = search(directory=elsewhere, n_trials=6, resume=True)
+    assert [trial.config for trial in again.trials[:4]] == [trial.config for trial in first.trials]
+    contents = read_journal(backend_of(str(again.directory)))
+    assert not contents.damage
+    assert sum(isinstance(event, TrialCreated) for event in contents.events) == 6
+
+
 def test_a_run_at_any_path_or_url_is_overwritten_and_other_files_stay(search: Any, elsewhere: str) -> None:
     first = search(directory=elsewhere)
     fs, path = fsspec.core.url_to_fs(str(first.directory))
