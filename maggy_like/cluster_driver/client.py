@@ -115,7 +115,7 @@ class _Client:
         self._started = started
         self._wanted: Ending | None = None  # the ending that this process requested
         self._asked = self._hurried = self._gave_up = False
-        base = first_snapshot(spec.settings)
+        base = first_snapshot(spec, 0)
         self.watcher = Watcher(
             follower, base, time.time(), spec.displays, spec.callbacks, LogLineReader(files), self._stopped_by_callback
         )

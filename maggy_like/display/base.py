@@ -107,6 +107,9 @@ class Snapshot:
         best_config: Its configuration.
         elapsed: Seconds since the call.
         timeout: Seconds that the search may take, or None.
+        engine: Name of the engine that starts the workers. Empty if not known.
+        n_workers: Number of workers that it starts. 0 if not known, or if workers come and go.
+        imports: Packages that workers import before their first trial.
         workers: One line per worker, in order of index.
         training: The training, once it is due.
         failures: Trials with a failed or lost attempt, by kind, the most frequent first. Trials that succeeded in a
@@ -132,6 +135,9 @@ class Snapshot:
     best_failed: bool = False
     best_config: Config | None = None
     timeout: float | None = None
+    engine: str = ""
+    n_workers: int = 0
+    imports: tuple[str, ...] = ()
     workers: tuple[WorkerLine, ...] = ()
     training: TrainingLine | None = None
     failures: tuple[FailureLine, ...] = ()

@@ -28,7 +28,7 @@ MAX_CHOICES = 100
 STATE_COLOURS = {
     TrialState.COMPLETED: "#2e9e5b",
     TrialState.STOPPED: "#1c97b0",
-    TrialState.PAUSED: "#c98a12",
+    TrialState.PAUSED: "#8b95a3",
     TrialState.FAILED: "#d64545",
     TrialState.RUNNING: "rgba(66,133,224,.55)",
     TrialState.PENDING: "rgba(128,128,128,.5)",
@@ -37,10 +37,12 @@ ACCENT = "#2f83d6"
 TRIAL_COLOURS = ("#2f83d6", "#b8589f", "#2b9457", "#b97a1b", "#8272e0", "#14939e")
 
 _STYLE = """<style>
-.maggy { max-width: 980px; padding: 4px 2px; font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif);
+.maggy { display: flex; flex-direction: column; max-width: 980px; padding: 4px 2px;
+  font: 13px/1.5 var(--jp-ui-font-family, system-ui, sans-serif);
   color: var(--jp-ui-font-color1, var(--vscode-foreground, inherit)); font-variant-numeric: tabular-nums; }
 .maggy .row { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 14px; margin: 6px 0; }
-.maggy .best { align-items: center; }
+.maggy .best { align-items: center; min-height: 70px; }
+.maggy .config { min-height: 20px; }
 .maggy .end { margin-left: auto; }
 .maggy .soft { opacity: .65; }
 .maggy .name { font-size: 15px; font-weight: 600; }
@@ -56,9 +58,11 @@ _STYLE = """<style>
 .maggy .hit:hover { fill: #2f83d6; fill-opacity: 1; }
 .maggy .failures { margin: 6px 0; padding: 2px 10px; border-left: 3px solid #d64545; overflow-wrap: anywhere; }
 .maggy .scroll { overflow-x: auto; }
-.maggy details { margin: 6px 0; }
-.maggy summary { cursor: pointer; }
-.maggy select { margin: 6px 0; color: inherit; background: rgba(128,128,128,.16); border: 0; border-radius: 4px; }
+.maggy label { cursor: pointer; }
+.maggy input { margin: 0 6px 0 0; vertical-align: -2px; }
+.maggy:has(.fold:not(:checked)) { min-height: 0 !important; }
+.maggy:has(.fold:not(:checked)) .log { display: none; }
+.maggy select { color: inherit; background: rgba(128,128,128,.16); border: 0; border-radius: 4px; }
 .maggy option { color: black; background: white; }
 .maggy .scroll table { width: 100%; margin: 8px 0; table-layout: auto; border-collapse: collapse; font-size: 12px;
   color: inherit; }
@@ -67,9 +71,10 @@ _STYLE = """<style>
   border-top: 1px solid rgba(128,128,128,.22); white-space: nowrap; }
 .maggy .scroll th { font-weight: 400; opacity: .65; border-top: 0; }
 .maggy .scroll .number { text-align: right; }
-.maggy .log { display: flex; flex-direction: column-reverse; max-height: 240px; overflow: auto;
+.maggy .log { display: flex; flex: 1 1 0; flex-direction: column-reverse; min-height: 96px; overflow: auto;
   padding: 6px 8px; border: 1px solid rgba(128,128,128,.3); border-radius: 4px;
   font: 12px/1.45 var(--jp-code-font-family, ui-monospace, monospace); }
+.maggy .log > div { margin-bottom: auto; }
 .maggy .line { white-space: pre-wrap; overflow-wrap: anywhere; }
 </style>"""
 
@@ -81,7 +86,10 @@ def page(
     log: Sequence[LogLine],
     trimmed: int,
 ) -> str:
-    """Return the HTML of a cell. After the end of the run it has no workers, and the log is folded.
+    """Return the HTML of a cell. After the end of the run it has no workers, and the log has their place.
+
+    The cell has the same height from the start on: the log gives way to new lines above it. A cell that is redrawn
+    must not move those below it.
 
     Args:
         first: The first snapshot, for the time left.
@@ -91,14 +99,28 @@ def page(
         trimmed: Number of older lines that are left out.
     """
     search = [_progress(now)] if text.searches(now) else []
-    if search and not now.is_ablation:
-        search.append(_best(now, bests))
+    if search:
+        search.append(_waiting(text.waits_for(now)) if now.is_ablation else _best(now, bests))
     parts = [_headline(first, now), *search, _guess(now), _training(now), _failures(now), _how_to_resume(now)]
     if text.is_over(now):
-        parts.append(_folded_log(now, log, trimmed))
+        box = _log(now, log, trimmed)
+        parts += [_choices(log), box] if box else []
+        height = _height(now) if box else 0
     else:
-        parts += [_workers(now), _log(now, log, trimmed)]
-    return f'{_STYLE}<div class="maggy">{"".join(parts)}</div>'
+        parts += [_workers(now), _log(now, log, trimmed) or _NO_LOG]
+        height = _height(now)
+    return f'{_STYLE}<div class="maggy" style="min-height:{height}px">{"".join(parts)}</div>'
+
+
+_NO_LOG = '<div class="log"><div class="soft">printed lines appear here</div></div>'
+
+_HEIGHT, _ROW_HEIGHT = 396, 23
+"""Pixels of a cell without workers, and of a worker's row."""
+
+
+def _height(now: Snapshot) -> int:
+    """Return the least height of a cell in pixels."""
+    return _HEIGHT + _ROW_HEIGHT * min(max(now.n_workers, len(now.workers)), text.MAX_WORKERS)
 
 
 def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
@@ -165,7 +187,7 @@ def _progress(now: Snapshot) -> str:
     else:
         shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
     counts = "".join(
-        f'<span><span class="dot" style="background:{colour}"></span>{text.tally(now.counts, [state])}</span>'
+        f'<span><span class="dot" style="background:{colour}"></span>{text.counted(now, state)}</span>'
         for state, colour in STATE_COLOURS.items()
         if now.counts.get(state)
     )
@@ -175,7 +197,7 @@ def _progress(now: Snapshot) -> str:
 
 def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
     if now.best_trial is None:
-        return f'<div class="row{"" if now.pareto else " soft"}">{text.best(now)}</div>'
+        return f'<div class="row best{"" if now.pareto else " soft"}">{escape(text.best(now))}</div>{_NO_CONFIG}'
     config = "".join(
         f'<span class="pair"><span class="soft">{escape(name)}</span> {escape(value)}</span>'
         for name, value in text.pairs(now.best_config or {})
@@ -184,8 +206,15 @@ def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
         f'<div class="row best"><span class="value">{text.number(now.best_value)}</span>'
         f'<span class="soft">best {_safe(now.objective or "value")} {text.best_place(now)}</span>'
         f'<span class="end">{curve(bests, now.elapsed)}</span></div>'
-        f'<div class="row">{config}</div>'
+        f'<div class="row config">{config}</div>'
     )
+
+
+_NO_CONFIG = '<div class="row config"></div>'
+
+
+def _waiting(words: str) -> str:
+    return f'<div class="row soft">{escape(words)}</div>' if words else ""
 
 
 def _guess(now: Snapshot) -> str:
@@ -205,12 +234,14 @@ def _training(now: Snapshot) -> str:
 
 
 def _workers(now: Snapshot) -> str:
-    if not now.workers:
+    workers = text.expected(now)
+    if not workers:
         return ""
-    shown, others = text.busiest(now.workers, text.MAX_WORKERS)
+    shown, others = text.busiest(workers, text.MAX_WORKERS)
     hosts = len({worker.host for worker in now.workers}) > 1
     head = (
-        f"<tr><th>worker</th>{'<th>host</th>' if hosts else ''}<th>trial</th><th></th>"
+        f"<tr><th>worker</th>{'<th>host</th>' if hosts else ''}<th>trial</th>"
+        '<th style="width:30%"></th>'
         f'<th class="number">step</th><th class="number">{_safe(now.objective or "value")}</th>'
         '<th class="number">time</th></tr>'
     )
@@ -228,8 +259,8 @@ def _worker(worker: WorkerLine, hosts: bool) -> str:
     steps = f"{worker.step}/{worker.budget}" if worker.budget else str(worker.step)
     return (
         f"<tr><td>{worker.index}</td>{host}"
-        f'<td style="color:{_trial_colour(worker.trial)}">trial {worker.trial}</td>'
-        f'<td style="width:30%">{_track([(share, STATE_COLOURS[TrialState.RUNNING])])}</td>'
+        f'<td style="color:{_trial_colour(worker.trial)}">{worker.trial}</td>'
+        f"<td>{_track([(share, STATE_COLOURS[TrialState.RUNNING])])}</td>"
         f'<td class="number">{steps}</td><td class="number">{text.number(worker.value)}</td>'
         f'<td class="number">{text.duration(worker.seconds)}</td></tr>'
     )
@@ -265,21 +296,17 @@ def _log_line(line: LogLine) -> str:
     )
 
 
-def _folded_log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
-    """Return the folded log, with a choice of the trial whose lines it shows.
+def _choices(log: Sequence[LogLine]) -> str:
+    """Return what a reader may choose above the log: whether it is shown, and the trial whose lines it shows.
 
-    The choice works by the style sheet only. A cell has it only after the run, since each redraw would reset it.
+    The choices work by the style sheet only. A cell has them only after the run, since each redraw would reset them.
     """
-    box = _log(now, log, trimmed)
-    if not box:
-        return ""
     trials = sorted({line.trial for line in log if line.trial is not None})[-MAX_CHOICES:]
-    rules = "".join(
-        f".maggy select:has(.c{trial}:checked) ~ .log .line:not(.t{trial}) {{ display: none; }}" for trial in trials
-    )
+    rules = "".join(f".maggy:has(.c{trial}:checked) .log .line:not(.t{trial}) {{ display: none; }}" for trial in trials)
     options = "".join(f'<option class="c{trial}">trial {trial}</option>' for trial in trials)
     choice = f"<style>{rules}</style><select><option>all trials</option>{options}</select>" if len(trials) > 1 else ""
-    return f"<details><summary>the newest lines of the log</summary>{choice}{box}</details>"
+    fold = '<label><input type="checkbox" class="fold" checked/>newest lines of the log</label>'
+    return f'<div class="row">{fold}{choice}</div>'
 
 
 def _track(shares: Sequence[tuple[float, str]]) -> str:

@@ -16,11 +16,17 @@ from optimizers.space import Config
 LINE_LIMIT = 400
 """Characters shown of one log line. The trial's log file has the rest."""
 
+ENOUGH_TRIALS = 5
+"""Trials that must have ended before their pace shows how long the others will take."""
+
 MAX_WORKERS = 12
 """Workers that are shown one by one if there is space."""
 
 MAX_FAILURES = 4
 """Kinds of failures shown, the most frequent first."""
+
+MAX_IMPORTS = 3
+"""Packages that are shown of those that workers import."""
 
 MAX_METRICS = 5
 """Metrics of a training that are shown in addition to its objective."""
@@ -116,6 +122,12 @@ def tally(counts: Mapping[TrialState, int], states: Iterable[TrialState] = STATE
     return ", ".join(f"{counts[state]} {state.value}" for state in states if counts.get(state))
 
 
+def counted(snapshot: Snapshot, state: TrialState) -> str:
+    """Return the count of a state, which explains why trials of a complete search are paused."""
+    done = isinstance(snapshot.phase, Ending) and snapshot.phase.is_planned and state is TrialState.PAUSED
+    return tally(snapshot.counts, [state]) + " (stopped early to save time)" * done
+
+
 def tried(snapshot: Snapshot) -> int:
     """Return how many configurations have run at least once and do not run now."""
     return sum(snapshot.counts.get(state, 0) for state in TRIED)
@@ -124,6 +136,25 @@ def tried(snapshot: Snapshot) -> int:
 def is_over(snapshot: Snapshot) -> bool:
     """Return whether the run has ended."""
     return snapshot.phase.is_over
+
+
+def waits_for(snapshot: Snapshot) -> str:
+    """Return what a search waits for before its first result: ``waiting for the first report``. Empty after that."""
+    if is_over(snapshot) or tried(snapshot) or snapshot.best_trial is not None or snapshot.pareto:
+        return ""
+    if snapshot.counts.get(TrialState.RUNNING):
+        return "waiting for the first report of a trial"
+    states = {worker.state for worker in snapshot.workers}
+    if states & {"idle", "busy"}:
+        return "waiting for the first configuration"
+    hidden = len(snapshot.imports) - MAX_IMPORTS
+    named = [*map(clean, snapshot.imports[:MAX_IMPORTS]), *[f"{hidden} more"] * (hidden > 0)]
+    packages = " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))
+    if "joining" in states:
+        return f"workers are importing {packages}" if packages else "workers are starting"
+    size = f"{snapshot.n_workers} worker{'s' * (snapshot.n_workers > 1)}" if snapshot.n_workers else "workers"
+    then = f", which {'imports' if snapshot.n_workers == 1 else 'import'} {packages} first" if packages else ""
+    return f"waiting for Spark to start {size}{then}" if snapshot.engine == "spark" else f"starting {size}{then}"
 
 
 def how_to_resume(snapshot: Snapshot) -> str:
@@ -149,21 +180,31 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     """
     if is_over(now):
         return None
-    ends = [] if now.timeout is None else [max(0.0, now.timeout - now.elapsed)]
+    ends = [] if now.timeout is None else [_until_timeout(now, now.timeout)]
     new, seconds = tried(now) - tried(first), now.elapsed - first.elapsed
     if (training := now.training) is not None:
         left = training.budget - training.step
         known = training.state is TrialState.RUNNING and 0 < training.step < training.budget
         return training.seconds * left / training.step if known else None
-    if now.n_trials is not None and new > 0 and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
+    if now.n_trials is not None and new >= ENOUGH_TRIALS and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
         ends.append(left * seconds / new)
     return min(ends, default=None)
 
 
+def _until_timeout(now: Snapshot, timeout: float) -> float:
+    return max(0.0, timeout - now.elapsed)
+
+
 def clock(first: Snapshot, now: Snapshot) -> str:
-    """Return the elapsed time and, if known, the time left: ``0:31, about 0:40 left``."""
+    """Return the elapsed time and, if known, the time left: ``0:31, about 0:40 left``.
+
+    What is left of the timeout is not an estimate: ``0:31, at most 0:40 left``.
+    """
     left = remaining(first, now)
-    return duration(now.elapsed) + ("" if left is None else f", about {duration(left)} left")
+    if left is None:
+        return duration(now.elapsed)
+    is_limit = now.timeout is not None and now.training is None and left == _until_timeout(now, now.timeout)
+    return f"{duration(now.elapsed)}, {'at most' if is_limit else 'about'} {duration(left)} left"
 
 
 def searches(snapshot: Snapshot) -> bool:
@@ -226,7 +267,7 @@ def best(snapshot: Snapshot) -> str:
     if snapshot.pareto:
         return f"{snapshot.pareto} trial{'' if snapshot.pareto == 1 else 's'} in the Pareto set"
     if snapshot.best_trial is None:
-        return "no result yet"
+        return waits_for(snapshot) or "no result yet"
     return f"best {number(snapshot.best_value)} {best_place(snapshot)}"
 
 
@@ -280,6 +321,14 @@ def summary(snapshot: Snapshot) -> list[str]:
     lines += filter(None, [guess(snapshot), training(snapshot)])
     lines += [failure(line) for line in snapshot.failures[:MAX_FAILURES]]
     return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [how_to_resume(snapshot)])]
+
+
+def expected(snapshot: Snapshot) -> list[WorkerLine]:
+    """Return the lines of all workers, also of those that have not connected yet."""
+    known = {worker.index for worker in snapshot.workers}
+    waiting = range(snapshot.n_workers if not is_over(snapshot) else 0)
+    missing = [WorkerLine(index, "", "starting") for index in waiting if index not in known]
+    return sorted([*snapshot.workers, *missing], key=lambda worker: worker.index)
 
 
 def busiest(workers: Sequence[WorkerLine], limit: int) -> tuple[list[WorkerLine], str]:

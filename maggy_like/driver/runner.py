@@ -176,7 +176,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 proposer,
                 server,
                 journal,
-                first_snapshot(settings),
+                first_snapshot(spec, 0 if engine.is_elastic else size),
                 0 if engine.is_elastic else size,
                 keep=spec.save_returned,
                 timeout=settings.limits.timeout,
@@ -307,9 +307,19 @@ def check_reach(settings: Settings, engine: Engine) -> None:
         )
 
 
-def first_snapshot(settings: Settings) -> Snapshot:
-    """Return the snapshot before the start."""
-    search = settings.search
+_OWN_PACKAGES = frozenset(("maggy_like", "optimizers", "fsspec"))
+"""Packages that workers import in any run."""
+
+
+def first_snapshot(spec: RunSpec, size: int) -> Snapshot:
+    """Return the snapshot before the start.
+
+    Args:
+        spec: The run.
+        size: Number of workers. 0 if not known.
+    """
+    settings, search = spec.settings, spec.settings.search
+    packages = dict.fromkeys(module.partition(".")[0] for module in spec.preload)
     return Snapshot(
         name=settings.files.name,
         directory=str(settings.paths.directory),
@@ -323,4 +333,7 @@ def first_snapshot(settings: Settings) -> Snapshot:
         n_trials=search.n_trials,
         timeout=settings.limits.timeout,
         is_ablation=search.is_ablation,
+        engine=spec.engine.name,
+        n_workers=size,
+        imports=tuple(name for name in packages if name not in sys.stdlib_module_names | _OWN_PACKAGES),
     )

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
+from lab import CELL, CONNECTED, PATIENCE, ROOT, RUN_ALL, jupyterlab
 from report_pages import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 200.0
-"""Seconds that anything may take on a machine that does much else; a few pass on an idle one."""
-
-SETTINGS = {
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "notebook-extension/tracker": {"windowingMode": "none"},  # else what is scrolled away is not in the page
-}
-
-CELL = ".jp-OutputArea-output .maggy"
-KERNEL = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
-CONNECTED = f"() => {KERNEL}?.connectionStatus === 'connected'"
 DELAY = """() => {
   const times = [...document.body.innerText.matchAll(/printed at ([0-9.]+)/g)].map(found => Number(found[1]));
   return times.length ? Date.now() / 1000 - Math.max(...times) : null;
@@ -64,49 +46,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def jupyterlab(folder: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of a JupyterLab with the notebook; it ends with all that it has started."""
-    for name, values in SETTINGS.items():
-        settings = tmp_path / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        settings.parent.mkdir(parents=True)
-        settings.write_text(json.dumps(values))
-    places = {
-        name: str(tmp_path / name.lower())
-        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_WORKSPACES_DIR")
-    }
-    environment = os.environ | places | {"IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": str(ROOT)}
-    environment["JUPYTERLAB_SETTINGS_DIR"] = str(tmp_path / "settings")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
-    command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.extension_manager=readonly"]
-    command += ["--LabApp.expose_app_in_browser=True"]
-    server = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
-    ready, said = threading.Event(), list[str]()
-
-    def read() -> None:
-        assert server.stderr is not None
-        for line in server.stderr:
-            said.append(line)
-            if f"http://127.0.0.1:{port}/lab" in line:
-                ready.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        assert ready.wait(PATIENCE), "".join(said)
-        yield f"http://127.0.0.1:{port}/lab/tree/quickstart.ipynb"
-    finally:
-        family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-        server.terminate()
-        _, left = psutil.wait_procs(family, timeout=2)  # the server itself takes more than 20 s
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        server.wait()
-        reader.join(10)
-        if server.stderr is not None:
-            server.stderr.close()
+def address(folder: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of the notebook in a JupyterLab."""
+    with jupyterlab(folder, tmp_path) as lab:
+        yield f"{lab}/quickstart.ipynb"
 
 
 @pytest.fixture
@@ -125,12 +68,12 @@ def browser() -> Iterator[BrowserContext]:
 
 
 def test_a_person_sees_a_search_run_stops_it_and_finds_it_again(
-    browser: BrowserContext, jupyterlab: str, folder: Path, tmp_path: Path
+    browser: BrowserContext, address: str, folder: Path, tmp_path: Path
 ) -> None:
     page: Page = browser.new_page()
-    page.goto(jupyterlab)
+    page.goto(address)
     page.wait_for_function(CONNECTED)  # the notebook says "idle" before, and asks for a kernel if it is run then
-    page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.evaluate(RUN_ALL)
     page.locator(CELL).wait_for()
     page.locator(".jp-CodeCell").last.scroll_into_view_if_needed()  # the cell above it is drawn anew all the time
     delay = page.wait_for_function(DELAY).json_value()
@@ -152,8 +95,7 @@ def test_a_person_sees_a_search_run_stops_it_and_finds_it_again(
     assert "interrupted" in (folder / "quickstart.ipynb").read_text()
 
     again = browser.new_page()
-    again.goto(jupyterlab)
+    again.goto(address)
     again.locator(CELL).get_by_text("interrupted", exact=True).wait_for()
-    again.locator(CELL).locator("summary").click()
     again.locator(CELL).get_by_text(re.compile("printed at")).last.wait_for()
     again.screenshot(path=tmp_path / "again.png")

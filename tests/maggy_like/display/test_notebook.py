@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report import chromium
 from maggy_like.display import LogLine, Snapshot, WorkerLine, notebook
 from maggy_like.display import notebook as html
 from maggy_like.display.base import FailureLine
@@ -88,7 +89,7 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
     display.finish(snap(phase=Ending.COMPLETED, elapsed=30.1), [LogLine(8, "bye")])
     assert len(bundles) == 3
     assert all(set(bundle) == {"text/html", "text/plain"} for bundle in bundles)
-    assert "no result yet" in Page(bundles[0]["text/html"]).text
+    assert "starting workers" in Page(bundles[0]["text/html"]).text
     running, final = Page(bundles[1]["text/html"]).text, Page(bundles[2]["text/html"]).text
     for word in (
         "digits",
@@ -97,7 +98,8 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
         "6 paused",
         "0.973",
         "<relu>",
-        "trial 7",
+        "|trial|",
+        "|7|",
         "3/9",
         "idle",
     ):
@@ -181,7 +183,23 @@ def test_the_log_of_a_run_that_is_over_can_be_narrowed_to_a_trial(bundles: Bundl
     assert "select" not in Page(bundles[0]["text/html"]).tags
     page = bundles[-1]["text/html"]
     assert Page(page).tags.count("option") == 3  # all, and two trials
-    assert ".maggy select:has(.c7:checked) ~ .log .line:not(.t7) { display: none; }" in page
+    assert ".maggy:has(.c7:checked) .log .line:not(.t7) { display: none; }" in page
+
+
+def test_workers_have_their_rows_before_they_connect(bundles: Bundles, snap: Snap) -> None:
+    early = snap(counts={}, best_trial=None, n_workers=3, workers=(WorkerLine(1, "a", "joining"),))
+    NotebookDisplay().start(early)
+    page = Page(bundles[0]["text/html"])
+    assert page.tags.count("tr") == 1 + 3
+    assert "0|starting|1|joining|2|starting" in page.text
+
+
+def test_paused_trials_of_a_complete_search_are_no_warning(snap: Snap) -> None:
+    done, cut = snap(phase=Ending.COMPLETED), snap(phase=Ending.INTERRUPTED)
+    assert "6 paused (stopped early to save time)" in html.page(done, done, [], [], 0)
+    assert "save time" not in html.page(cut, cut, [], [], 0)
+    red, green, blue = bytes.fromhex(html.STATE_COLOURS[TrialState.PAUSED].removeprefix("#"))
+    assert max(red, green, blue) - min(red, green, blue) < 32  # a grey
 
 
 def test_many_workers(bundles: Bundles, snap: Snap) -> None:
@@ -215,6 +233,37 @@ def test_curve_stays_in_its_box(values: tuple[float, ...]) -> None:
     heights = [float(part.split("H")[0]) for part in path.replace(",", "V").split("V")[1:]]
     assert len(heights) >= 2
     assert all(0 <= height <= 44 for height in heights)
+
+
+@pytest.mark.browser
+def test_the_height_of_the_cell_stays(snap: Snap) -> None:
+    """From the start, over the first result and a full log, to the end."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    lines = [LogLine(trial % 9, "epoch") for trial in range(100)]
+    first = snap(counts={}, best_trial=None, best_value=None, best_config=None, workers=(), n_workers=2)
+    now, failed = snap(n_workers=2), snap(n_workers=2, failures=(FailureLine("exception", 3, 7, "ValueError"),))
+    end = snap(n_workers=2, workers=(), phase=Ending.COMPLETED)
+    bests = [(1.0, 0.9), (2.0, 0.973)]
+    drawn = [
+        html.page(first, first, [], [], 0),
+        html.page(first, now, bests, lines[:3], 0),
+        html.page(first, failed, bests, lines, 0),
+        html.page(first, end, bests, lines, 0),
+    ]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 900, "height": 900})
+        heights = []
+        for page in drawn:
+            tab.set_content(page)
+            heights.append(tab.evaluate("document.querySelector('.maggy').offsetHeight"))
+        tab.uncheck(".fold")
+        folded = tab.evaluate("document.querySelector('.maggy').offsetHeight")
+        browser.close()
+    assert len(set(heights)) == 1
+    assert folded < heights[0] / 1.5
 
 
 @pytest.mark.notebook

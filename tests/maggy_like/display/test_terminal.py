@@ -58,14 +58,14 @@ def test_nothing_yet(display: TerminalDisplay, console: Console, snap: Snap) -> 
     assert [line.rstrip() for line in drawn(console).splitlines()[2:]] == [
         "0 trials",
         "no trial yet",
-        "no result yet",
+        "starting workers",
     ]
 
 
 def test_without_a_bound_the_bar_runs_to_the_timeout(display: TerminalDisplay, console: Console, snap: Snap) -> None:
     display.start(snap(n_trials=None, timeout=60.0))
     headline, bar = drawn(console).splitlines()[1:3]
-    assert headline.endswith("0:30, about 0:30 left")
+    assert headline.endswith("0:30, at most 0:30 left")
     assert bar.count("━") == (100 - len(" 12 trials")) // 2
 
 

@@ -116,8 +116,8 @@ def test_status(snap: Snap) -> None:
     assert text.status(first, snap()) == (
         "[12/30] best 0.973 (trial 4) | 4 completed, 1 stopped, 6 paused, 1 failed, 3 running | 0:30, about 0:45 left"
     )
-    begun = snap(elapsed=1.0, counts={}, phase=Phase.STARTING, best_trial=None, best_value=None)
-    assert text.status(first, begun) == "[0/30] no result yet | starting | 0:01"
+    begun = snap(elapsed=1.0, counts={}, phase=Phase.STARTING, best_trial=None, best_value=None, workers=())
+    assert text.status(first, begun) == "[0/30] starting workers | starting | 0:01"
 
 
 def test_more_trials_than_are_asked_for_are_no_part_of_them(snap: Snap) -> None:
@@ -135,6 +135,39 @@ def test_remaining(snap: Snap) -> None:
     assert text.remaining(first, snap(n_trials=None)) is None
     assert text.remaining(first, snap(n_trials=None, timeout=31.0)) == 1.0
     assert text.remaining(first, snap(counts=all_)) is None
+
+
+def test_a_pace_is_known_after_five_trials(snap: Snap) -> None:
+    first = snap(elapsed=0.0, counts={})
+    clocks = [
+        text.clock(first, snap(elapsed=9.0, timeout=timeout, counts={TrialState.PAUSED: n_ended}))
+        for n_ended, timeout in ((4, None), (5, None), (4, 60.0), (5, 60.0), (5, 30.0))
+    ]
+    assert clocks == ["0:09", "0:09, about 0:45 left", "0:09, at most 0:51 left", "0:09, about 0:45 left",
+                      "0:09, at most 0:21 left"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ("starting 2 workers, which import torch and sklearn first", {}),
+        ("starting 1 worker, which imports torch and sklearn first", {"n_workers": 1}),
+        ("starting 2 workers", {"imports": ()}),
+        ("starting workers, which import a, b, c and 2 more first", {"n_workers": 0, "imports": tuple("abcde")}),
+        ("waiting for Spark to start 2 workers, which import torch and sklearn first", {"engine": "spark"}),
+        ("workers are importing torch and sklearn", {"workers": (WorkerLine(0, "a", "joining"),)}),
+        ("workers are starting", {"workers": (WorkerLine(0, "a", "joining"),), "imports": ()}),
+        ("waiting for the first configuration", {"workers": (WorkerLine(0, "a", "idle"),)}),
+        ("waiting for the first report of a trial", {"counts": {TrialState.RUNNING: 1}}),
+        ("no result yet", {"counts": {TrialState.FAILED: 1}}),
+        ("no result yet", {"phase": Ending.TIMEOUT}),
+    ],
+)
+def test_a_search_without_a_result_says_what_it_waits_for(snap: Snap, said: str, fields: Any) -> None:
+    start = {"counts": {}, "best_trial": None, "workers": (), "engine": "local", "n_workers": 2}
+    now = snap(**{**start, "imports": ("torch", "sklearn"), **fields})
+    assert text.best(now) == said
+    assert f">{said}<" in html.page(now, now, [], [], 0)
 
 
 def test_a_resumed_search_is_timed_by_its_new_trials_alone(snap: Snap) -> None:
