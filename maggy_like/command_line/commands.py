@@ -21,9 +21,9 @@ from maggy_like.errors import MaggyError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import log_urls, reading_log, written
+from maggy_like.results.formatted import aligned
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
-from maggy_like.results.tables import aligned
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.journal import backend_of
 from maggy_like.storage.run_paths import RunPaths
