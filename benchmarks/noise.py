@@ -51,18 +51,18 @@ class Noisy:
 
     max_budget = 1
 
-    def __init__(self, inner: Task, seed: int) -> None:
+    def __init__(self, inner: Task, seed: int, *, noise: float = NOISE) -> None:
         self.name, self.space, self.full_seconds = inner.name, inner.space, inner.full_seconds
         self.regrets: list[float] = []
         self.losses: list[float] = []
-        self._inner = inner
+        self._inner, self._noise = inner, noise
         self._rng = np.random.default_rng([zlib.crc32(inner.name.encode()), seed])
 
     def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
         """A regret with noise, and the seconds of the training."""
         loss, seconds = self._inner(config, step)
         self.regrets.append(min(float(self._inner.regret(loss)), CAP))
-        self.losses.append(self.regrets[-1] + NOISE * self._rng.normal())
+        self.losses.append(self.regrets[-1] + self._noise * self._rng.normal())
         return self.losses[-1], seconds
 
     def regret(self, loss: Any) -> Any:

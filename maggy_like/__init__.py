@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from maggy_like.api.lagom import lagom
     from maggy_like.api.run import run, run_script
     from maggy_like.api.saved_runs import compare_runs, list_runs, load_run
+    from maggy_like.driver.confirmation import Confirmation
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.simulate import simulate
@@ -55,6 +56,7 @@ _HOMES = {
     "BOHB": "optimizers.schedulers.asha",
     "BayesianSearch": "optimizers.samplers.bayesian",
     "Choice": "optimizers.space.domains",
+    "Confirmation": "maggy_like.driver.confirmation",
     "ConnectServer": "maggy_like.spark.servers",
     "Constant": "optimizers.space.domains",
     "FailurePolicy": "maggy_like.driver.failure_policy",
@@ -107,6 +109,7 @@ __all__ = [
     "AblationStudy",
     "BayesianSearch",
     "Choice",
+    "Confirmation",
     "ConnectServer",
     "Constant",
     "FailurePolicy",

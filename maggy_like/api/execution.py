@@ -83,6 +83,7 @@ class TrainAgain:
             limits=LimitSettings(),
             size=check_size(size, max_workers=most, min_workers=policy.min_workers),
             failures=policy,
+            confirmation=None,
             training=TrainingSettings(steps, config),
             hints=(),
         )

@@ -13,6 +13,7 @@ from maggy_like.errors import ConfigError
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
+    from maggy_like.driver.confirmation import Confirmation
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
@@ -52,6 +53,7 @@ def lagom(
     workers: int | None = ...,
     max_workers: int | None = ...,
     workers_per_trial: int = ...,
+    confirm: bool | Confirmation = ...,
     train_best: bool | int = ...,
     engine: str | Engine = ...,
     driver: DriverSide = ...,
@@ -84,6 +86,7 @@ def lagom(
     workers: int | None = None,
     max_workers: int | None = None,
     workers_per_trial: int = 1,
+    confirm: bool | Confirmation = False,
     train_best: bool | int = False,
     engine: str | Engine = "auto",
     driver: DriverSide = "client",
@@ -123,8 +126,10 @@ def lagom(
         workers: Number of workers. Default all slots of the engine.
         max_workers: Upper limit of the number of workers, if ``workers`` is not given.
         workers_per_trial: Number of workers that run one trial together, data-parallel, in torchrun's environment.
-        train_best: If True, train the best configuration on all workers after the search. An int sets the number of
-            steps. Default False.
+        confirm: If True, train the best five configurations again with other seeds after the search, to find out which
+            one is the best (see :class:`~maggy_like.Confirmation`, which also sets the numbers). Default False.
+        train_best: If True, train the best configuration on all workers after the search, or the one that ``confirm``
+            recommends. An int sets the number of steps. Default False.
         engine: ``"local"``, ``"spark"``, ``"inline"`` (for a debugger), ``"auto"`` (Spark if a session is active), or
             an object such as ``SparkEngine(barrier=False)`` or ``LocalEngine(isolation="worker")``.
         driver: Place of the driver: ``"client"`` for this process, or ``"cluster"`` for a task of the Spark
@@ -170,6 +175,7 @@ def lagom(
     from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
     from maggy_like.api.search_settings import check_search, check_target
     from maggy_like.display import check_progress, make_display
+    from maggy_like.driver.confirmation import read_confirmation
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.followers import read_callbacks
     from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
@@ -210,6 +216,7 @@ def lagom(
             workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers
         ),
         failures=policy,
+        confirmation=_check_confirmation(read_confirmation(confirm), train_fn, searched),
         training=_check_training(train_best, searched),
         hints=hints,
     )
@@ -231,6 +238,27 @@ def lagom(
         driver=read_driver(driver),
     )
     return start(spec, search, block=block)
+
+
+def _check_confirmation(
+    confirmation: Confirmation | None, train_fn: Callable[..., Any], searched: SearchSettings
+) -> Confirmation | None:
+    """Return the confirmation, after a check that the search can be confirmed."""
+    from maggy_like.train_function.parameters import check_seed
+
+    if confirmation is None:
+        return None
+    if len(searched.directions) > 1:
+        raise ConfigError(
+            f"confirm= compares values of one objective, got a search of {len(searched.directions)}; leave it out"
+        )
+    if searched.optimizer.needs_checkpoints:
+        raise ConfigError(
+            f"confirm= trains a configuration from its first step, and optimizer={searched.optimizer_name!r} changes "
+            "configurations during the training; leave one of them out"
+        )
+    check_seed(train_fn, searched.space)
+    return confirmation
 
 
 def _check_training(train_best: bool | int, searched: SearchSettings) -> TrainingSettings | None:

@@ -125,8 +125,9 @@ class Watcher:
         study, now = self._follower.machine.study, time.time()
         ended = self._follower.ended
         busy = worker_lines(study, now)
-        is_training = bool(study.trials) and bool(study.trials[-1].training)
-        going_on = Phase.TRAINING if is_training else Phase.SEARCHING if study.trials else Phase.STARTING
+        going_on = Phase.SEARCHING if study.trials else Phase.STARTING
+        if study.trials and study.trials[-1].training:
+            going_on = Phase.TRAINING if study.trials[-1].is_final_training else Phase.CONFIRMING
         return draw(
             self._base,
             study,

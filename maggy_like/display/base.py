@@ -67,6 +67,23 @@ class TrainingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmationLine:
+    """State of the confirmation after a search.
+
+    Attributes:
+        candidates: Number of trials of the search that are repeated.
+        ended: Number of repeats that have ended.
+        most: Maximum number of repeats.
+        leader: Trial of the search whose repeats are the best so far. None while that is unknown.
+    """
+
+    candidates: int
+    ended: int
+    most: int
+    leader: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FailureLine:
     """The trials whose last failure is of one kind.
 
@@ -111,6 +128,7 @@ class Snapshot:
         n_workers: Number of workers that it starts. 0 if not known, or if workers come and go.
         imports: Packages that workers import before their first trial.
         workers: One line per worker, in order of index.
+        confirmation: The confirmation, once it has begun.
         training: The training, once it is due.
         failures: Trials with a failed or lost attempt, by kind, the most frequent first. Trials that succeeded in a
             later attempt are included.
@@ -139,6 +157,7 @@ class Snapshot:
     n_workers: int = 0
     imports: tuple[str, ...] = ()
     workers: tuple[WorkerLine, ...] = ()
+    confirmation: ConfirmationLine | None = None
     training: TrainingLine | None = None
     failures: tuple[FailureLine, ...] = ()
 
@@ -226,13 +245,26 @@ def draw(
         best_failed=best is not None and best.state is TrialState.FAILED,
         best_config=best.config if best is not None else None,
         workers=tuple(workers),
+        confirmation=_draw_confirmation(study),
         training=_draw_training(study, now),
         failures=failures_by_kind([study.trials[number] for number in sorted(study.failing)]),
     )
 
 
+def _draw_confirmation(study: Study) -> ConfirmationLine | None:
+    if not study.repeats:
+        return None
+    from optimizers.comparisons.confirmation import losses_of, repeated, standing  # for confirmations only
+
+    plan, losses, candidates = study.repeats[-1].repeat, losses_of(study), repeated(study)
+    if plan is None:
+        return None
+    leader = standing(losses, candidates, plan.repeats).leader if losses else None
+    return ConfirmationLine(len(candidates), len(losses), plan.repeats * len(candidates), leader)
+
+
 def _draw_training(study: Study, now: float) -> TrainingLine | None:
-    if not study.trials or not study.trials[-1].training:
+    if not study.trials or not study.trials[-1].is_final_training:
         return None
     trial = study.trials[-1]
     seconds = trial.seconds + (0.0 if trial.started is None else now - trial.started)

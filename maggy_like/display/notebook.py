@@ -101,7 +101,15 @@ def page(
     search = [_progress(now)] if text.searches(now) else []
     if search:
         search.append(_waiting(text.waits_for(now)) if now.is_ablation else _best(now, bests))
-    parts = [_headline(first, now), *search, _guess(now), _training(now), _failures(now), _how_to_resume(now)]
+    parts = [
+        _headline(first, now),
+        *search,
+        _guess(now),
+        _confirmation(now),
+        _training(now),
+        _failures(now),
+        _how_to_resume(now),
+    ]
     if text.is_over(now):
         box = _log(now, log, trimmed)
         parts += [_choices(log), box] if box else []
@@ -223,6 +231,14 @@ def _guess(now: Snapshot) -> str:
 
 def _how_to_resume(now: Snapshot) -> str:
     return f'<div class="row soft">{_safe(words)}</div>' if (words := text.how_to_resume(now)) else ""
+
+
+def _confirmation(now: Snapshot) -> str:
+    line = now.confirmation
+    if line is None:
+        return ""
+    track = _track([(line.ended / line.most, ACCENT)])
+    return f'<div class="row"><b>{escape(text.confirmation(now))}</b></div>{track}'
 
 
 def _training(now: Snapshot) -> str:

@@ -67,7 +67,10 @@ class PlainDisplay:
         last, waited = self._last, snapshot.elapsed - self._last.elapsed
         # Compared as text: the same text is not news, and a NaN differs from itself.
         news = text.best(snapshot) != text.best(last)
-        changed = text.tally(snapshot.counts) != text.tally(last.counts) or snapshot.training != last.training
+        changed = text.tally(snapshot.counts) != text.tally(last.counts) or (
+            snapshot.confirmation,
+            snapshot.training,
+        ) != (last.confirmation, last.training)
         return news or waited >= (STATUS_SECONDS if changed else QUIET_SECONDS)
 
 

@@ -149,6 +149,7 @@ class TerminalDisplay:
             headline,
             *([_search_bar(snapshot, width), _counts(snapshot)] if text.searches(snapshot) else []),
             *([best, *self._curve(snapshot)] if text.searches(snapshot) and not snapshot.is_ablation else []),
+            *_confirmation(snapshot, width),
             *_training(snapshot, width),
             *(Text(line, style="red") for line in failures),
         ]
@@ -197,6 +198,14 @@ def _search_bar(snapshot: Snapshot, width: int) -> Text:
     else:
         return Text(text.fraction(snapshot))
     return _bar(shares, max(0, width - len(label))).append(label)
+
+
+def _confirmation(snapshot: Snapshot, width: int) -> list[Text]:
+    """Return a line about the confirmation, and its bar."""
+    line = snapshot.confirmation
+    if line is None:
+        return []
+    return [Text(text.confirmation(snapshot), style="bold"), _bar([(line.ended / line.most, "━", "blue")], width)]
 
 
 def _training(snapshot: Snapshot, width: int) -> list[Text]:

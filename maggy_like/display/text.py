@@ -227,6 +227,19 @@ def training(snapshot: Snapshot) -> str:
     return f"{verb} on {line.workers} worker{'s' * (line.workers > 1)}{steps}"
 
 
+def confirmation(snapshot: Snapshot) -> str:
+    """Return the confirmation in words: ``confirming the best 5: 7 of at most 25 trainings, trial 12 leads``."""
+    line = snapshot.confirmation
+    if line is None:
+        return ""
+    is_on = snapshot.phase is Phase.CONFIRMING
+    verb = "confirming the best" if is_on else "compared the best"
+    done = f"{line.ended} of at most {line.most} trainings" if is_on else f"{line.ended} trainings with new seeds"
+    leads = "leads" if is_on else "is recommended"
+    leader = "" if line.leader is None else f", trial {line.leader} {leads}"
+    return f"{verb} {line.candidates}: {done}{leader}"
+
+
 def words(phase: Phase | Ending, training: TrialState | None = None) -> str:
     """Return a phase or an ending in words. If the training failed, the run failed."""
     if training is TrialState.FAILED and isinstance(phase, Ending) and phase.is_planned:
@@ -287,7 +300,7 @@ def status(first: Snapshot, now: Snapshot) -> str:
     counted = tally(now.counts) or state(now)
     found = [] if now.is_ablation else [best(now)]
     search = [" ".join([f"[{fraction(now)}]", *found]), counted] if searches(now) else []
-    return " | ".join([*search, *filter(None, [training(now)]), clock(first, now)])
+    return " | ".join([*search, *filter(None, [confirmation(now), training(now)]), clock(first, now)])
 
 
 def failure(line: FailureLine) -> str:
@@ -318,7 +331,7 @@ def summary(snapshot: Snapshot) -> list[str]:
         value = f"{snapshot.objective or 'value'} {number(snapshot.best_value)}"
         config = config_text(snapshot.best_config or {})
         lines.append(f"best {clean(value)} {best_place(snapshot)}" + (f": {config}" if config else ""))
-    lines += filter(None, [guess(snapshot), training(snapshot)])
+    lines += filter(None, [guess(snapshot), confirmation(snapshot), training(snapshot)])
     lines += [failure(line) for line in snapshot.failures[:MAX_FAILURES]]
     return [*lines, f"files in {clean(snapshot.directory)}", *filter(None, [how_to_resume(snapshot)])]
 

@@ -106,6 +106,8 @@ class Drawing:
     def _snapshot(self, lines: list[WorkerLine], elapsed: float, now: float) -> Snapshot:
         machine = self._machine
         phase = Phase.TRAINING if machine.is_training else Phase.SEARCHING
+        if machine.is_confirming:
+            phase = Phase.CONFIRMING
         return draw(
             self._base,
             machine.study,

@@ -131,6 +131,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
                 hints = replay(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
             _check_direction(read_header(backend), header, machine.study)
+            _check_confirmation(settings, machine.study.repeats)
             _check_training(settings, machine.study.trials)
             _check_new_points(settings.search, machine.study)
             hints += _more_than_asked(settings.search, machine.study.trials)
@@ -334,6 +335,22 @@ def _other_code(before: str, now: str) -> list[str]:
     ]
 
 
+def _check_confirmation(settings: Settings, repeats: list[Trial]) -> None:
+    """Check that a resumed confirmation has the same number of configurations and repeats.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    now = settings.confirmation
+    for trial in repeats:
+        before = trial.repeat
+        if now is not None and before is not None and (before.top, before.repeats) != (now.top, now.repeats):
+            raise ConfigError(
+                f"the run {settings.files.name!r} was confirmed with Confirmation(top={before.top}, "
+                f"repeats={before.repeats}), not {now!r}; resume it with the same, or choose another name"
+            )
+
+
 def _check_training(settings: Settings, trials: list[Trial]) -> None:
     """Check that a resumed training has the same steps and configuration.
 
@@ -343,7 +360,7 @@ def _check_training(settings: Settings, trials: list[Trial]) -> None:
     now = settings.training
     for trial in trials:
         config = (now.config if now is not None else None) or trial.config
-        if now is not None and trial.training and (trial.training, trial.config) != (now.steps, config):
+        if now is not None and trial.is_final_training and (trial.training, trial.config) != (now.steps, config):
             raise ConfigError(
                 f"the training of the run {settings.files.name!r} was started with {trial.training} steps of "
                 f"{trial.config}, not {now.steps} of {config}; resume it with the same, or choose another name"

@@ -19,6 +19,7 @@ from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.confirming import ConfirmationPlan
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.run import Options, TrainingPlan
 from maggy_like.engines.base import Engine
@@ -275,6 +276,9 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     plan = None
     if (training := settings.training) is not None:
         plan = TrainingPlan(training.steps, size, failures.min_workers or size, training.config)
+    repeats = None
+    if (confirmation := settings.confirmation) is not None:
+        repeats = ConfirmationPlan(confirmation.top, confirmation.repeats, search.max_budget)
     options = Options(
         objective=search.objective,
         guessed=search.guessed,
@@ -282,6 +286,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
         n_configs=search.n_configs,
         workers=size,
         workers_per_trial=per_trial,
+        confirmation=repeats,
         training=plan,
         keep=settings.files.keep_checkpoints,
         max_attempts=failures.max_attempts,

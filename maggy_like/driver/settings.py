@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from maggy_like.display import Display
+from maggy_like.driver.confirmation import Confirmation
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.followers import Listener
 from maggy_like.engines.base import Capacity, Engine
@@ -164,6 +165,7 @@ class Settings:
         limits: Limits that end the search early.
         size: Number of workers.
         failures: Retries, and when failures end the search.
+        confirmation: Repeats of the best configurations after the search. None without them.
         training: Training after the search. None without one.
         hints: Lines for the user before the start.
     """
@@ -173,6 +175,7 @@ class Settings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     size: SizeSettings = field(default_factory=SizeSettings)
     failures: FailurePolicy = field(default_factory=FailurePolicy)
+    confirmation: Confirmation | None = None
     training: TrainingSettings | None = None
     hints: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ class Phase(enum.StrEnum):
 
     STARTING = "starting"
     SEARCHING = "searching"
+    CONFIRMING = "confirming"
     TRAINING = "training"
 
     @property

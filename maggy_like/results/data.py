@@ -14,6 +14,7 @@ from maggy_like.errors import SavedStateError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, state_url
 from maggy_like.protocol.values import encodable
+from maggy_like.results.confirmed import Confirmed
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.folders import name_of_folder, url_of
 from maggy_like.storage.log_file import log_name
@@ -139,6 +140,7 @@ class ResultData:
     others: tuple[tuple[str, str], ...] = ()
     pareto: ParetoSet = field(default_factory=ParetoSet)
     store: str = ""
+    confirmed: Confirmed | None = None
     training: Training | None = None
     is_longer: bool = False
     _value_rule: ValueRule = "best"

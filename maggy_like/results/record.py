@@ -283,6 +283,8 @@ class _Decisions:
 
 
 def _origin(event: TrialCreated) -> str:
+    if event.repeat is not None:
+        return f"repeats trial {event.repeat.of} with seed {event.config.get('seed')}, to confirm its value"
     if event.training:
         return f"the training, of {event.training} steps"
     if event.ask is None:

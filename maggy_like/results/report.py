@@ -21,9 +21,10 @@ from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData, state_of, training_line
+from maggy_like.results.formatted import as_html
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, Record, read_record, value_of
-from maggy_like.results.tables import as_html, lasted
+from maggy_like.results.tables import lasted
 from maggy_like.storage.file_systems import open_url
 from optimizers.core.trial import Failure, Trial, TrialState
 
@@ -408,6 +409,8 @@ def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
     if not first:
         title = "Pareto set" if result.others else "Best configuration"
         found.append(Section(title, best(result)))
+    if result.confirmed is not None:
+        found.append(Section("Confirmation", f'<div class="scroll">{result.confirmed._repr_html_()}</div>'))
     found += _plots(result, is_ablation=bool(first))
     found.append(Section("Best trials", trials_table(result, top_trials(result))))
     if failed := failures(result, record):

@@ -84,6 +84,7 @@ class Result(ResultData):
         pareto: With several objectives, the trials that no other trial dominates. Trial A dominates B if A is better in
             one objective and not worse in any. Their ``values`` are in the order of the objectives.
         store: URL of the folder of the saved states. Trials have the names of their states in it.
+        confirmed: Comparison of the best configurations, trained again with other seeds (``confirm``). None without it.
         training: Result of the training that followed the search (``train_best``). None without one.
 
     ``print(result)`` shows the summary and the best trials. If the run's display has just shown the summary, it shows
@@ -180,7 +181,7 @@ class Result(ResultData):
         resume: bool = False,
         progress: bool | str = True,
     ) -> Training:
-        """Train the best configuration on several workers together, as a separate run.
+        """Train the best configuration, or the confirmed one, on several workers together, as a separate run.
 
         ``lagom(..., train_best=True)`` trains it on the workers of the search, without releasing them in between.
 
@@ -211,7 +212,8 @@ class Result(ResultData):
                 "this result was loaded from files, which do not have the training function; use "
                 "maggy_like.run(train_fn, result.best_config, workers=N)"
             )
-        return self._actions.train(self.best_config, workers, budget, failures, name, resume, progress)
+        confirmed = None if self.confirmed is None else self.confirmed.config
+        return self._actions.train(confirmed or self.best_config, workers, budget, failures, name, resume, progress)
 
     def rerun(self, trial: int | Trial, train_fn: Callable[..., Any], *, from_checkpoint: bool = False) -> Rerun:
         """Run a trial again in this process, for a debugger, and compare its reports with the recorded ones.

@@ -16,6 +16,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
+from maggy_like.results.confirmed import confirmed_of
 from maggy_like.results.data import ParetoSet, Training
 from maggy_like.results.result import Result, RunActions
 from maggy_like.storage.file_systems import open_url, try_local_path
@@ -150,7 +151,7 @@ def make_result(
     The name of the objective is by default that of the trials.
     """
     study = machine.study
-    trainings = [trial for trial in study.trials if trial.training]
+    trainings = [trial for trial in study.trials if trial.is_final_training]
     name = objective or next((trial.objective for trial in study.trials if trial.objective), "value")
     return Result(
         trials=[trial for trial in study.trials if not trial.training],
@@ -165,6 +166,7 @@ def make_result(
         others=others,
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
+        confirmed=confirmed_of(study, name),
         training=training_of(machine, paths, name) if trainings else None,
         _value_rule=study.value_rule,
         _actions=actions,
@@ -173,7 +175,7 @@ def make_result(
 
 def training_of(machine: StateMachine, paths: RunPaths, objective: str) -> Training:
     """Return the result of the last training."""
-    trial = [trial for trial in machine.study.trials if trial.training][-1]
+    trial = [trial for trial in machine.study.trials if trial.is_final_training][-1]
     best = trial.best_checkpoint
     return Training(
         trial=trial,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.display.base import failures_by_kind
@@ -13,6 +12,7 @@ from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
 from maggy_like.results.data import ResultData, training_line
+from maggy_like.results.formatted import aligned
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
 
@@ -99,49 +99,6 @@ def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
     return column
 
 
-Rows = Sequence[Sequence[str]]
-
-
-def aligned(head: Sequence[str], rows: Rows) -> str:
-    """Return a table as text, with two spaces between columns. Numbers are aligned to the right.
-
-    Example:
-        >>> print(aligned(["run", "best"], [["august", "0.97"], ["may", "0.9"]]))
-        run     best
-        august  0.97
-        may      0.9
-    """
-    cells = [list(map(clean, row)) for row in (head, *rows)]
-    columns = list(zip(*cells, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    numeric = [all(_is_number(cell) for cell in column[1:]) for column in columns]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in cells
-    )
-
-
-def as_html(head: Sequence[str], rows: Rows) -> str:
-    """Return a table as HTML. The cells are escaped."""
-    numeric = [all(_is_number(row[place]) for row in rows) for place in range(len(head))]
-
-    def line(cells: Sequence[str], tag: str) -> str:
-        marks = [' class="number"' if right else "" for right in numeric]
-        return "".join(
-            f"<{tag}{mark}>{html.escape(clean(cell))}</{tag}>" for cell, mark in zip(cells, marks, strict=True)
-        )
-
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    return f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _is_number(cell: str) -> bool:
-    return bool(cell) and cell[0] in "-+0123456789" and cell.strip("-+0123456789.:eE% ") == ""
-
-
 BEST = 5
 """Trials that a printed result shows."""
 
@@ -216,6 +173,8 @@ def summary(result: ResultData) -> str:
     elif result.trials or result.training is None:
         lines.append(_without_value(result))
     lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
+    if result.confirmed is not None:
+        lines.append(f"confirmed: {clean(result.confirmed.sentence)}")
     if result.training is not None:
         lines.append(training_line(result.training))
     lines.append(encodable(f"files: {result.directory}"))

@@ -15,7 +15,7 @@ def history_of(trials: Iterable[Trial]) -> Iterator[Event]:
         trials: Trials; they must not change during the iteration.
     """
     for trial in trials:
-        yield TrialCreated(trial.id, trial.config, trial.ask, trial.parent, trial.training)
+        yield TrialCreated(trial.id, trial.config, trial.ask, trial.parent, trial.training, trial.repeat)
         if not trial.attempt:
             continue
         worker, started = trial.worker or 0, trial.started or 0.0

@@ -75,6 +75,25 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
             )
 
 
+def check_seed(train_fn: Callable[..., Any], space: SearchSpace) -> None:
+    """Check that ``train_fn`` accepts a seed in addition to its search space.
+
+    Raises:
+        TrainFunctionError: It does not.
+    """
+    name, parameters = name_of(train_fn), inspect.signature(train_fn).parameters
+    if "seed" in space:
+        raise TrainFunctionError(
+            f"the search space must not have 'seed', which confirm= sets; use seed=0 as a default of {name} instead"
+        )
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not takes_all and "seed" not in parameters and "config" not in parameters:
+        raise TrainFunctionError(
+            f"{name} must take a seed, with which confirm= trains configurations again; add the parameter seed=0, and "
+            "use it for everything random"
+        )
+
+
 def check_function(train_fn: Any) -> None:
     """Check that ``train_fn`` can be called, and that a call trains: calling a class only creates an object.
 

@@ -12,7 +12,7 @@ from typing import Any, final
 import msgspec
 
 from optimizers.core.direction import Direction
-from optimizers.core.trial import Failure, TrialState
+from optimizers.core.trial import Failure, Repeat, TrialState
 from optimizers.space import Config
 from optimizers.space.scalars import from_json as from_form
 from optimizers.space.scalars import to_json as to_form
@@ -31,6 +31,7 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
         ask: Number of the optimizer's proposal; None for a point given by the user.
         parent: Trial whose saved state it starts from, if any.
         training: Steps, if it is a training (see :attr:`Trial.training`).
+        repeat: Which trial it repeats, if it is a repeat.
     """
 
     trial: int
@@ -38,6 +39,7 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
     ask: int | None = None
     parent: int | None = None
     training: int = 0
+    repeat: Repeat | None = None
 
 
 @final
@@ -59,6 +61,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
         world_size: Number of workers that run it together.
         cause: Reason for the attempt, unless other events tell it.
         others: The other workers, if several run it together.
+        repeat: As in :class:`TrialCreated`.
     """
 
     trial: int
@@ -73,6 +76,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     world_size: int = 1
     cause: str = ""
     others: tuple[int, ...] = ()
+    repeat: Repeat | None = None
 
 
 @final

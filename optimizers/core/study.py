@@ -138,18 +138,18 @@ class Study(StudyState):
         """
         final = value if value is not None else trial.last_value
         rest: dict[str, Any] = {"metrics": dict(metrics), "attributes": dict(attributes or {})}
-        if final is None and trial.training:
+        if final is None and trial.is_final_training:
             return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, **rest)]
         if final is None:
             failure = Failure(
                 FailureKind.NO_VALUE, "train_fn returned no number and reported nothing; return a number or report one"
             )
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
-        if not trial.training and (missing := self.objectives.missing(trial, metrics)):
+        if not trial.is_final_training and (missing := self.objectives.missing(trial, metrics)):
             failure = Failure(FailureKind.NO_VALUE, missing)
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         events: list[Event] = []
-        if trial.step < trial.budget and (value is not None or not trial.training):
+        if trial.step < trial.budget and (value is not None or not trial.is_final_training):
             sole = next(iter(metrics)) if len(metrics) == 1 else None
             objective = trial.objective or next(iter(self.objectives.given), None) or sole or "value"
             column = {objective: ([trial.budget], [final])}
@@ -175,6 +175,7 @@ class Study(StudyState):
             1 + len(others),
             cause,
             others,
+            trial.repeat,
         )
 
     # -- ask and tell, without the runtime ----------------------------------------------------

@@ -147,6 +147,7 @@ class StudyState:
     Attributes:
         points_left: Points that have no trial yet.
         failing: Numbers of the trials whose last ended attempt failed or was lost.
+        repeats: Trainings that repeat a trial of the search, in order.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class StudyState:
         self.trials: list[Trial] = []
         self.counts: Counter[TrialState] = Counter()
         self.failing: set[int] = set()
+        self.repeats: list[Trial] = []
         self.n_asks = 0
         self._trainings: dict[int, Scheduler] = {}
         self.history = History(problem)
@@ -291,7 +293,9 @@ class StudyState:
 
     def _created(self, event: TrialCreated) -> None:
         ask = event.trial if event.ask == event.trial else event.ask  # one integer, where they are equal
-        trial = Trial(event.trial, event.config, ask=ask, parent=event.parent, training=event.training)
+        trial = Trial(
+            event.trial, event.config, ask=ask, parent=event.parent, training=event.training, repeat=event.repeat
+        )
         if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
             trial.checkpoint, trial.start = rest, rest.step
         self.trials.append(trial)
@@ -299,6 +303,8 @@ class StudyState:
             self._leave_out(event.config)
         if trial.training:
             self._trainings[trial.id] = FullBudget(trial.training)
+            if trial.repeat is not None:
+                self.repeats.append(trial)
             return
         self.counts[_PENDING] += 1
         self.scheduler.create(event.trial, event.parent)

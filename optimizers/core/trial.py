@@ -313,6 +313,22 @@ class Checkpoint(msgspec.Struct, frozen=True):
     name: str
 
 
+class Repeat(msgspec.Struct, frozen=True, array_like=True):
+    """A training that repeats a trial of the search with another seed, to confirm its value.
+
+    Attributes:
+        of: Number of the repeated trial.
+        number: Number of the repeat, from 0. Repeats of the same number share a seed.
+        top: Number of trials that are repeated.
+        repeats: Maximum number of repeats of each.
+    """
+
+    of: int
+    number: int
+    top: int
+    repeats: int
+
+
 _NO_CURVE = Curve()
 
 
@@ -366,6 +382,7 @@ class Trial(msgspec.Struct, gc=False):
         start: Step of that state, or 0.
         training: Steps of a training: a configuration that runs outside the search, and is neither ranked nor observed.
             0 for a configuration of the search.
+        repeat: Which trial of the search it repeats, if it is such a training.
         world_size: Number of workers that run its current or last attempt.
         losses: Number of attempts that failed or were lost and are retried. Losses without anyone's fault do not count.
         stage_losses: Number of retried attempts that ended because all workers of a stage, or a machine, were lost.
@@ -399,6 +416,7 @@ class Trial(msgspec.Struct, gc=False):
     parent: int | None = None
     start: int = 0
     training: int = 0
+    repeat: Repeat | None = None
     world_size: int = 1
     losses: int = 0
     stage_losses: int = 0
@@ -417,6 +435,11 @@ class Trial(msgspec.Struct, gc=False):
         if not isinstance(curves, dict):
             curves = self.curves = curves.opened()
         return curves
+
+    @property
+    def is_final_training(self) -> bool:
+        """Whether it is the training of one configuration on all workers: outside the search, and no repeat."""
+        return self.training > 0 and self.repeat is None
 
     @property
     def curve(self) -> Curve:

@@ -152,7 +152,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
         open_ended=run.options.open_ended and grant.budget == run.study.problem.max_budget,
     )
     attempt = run.attempts[trial.id] = Attempt(trial.id, number, tuple(members), run.now)
-    infos = rank_infos(members) if trial.training or len(members) > 1 else [None]
+    infos = rank_infos(members) if trial.is_final_training or len(members) > 1 else [None]
     for worker, info in zip(members, infos, strict=True):
         del run.idle[worker.id.index]
         worker.state, worker.attempt = WorkerState.BUSY, attempt
@@ -398,7 +398,7 @@ def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
     commands = _warn_if_silent(run, trial) + _warn_if_uncounted(run, trial, message.value)
     if message.cut_at is not None:
         commands += _warn_of_cut(run, trial, message.cut_at)
-    if trial.training and not message.stored:
+    if trial.is_final_training and not message.stored:
         commands.append(StoreReturned(message.returned))
     attributes = as_attributes(message.attributes)
     changes = run.study.conclude(trial, message.value, message.metrics, run.now, attributes)
@@ -463,9 +463,15 @@ def lose_with_driver(run: Run, trial: Trial, now: float) -> Commands:
 
 
 def sort_retries(run: Run) -> None:
-    """Keep those retries that may run now: the training's during the training, else the search's."""
+    """Keep those retries that may run now: those of the search, of the confirmation or of the training."""
     for number in list(run.retries):
-        if (run.study.trials[number].training > 0) is not run.is_training:
+        trial = run.study.trials[number]
+        is_due = (
+            (run.is_confirming if trial.repeat is not None else run.is_training)
+            if trial.training
+            else not run.is_after_search
+        )
+        if not is_due:
             run.retries.remove(number)
 
 
@@ -499,7 +505,7 @@ def _reached(trial: Trial) -> tuple[int, int]:
 def _show_failure(run: Run, trial: Trial, failure: Failure) -> Commands:
     details = failure.traceback.rstrip()
     # A mistake in the function fails every trial in the same way; the error that ends a training has its traceback.
-    if trial.training or failure.cause in run.traced:
+    if trial.is_final_training or failure.cause in run.traced:
         details = ""
     run.traced.add(failure.cause)
     return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]

@@ -101,8 +101,13 @@ class StateMachine:
 
     @property
     def is_training(self) -> bool:
-        """Whether the search is over, and the training is not."""
+        """Whether search and confirmation are over, and the training is not."""
         return self._run.is_training
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether the search is over, and its confirmation is not."""
+        return self._run.is_confirming
 
     @property
     def log(self) -> Sequence[LoggedInput]:
@@ -210,7 +215,7 @@ def _tick(run: Run) -> Commands:
     waits = ((attempt.trial, since) for attempt in run.attempts.values() for since in attempt.waits.values())
     if (error := run.outage.error(waits, run.now)) is not None:
         commands += phases.end_search(run, Ending.ERROR, error)
-    if run.is_training or run.retries:
+    if run.is_after_search or run.retries:
         commands += phases.dispatch(run)
     return commands
 

@@ -1,4 +1,4 @@
-"""Decisions about the next trial, the end of the search, and the training after it."""
+"""Decisions about the next trial, the end of the search, and the confirmation and the training after it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def start(run: Run) -> Commands:
             commands += attempts.lose_with_driver(run, trial, run.now)
         elif trial.state is TrialState.PENDING:
             run.retries.append(trial.id)
-    if run.options.training is not None and any(trial.training and not trial.is_over for trial in run.study.trials):
-        run.search_ended, run.has_trained = Ending.COMPLETED, True
+    if run.options.training is not None and any(t.is_final_training and not t.is_over for t in run.study.trials):
+        run.search_ended, run.has_trained, run.confirming = Ending.COMPLETED, True, None
+    elif run.study.repeats and run.confirming is not None and not run.confirming.is_over:
+        run.search_ended = Ending.COMPLETED
     attempts.sort_retries(run)
     run.proposals.go_on()
     commands += _end_at_target(run)
@@ -63,7 +65,7 @@ def rank_ended(run: Run, attempt: Attempt, worker: Worker, end: Finished | Failu
     commands += run.outage.ended(run.study.trials[attempt.trial], run.now)
     attempts.sort_retries(run)
     error = run.unclear or run.failures.error()
-    if error is not None and not run.is_training:
+    if error is not None and not run.is_after_search:
         commands += end_search(run, Ending.ERROR, error)
     return commands + dispatch(run)
 
@@ -90,7 +92,7 @@ def dispatch(run: Run) -> Commands:
 def _assign(run: Run) -> Commands:
     """Start attempts: first those that must be retried, then promotions, then new configurations."""
     commands: Commands = []
-    if run.search_ended is not None and not run.attempts and (created := _training(run)) is not None:
+    if run.is_training and not run.attempts and (created := _training(run)) is not None:
         commands += attempts.record(run, created)
         run.retries.append(created.trial)
     while members := _free_members(run):
@@ -105,8 +107,10 @@ def _assign(run: Run) -> Commands:
 def _free_members(run: Run) -> list[Worker]:
     """Return the idle workers that would run the next attempt together; none as long as they are too few."""
     needed = run.options.workers_per_trial
-    if run.search_ended is not None:
-        needed = 0 if run.attempts else _n_trainers(run)
+    if run.is_confirming:  # once the last trial of the search has ended: it may turn out to be the best
+        needed = 0 if any(not run.study.trials[number].training for number in run.attempts) else needed
+    elif run.search_ended is not None:
+        needed = 0 if run.attempts or run.options.training is None else _n_trainers(run)
     if not needed or len(run.idle) < needed:
         return []
     if needed == 1:
@@ -136,7 +140,7 @@ def _next_trial(run: Run) -> tuple[Trial | None, str, Commands]:
             run.retries.remove(number)
             return run.study.trials[number], "", []
     if run.search_ended is not None:
-        return None, "", []
+        return _next_repeat(run)
     if (promotion := run.study.next_promotion()) is not None:
         return promotion, "", []
     idle_since = next(iter(run.idle.values()))
@@ -144,6 +148,15 @@ def _next_trial(run: Run) -> tuple[Trial | None, str, Commands]:
         commands = attempts.record(run, created)
         return run.study.trials[-1], "", commands
     return _closing_promotion(run), "nothing else is left to run", []
+
+
+def _next_repeat(run: Run) -> tuple[Trial | None, str, Commands]:
+    """Return the next repeat and its creation; None if none is due."""
+    created = run.confirming.take() if run.is_confirming and run.confirming is not None else None
+    if created is None:
+        return None, "", []
+    commands = attempts.record(run, created)
+    return run.study.trials[-1], "", commands
 
 
 def _closing_promotion(run: Run) -> Trial | None:
@@ -182,7 +195,7 @@ def _close_if_done(run: Run) -> Commands:
     if run.ending is not None or run.attempts or run.retries:
         return []
     if run.search_ended is not None:
-        return _end_run(run, run.search_ended, None)
+        return [] if run.is_confirming else _end_run(run, run.search_ended, None)
     if run.proposals.has_more or run.study.next_promotion() is not None:
         return []  # for a worker that is to come, if none is free
     if _closing_promotion(run) is not None:
@@ -192,12 +205,16 @@ def _close_if_done(run: Run) -> Commands:
 
 
 def end_search(run: Run, reason: Ending, error: Exception | None) -> Commands:
-    """End the search: no trial follows, and what runs is stopped. The training follows, if one is planned."""
+    """End the search: no trial follows, and what runs is stopped. Confirmation and training follow, if planned."""
     if run.ending is not None or (run.search_ended is not None and reason is Ending.TIMEOUT):
         return []
-    if run.search_ended is not None or not _is_followed_by_training(run, reason):
+    if run.search_ended is not None or not (
+        reason.is_planned and (_is_followed_by_repeats(run) or _is_followed_by_training(run))
+    ):
         return _end_run(run, reason, error)
     run.search_ended = reason
+    if run.confirming is not None:
+        run.confirming.look_again()
     commands: Commands = []
     for attempt in run.attempts.values():
         commands += attempts.stop(attempt, StopReason.RUN_ENDED, cause=f"the search ended: {reason}")
@@ -225,12 +242,16 @@ def shut_down(run: Run, worker: Worker) -> Commands:
 # -- the training -------------------------------------------------------------------------------------
 
 
-def _is_followed_by_training(run: Run, reason: Ending) -> bool:
+def _is_followed_by_repeats(run: Run) -> bool:
+    return run.confirming is not None and run.study.best is not None and not run.confirming.is_over
+
+
+def _is_followed_by_training(run: Run) -> bool:
     last = run.study.trials[-1] if run.study.trials else None
-    if run.options.training is None or not reason.is_planned or _config(run) is None:
+    if run.options.training is None or _config(run) is None:
         return False
     # A resumed run may have nothing to add.
-    return last is None or not last.training or not last.is_over or last.state is TrialState.FAILED
+    return last is None or not last.is_final_training or not last.is_over or last.state is TrialState.FAILED
 
 
 def _training(run: Run) -> TrialCreated | None:
@@ -248,7 +269,7 @@ def _training(run: Run) -> TrialCreated | None:
 def _failed_training(run: Run, config: Config) -> int | None:
     """Return the training of an earlier driver that failed just before, from whose state this one continues."""
     last = run.study.trials[-1] if run.study.trials else None
-    is_same = last is not None and last.training and last.config == config
+    is_same = last is not None and last.is_final_training and last.config == config
     return last.id if last is not None and is_same and last.state is TrialState.FAILED else None
 
 
@@ -273,4 +294,6 @@ def _config(run: Run) -> Config | None:
     """Return the configuration to train, once known."""
     if run.options.training is not None and run.options.training.config is not None:
         return run.options.training.config
+    if run.confirming is not None and (recommended := run.confirming.recommended) is not None:
+        return recommended.config
     return run.study.best.config if run.study.best is not None else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from maggy_like.driver.state_machine.confirming import ConfirmationPlan, Confirming
 from maggy_like.driver.state_machine.identical_failures import IdenticalFailures
 from maggy_like.driver.state_machine.proposals import Proposals
 from maggy_like.driver.state_machine.saved_states import SavedStates
@@ -58,7 +59,8 @@ class Options:
         n_configs: Number of configurations in a finite space; the search ends once each was tried.
         workers: Number of workers, or the most that may join.
         workers_per_trial: Workers per trial.
-        training: The training after the search; None for no training.
+        confirmation: The repeats after the search; None for no repeats.
+        training: The training after that; None for no training.
         keep: How many saved states of an attempt to keep, in addition to the one of its best value.
         max_attempts: How many attempts of a trial may fail or be lost before the trial fails for good.
         max_identical_failures: How many identical failures end the search if no trial has succeeded; 0 for never. With
@@ -76,6 +78,7 @@ class Options:
     n_configs: int | None = None
     workers: int = 1
     workers_per_trial: int = 1
+    confirmation: ConfirmationPlan | None = None
     training: TrainingPlan | None = None
     keep: int = 2
     max_attempts: int = 3
@@ -259,7 +262,8 @@ class Run:
         error: The exception that ``lagom`` raises; None for none.
         stopped_by: Name of the one who stopped the run from outside; empty if nobody did.
         stale: Messages of lost incarnations or past attempts that were ignored.
-        search_ended: Why the search ended while the training is to come, or runs; None before.
+        search_ended: Why the search ended while the confirmation or the training is to come, or runs; None before.
+        confirming: Decides about the repeats; None without a confirmation.
         has_trained: Whether the training has begun.
         short_since: Since when the training waits for workers.
         workers: The newest incarnation of each worker, by index.
@@ -310,6 +314,7 @@ class Run:
         self.proposals = Proposals(study, options.workers // options.workers_per_trial, options.n_configs)
         self.failures = IdenticalFailures(options.enough(1), options.catch, retries=study.scheduler.can_retry)
         self.states = SavedStates(study, options.keep)
+        self.confirming = None if options.confirmation is None else Confirming(study, options.confirmation)
         self.outage = StoreOutage(options.store_patience)
         self.known_until = 0.0
         self.is_named = bool(study.objectives.given)
@@ -319,9 +324,19 @@ class Run:
         self.traced: set[tuple[str, str, str]] = set()
 
     @property
-    def is_training(self) -> bool:
-        """Whether the search is over, and the training is not."""
+    def is_after_search(self) -> bool:
+        """Whether the search is over, and the run is not."""
         return self.search_ended is not None and self.ending is None
+
+    @property
+    def is_confirming(self) -> bool:
+        """Whether the search is over, and its confirmation is not."""
+        return self.is_after_search and self.confirming is not None and not self.confirming.is_over
+
+    @property
+    def is_training(self) -> bool:
+        """Whether search and confirmation are over, and the training is not."""
+        return self.is_after_search and not self.is_confirming
 
     @property
     def live(self) -> Iterator[Worker]:

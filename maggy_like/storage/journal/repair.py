@@ -40,7 +40,7 @@ class Repairer:
             if isinstance(event, TrialCreated):
                 self._births[event.trial] = event
             elif isinstance(event, AttemptStarted):
-                birth = TrialCreated(event.trial, event.config, event.ask, event.parent, event.training)
+                birth = TrialCreated(event.trial, event.config, event.ask, event.parent, event.training, event.repeat)
                 self._births.setdefault(event.trial, birth)
 
     def events(self) -> Iterator[Event]:

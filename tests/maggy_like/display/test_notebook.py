@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_pages import chromium
 
-from benchmarks.report import chromium
 from maggy_like.display import LogLine, Snapshot, WorkerLine, notebook
 from maggy_like.display import notebook as html
 from maggy_like.display.base import FailureLine

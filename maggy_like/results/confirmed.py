@@ -1,0 +1,208 @@
+"""The comparison of the best configurations of a search, which were trained again with other seeds."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maggy_like.display.text import config_text, number
+from maggy_like.extras import require
+from maggy_like.results.formatted import aligned, as_html
+from optimizers.core.study import Study
+from optimizers.core.trial import Trial
+from optimizers.space import Config
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the configurations that were trained again.
+
+    Attributes:
+        trial: The trial of the search.
+        mean: Mean value of its repeats. None if a repeat failed or none has ended.
+        low: Lower end of the confidence interval of the mean.
+        high: Upper end of it. The intervals of all candidates hold together.
+        repeats: The trainings with other seeds.
+    """
+
+    trial: Trial
+    mean: float | None
+    low: float
+    high: float
+    repeats: tuple[Trial, ...]
+
+    @property
+    def values(self) -> dict[int, float | None]:
+        """Values of its repeats by seed."""
+        return {trial.config["seed"]: trial.value for trial in self.repeats if trial.is_over}
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """The difference between two candidates, paired by seed.
+
+    Attributes:
+        first: Number of the first one's trial.
+        second: Number of the second one's trial.
+        difference: Mean value of the first one minus that of the second one, with the same seeds.
+        low: Lower end of the confidence interval. The intervals of all pairs hold together.
+        high: Upper end of it.
+        p: p-value, corrected for the number of pairs. None without a test.
+        differs: Whether the difference is not zero, at 5 % for all pairs together.
+    """
+
+    first: int
+    second: int
+    difference: float
+    low: float
+    high: float
+    p: float | None
+    differs: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Confirmed:
+    """The comparison of the best configurations of a search, which were trained again with other seeds.
+
+    The values from the search do not count, since they selected the configurations and are biased upwards. See the docs
+    page on noisy results for the method.
+
+    Attributes:
+        objective: Name of the optimized metric.
+        candidates: The configurations, the recommended one first, then by their means.
+        tests: The tests of all pairs.
+        is_complete: Whether all repeats have ended. If not, ``resume=True`` continues them.
+
+    Example:
+        >>> result = lagom(train_fn, space, confirm=True)
+        >>> result.confirmed.config, result.confirmed.value
+        >>> print(result.confirmed)
+    """
+
+    objective: str
+    candidates: tuple[Candidate, ...]
+    tests: tuple[PairTest, ...]
+    is_complete: bool
+
+    @property
+    def best(self) -> Candidate | None:
+        """The recommended candidate. None if each of them has failed or none has ended."""
+        first = self.candidates[0]
+        return None if first.mean is None else first
+
+    @property
+    def config(self) -> Config | None:
+        """The recommended configuration."""
+        return None if self.best is None else self.best.trial.config
+
+    @property
+    def value(self) -> float | None:
+        """Its mean value, as an estimate for future trainings."""
+        return None if self.best is None else self.best.mean
+
+    @property
+    def sentence(self) -> str:
+        """How sure the recommendation is, in a sentence."""
+        best = self.best
+        if best is None or best.mean is None:
+            return "no configuration could be confirmed, since each of them has failed repeats or none has ended"
+        so_far = "" if self.is_complete else "so far "
+        n = len(best.values)
+        found = f"{so_far}{self.objective} {number(best.mean)} of trial {best.trial.id} with {n} seeds"
+        if math.isfinite(best.low):
+            found += f", {number(best.low)} to {number(best.high)} with 95 % confidence"
+        return f"{found}; {self._next_best(best)}"
+
+    def _next_best(self, best: Candidate) -> str:
+        """Say how the recommended candidate compares to the others."""
+        others = [candidate for candidate in self.candidates[1:] if candidate.mean is not None]
+        if not others:
+            return "the others failed" if len(self.candidates) > 1 else "it was not compared with others"
+        by_pair = {frozenset((test.first, test.second)): test for test in self.tests}
+        equal = [it.trial.id for it in others if not by_pair[frozenset((best.trial.id, it.trial.id))].differs]
+        if not equal:
+            return f"better than the other {len(others)}" if len(others) > 1 else "better than the second best"
+        named = f"trial{'s' * (len(equal) > 1)} {', '.join(map(str, equal))}"
+        if others[0].trial.id in equal:
+            return f"not distinguishable from the second best ({named})"
+        return f"better than the second best, not distinguishable from {named}"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a table with one row per candidate.
+
+        Returns:
+            Trial, mean, interval, number of repeats, value in the search, and parameters of each candidate.
+
+        Raises:
+            UserError: pandas is missing.
+        """
+        require("pandas", "to_pandas()")
+        import pandas
+
+        rows = [
+            {
+                "trial": it.trial.id,
+                "mean": it.mean,
+                "low": it.low,
+                "high": it.high,
+                "repeats": len(it.values),
+                "in_search": it.trial.value,
+                **it.trial.config,
+            }
+            for it in self.candidates
+        ]
+        return pandas.DataFrame(rows)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return the head and the rows of a table for people."""
+        head = ["trial", self.objective, "95 % interval", "seeds", "in the search", "configuration"]
+        return head, [
+            [
+                str(it.trial.id),
+                number(it.mean),
+                f"{number(it.low)} to {number(it.high)}" if math.isfinite(it.low) else "-",
+                str(len(it.values)),
+                number(it.trial.value),
+                config_text(it.trial.config),
+            ]
+            for it in self.candidates
+        ]
+
+    def __repr__(self) -> str:
+        return f"{aligned(*self.table())}\n{self.sentence}"
+
+    def _repr_html_(self) -> str:
+        return f"{as_html(*self.table())}<p>{html.escape(self.sentence)}</p>"
+
+
+def confirmed_of(study: Study, objective: str) -> Confirmed | None:
+    """Return the comparison of the repeated trials. None without any."""
+    plan = study.repeats[-1].repeat if study.repeats else None
+    if plan is None:
+        return None
+    from optimizers.comparisons.confirmation import estimates, losses_of, pairwise, repeated, standing
+
+    losses, numbers, sign = losses_of(study), repeated(study), study.loss(1.0)
+    state, found = standing(losses, numbers, plan.repeats), estimates(losses, numbers)
+    candidates = []
+    for number_, estimate in found.items():
+        low, high = sorted((sign * estimate.low, sign * estimate.high))
+        repeats = tuple(it for it in study.repeats if it.repeat is not None and it.repeat.of == number_)
+        mean = sign * estimate.mean if math.isfinite(estimate.mean) else None
+        candidates.append(Candidate(study.trials[number_], mean, low, high, repeats))
+
+    def place(it: Candidate) -> tuple[bool, float]:
+        return it.trial.id != state.leader, math.inf if it.mean is None else sign * it.mean
+
+    candidates.sort(key=place)
+    tests = []
+    for (first, second), finding in pairwise(losses, numbers).items():
+        low, high = sorted((sign * finding.low, sign * finding.high))
+        difference = sign * finding.difference
+        tests.append(PairTest(first, second, difference, low, high, finding.corrected, finding.differs))
+    return Confirmed(objective, tuple(candidates), tuple(tests), state.is_over)

@@ -1,0 +1,174 @@
+"""``confirm=``: the best configurations of a search are trained again with other seeds, with real processes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from maggy_like import Confirmation, Float, Result, lagom, load_run
+from maggy_like.errors import UserError
+from optimizers.core.events import AttemptEnded, Event, TrialCreated
+from optimizers.core.trial import Repeat
+
+SPACE = {"x": Float(0.0, 1.0)}
+POINTS = [{"x": 0.1}, {"x": 0.5}, {"x": 0.9}]
+NOISE = (-0.012, 0.01, 0.004, -0.003, 0.006)
+
+
+def lucky(x: float, seed: int = 0) -> dict[str, float]:
+    """Planted: 0.9 is truly the best, and 0.5 was lucky in the search. Half of the noise is common to a seed."""
+    own = NOISE[(seed + round(10 * x)) % 5]
+    return {"accuracy": x + (0.6 if seed == 0 and x == 0.5 else 0.0) + own + NOISE[seed % 5]}
+
+
+def search(folder: Path, **options: Any) -> Result:
+    defaults = {"engine": "local", "workers": 2, "directory": folder, "progress": False, "optimizer": "random",
+                "metric": "accuracy", "n_trials": 3, "points_to_evaluate": POINTS, "confirm": True}  # fmt: skip
+    return lagom(lucky, SPACE, **{**defaults, **options})
+
+
+@pytest.mark.e2e
+def test_the_confirmed_best_is_not_the_lucky_one_of_the_search(tmp_path: Path) -> None:
+    events: list[Event] = []
+    result = search(tmp_path, train_best=True, callbacks=[events.append])
+    assert result.best_config == {"x": 0.5}
+    confirmed = result.confirmed
+    assert confirmed is not None
+    assert confirmed.is_complete
+    assert confirmed.config == {"x": 0.9}
+    assert [it.trial.config["x"] for it in confirmed.candidates] == [0.9, 0.5, 0.1]
+    assert [[*it.values] for it in confirmed.candidates] == [[1000, 1001, 1002, 1003, 1004], [1000, 1001], [1000, 1001]]
+    best = confirmed.best
+    assert best is not None
+    assert best.mean == pytest.approx(0.9 + 2 * sum(NOISE) / 5)
+    assert best.low < best.mean < best.high
+    assert {(t.first, t.second): t.differs for t in confirmed.tests} == {(1, 2): True, (1, 0): True, (2, 0): True}
+    assert "better than the other 2" in confirmed.sentence
+    assert f"confirmed: {confirmed.sentence}" in repr(result)
+    assert result.training is not None
+    assert result.training.trial.config == {"x": 0.9}
+    assert [trial.id for trial in result.trials] == [0, 1, 2]
+    created = [event for event in events if isinstance(event, TrialCreated)]
+    assert [event.repeat is not None for event in created] == [False] * 3 + [True] * 9 + [False]
+    table = confirmed.to_pandas()
+    assert list(table["x"]) == [0.9, 0.5, 0.1]
+    assert list(table["repeats"]) == [5, 2, 2]
+
+
+@pytest.mark.e2e
+def test_it_is_read_from_the_files_and_is_in_report_and_log(tmp_path: Path) -> None:
+    result = search(tmp_path)
+    known = load_run(result.directory)
+    assert repr(known.confirmed) == repr(result.confirmed)
+    assert repr(pickle.loads(pickle.dumps(result)).confirmed) == repr(result.confirmed)
+    known.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert ">Confirmation</h2>" in page
+    assert result.confirmed is not None
+    assert result.confirmed.sentence in page
+    assert any("repeats trial 2 with seed 1004" in line for line in result.decision_log())
+
+
+@pytest.mark.e2e
+def test_a_confirmation_that_was_interrupted_is_resumed(tmp_path: Path) -> None:
+    ended: list[Event] = []
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, AttemptEnded):
+            ended.append(event)
+            if len(ended) == 5:
+                raise KeyboardInterrupt
+
+    first = search(tmp_path, name="august", callbacks=[interrupt])
+    assert first.ending == "interrupted"
+    assert first.confirmed is not None
+    assert not first.confirmed.is_complete
+    assert "so far" in first.confirmed.sentence or "none has ended" in first.confirmed.sentence
+    with pytest.raises(
+        UserError, match=r"was confirmed with Confirmation\(top=5, repeats=5\), not Confirmation\(top=2"
+    ):
+        search(tmp_path, name="august", resume=True, confirm=Confirmation(top=2))
+    second = search(tmp_path, name="august", resume=True)
+    assert second.confirmed is not None
+    assert second.confirmed.is_complete
+    assert repr(second.confirmed) == repr(search(tmp_path, name="september").confirmed)
+    third = search(tmp_path, name="august", resume=True)
+    assert repr(third.confirmed) == repr(second.confirmed)
+
+
+@pytest.mark.spark
+def test_the_workers_of_spark_confirm_and_train(spark_local: SparkSession, tmp_path: Path) -> None:
+    result = search(tmp_path, engine="spark", train_best=True)
+    confirmed = result.confirmed
+    assert confirmed is not None
+    assert confirmed.is_complete
+    assert confirmed.config == {"x": 0.9}
+    assert result.training is not None
+    assert result.training.trial.config == {"x": 0.9}
+    assert result.training.world_size == 2
+
+
+@pytest.mark.e2e
+def test_the_display_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search(tmp_path, confirm=Confirmation(top=2, repeats=2), progress="plain")
+    shown = capsys.readouterr().out
+    assert "compared the best 2: 4 trainings with new seeds, trial 2 is recommended" in shown
+
+
+def without_seed(x: float) -> float:
+    return x
+
+
+def of_config(config: dict[str, Any]) -> float:
+    return float(config["x"]) + float(config.get("seed", 0))
+
+
+@pytest.mark.parametrize(
+    ("function", "space", "options", "message"),
+    [
+        (without_seed, SPACE, {}, r"without_seed must take a seed, .* add the parameter seed=0"),
+        (lucky, {**SPACE, "seed": [1, 2]}, {}, r"must not have 'seed', which confirm= sets; use seed=0 as a default"),
+        (lucky, SPACE, {"confirm": 3}, r"confirm must be True, False or a Confirmation, got 3; use Confirmation\(top="),
+        (lucky, SPACE, {"confirm": Confirmation}, r"use Confirmation\(\)"),
+        (
+            lucky,
+            SPACE,
+            {"metric": ["a", "b"], "direction": ["max", "min"], "optimizer": "random"},
+            r"one objective, got a search of 2",
+        ),
+    ],
+)
+def test_mistakes(tmp_path: Path, function: Any, space: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        lagom(function, space, **{"engine": "local", "confirm": True, "directory": tmp_path, **options})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_whose_optimizer_changes_configurations_is_not_confirmed(tmp_path: Path) -> None:
+    def train(x: float, reporter: Any, seed: int = 0) -> None:
+        reporter.checkpoint(reporter.restore())
+
+    with pytest.raises(UserError, match=r"optimizer='pbt' changes configurations during the training"):
+        lagom(train, SPACE, optimizer="pbt", confirm=True, engine="local", directory=tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [{"top": 0}, {"repeats": 1}, {"repeats": 2.5}])
+def test_mistakes_of_the_options(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"top must|repeats must"):
+        Confirmation(**wrong)
+
+
+@pytest.mark.e2e
+def test_a_function_may_take_the_seed_from_config(tmp_path: Path) -> None:
+    result = lagom(of_config, SPACE, optimizer="random", n_trials=1, metric="accuracy", engine="inline",
+                   progress=False, directory=tmp_path, confirm=Confirmation(top=1, repeats=2))  # fmt: skip
+    confirmed = result.confirmed
+    assert confirmed is not None
+    x = result.trials[0].config["x"]
+    assert confirmed.candidates[0].values == {1000: pytest.approx(x + 1000), 1001: pytest.approx(x + 1001)}
+    assert confirmed.candidates[0].repeats[0].repeat == Repeat(0, 0, 1, 2)
+    assert "it was not compared with others" in confirmed.sentence
