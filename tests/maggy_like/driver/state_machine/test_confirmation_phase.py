@@ -107,7 +107,7 @@ def test_repeats_begin_when_the_last_trial_has_ended() -> None:
 
 
 def test_a_repeat_runs_on_as_many_workers_as_a_trial() -> None:
-    run = begun(2, workers=4, width=2)
+    run = begun(2, workers=4, workers_per_trial=2)
     for index in (0, 1, 2, 3):
         run.finish(WorkerId(index, 0), float(index))
     assert [run.study.trials[number].world_size for number in (2, 3)] == [2, 2]
