@@ -217,6 +217,9 @@ def _measure(run: Run, trial: Trial, message: Reported) -> Commands:
         return commands
     columns = message.columns
     if trial.attempt > 1 and trial.reported is not None:
+        steps, _ = columns.get(message.objective, _NOTHING)
+        if trial.rested and trial.checkpoint is None and steps and steps[0] <= trial.reported:
+            commands += _warn_of_restart(run, trial, steps[0])
         fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
         columns = {name: column for name, column in fresh if column is not None}
     if len(columns) + len(trial.curves) > MAX_NAMES:
@@ -549,6 +552,14 @@ def _warn_of_default(run: Run, trial: Trial) -> Commands:
         f"are compared up to step {most}; pass max_budget=N, the steps of a full training"
     )
     return _warn(run, "default", text, trial)
+
+
+def _warn_of_restart(run: Run, trial: Trial, step: int) -> Commands:
+    text = (
+        f"was promoted after step {trial.reported} and trains again from step {step}, because it has saved no state; "
+        "save and restore one, or use ASHA(mode='stopping')"
+    )
+    return _warn(run, "restart", text, trial)
 
 
 def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:

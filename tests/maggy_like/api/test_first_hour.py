@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from optuna.samplers import BruteForceSampler
 
-from maggy_like import AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, run
+from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, run
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import Failure, FailureKind
@@ -145,6 +145,26 @@ def test_a_function_that_asks_for_no_budget_trains_to_its_end_if_nobody_sets_one
     assert max(trial.step for trial in result.trials) == 40
     assert "that ended the function" not in said
     assert said.count("max_budget=27 is only the default") == (optimizer == "asha")
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_promoted_trial_that_starts_over_is_told_of_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], saves: bool
+) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+            if saves:
+                reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+
+    optimizer = ASHA(sampler="random", mode="promotion")
+    options: dict[str, Any] = {"n_trials": 9, "engine": "inline", "directory": tmp_path, "progress": "plain"}
+    result = lagom(train, {"x": Float(0, 1)}, optimizer=optimizer, max_budget=9, direction="max", **options)
+    assert sum(trial.attempt > 1 for trial in result.trials) > 1
+    lines = [line for line in "".join(capfd.readouterr()).splitlines() if "trains again" in line]
+    assert len(lines) == (not saves)
+    assert all("was promoted after step 1 and trains again from step 1" in line for line in lines)
+    assert all(line.endswith("save and restore one, or use ASHA(mode='stopping')") for line in lines)
 
 
 @pytest.mark.parametrize("asks", ["reads it", "takes it"])
