@@ -14,7 +14,7 @@ from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +270,12 @@ class _Decisions:
         before = self.ends.get(event.trial)
         if before is None:
             return ""
-        why = "promoted" if before.state is TrialState.PAUSED else "retried"
-        if before.failure is not None:
-            why += f" after {before.failure.kind}"
+        if before.state is TrialState.PAUSED:
+            why = "promoted"
+        elif _is_interrupted(before):
+            why = "continued after the interruption"
+        else:
+            why = "retried" + ("" if before.failure is None else f" after {before.failure.kind}")
         return f": {why}" + (f", since {event.cause}" if event.cause else "")
 
     def _reached(self, trial: int) -> str:
@@ -294,8 +297,15 @@ def _origin(event: TrialCreated) -> str:
     )
 
 
+def _is_interrupted(event: AttemptEnded) -> bool:
+    """Return whether an attempt ended because the run ended or its driver was lost."""
+    return event.failure is not None and event.failure.kind is FailureKind.DRIVER_LOST
+
+
 def _outcome(event: AttemptEnded) -> str:
     """Return how an attempt ended, and why."""
+    if event.failure is not None and _is_interrupted(event):
+        return f"interrupted: {event.cause or event.failure.message}"
     state = {TrialState.PENDING: "to be retried"}.get(event.state, event.state.value)
     failure = "" if event.failure is None else f"{event.failure.kind}: {event.failure.message}"
     why = "; ".join(part for part in (event.cause, failure) if part)

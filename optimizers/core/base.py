@@ -214,6 +214,10 @@ class Scheduler(ABC):
         """Process a measurement of a running trial and decide whether it continues."""
         return Decision.CONTINUE
 
+    def why_stopped(self, trial: int) -> str:
+        """Return why :meth:`report` stopped a trial, for the decision log. By default, nothing."""
+        return ""
+
     def fail(self, trial: int) -> None:
         """Record that a trial has finally failed."""
 

@@ -34,6 +34,12 @@ class Watcher(Scheduler):
         self._inner = inner
         self.may_promote = inner.may_promote
         self.can_retry = inner.can_retry
+        self._stopped: set[int] = set()  # by this rule
+
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """Why this rule stops trials, for the decision log."""
 
     @abstractmethod
     def stops(self, trial: int, step: int, loss: float) -> bool:
@@ -42,7 +48,12 @@ class Watcher(Scheduler):
     def report(self, trial: int, step: int, loss: float) -> Decision:
         decision = self._inner.report(trial, step, loss)
         stops = self.stops(trial, step, loss if math.isfinite(loss) else math.inf)
+        if stops:
+            self._stopped.add(trial)
         return Decision.STOP if stops else decision
+
+    def why_stopped(self, trial: int) -> str:
+        return self.reason if trial in self._stopped else self._inner.why_stopped(trial)
 
     def create(self, trial: int, parent: int | None) -> None:
         self._inner.create(trial, parent)
@@ -171,6 +182,10 @@ class _MedianWatcher(Watcher):
         self._averages: dict[int, array[float]] = {}  # running averages by step, sorted
         self._counting: list[int] = []  # steps with min_trials averages, sorted
 
+    @property
+    def reason(self) -> str:
+        return "worse than the median of the other trials"
+
     def stops(self, trial: int, step: int, loss: float) -> bool:
         run = self._runs.setdefault(trial, _Run())
         run.best = min(run.best, loss)
@@ -234,6 +249,10 @@ class _PatienceWatcher(Watcher):
         self._best: dict[int, float] = {}
         self._waited: dict[int, int] = {}
 
+    @property
+    def reason(self) -> str:
+        return f"no improvement in {self._patience} reports"
+
     def stops(self, trial: int, step: int, loss: float) -> bool:
         if loss < self._best.get(trial, math.inf) - self._min_delta:
             self._best[trial] = loss
@@ -296,6 +315,10 @@ class _ThresholdWatcher(Watcher):
         super().__init__(inner)
         self._step = step
         self._bound = bound
+
+    @property
+    def reason(self) -> str:
+        return "worse than the threshold"
 
     def stops(self, trial: int, step: int, loss: float) -> bool:
         return step >= self._step and loss > self._bound

@@ -61,6 +61,10 @@ class Rung:
     def __contains__(self, trial: int) -> bool:
         return trial in self._results
 
+    def quota(self, count: int) -> int:
+        """Return how many of ``count`` results continue."""
+        return int(count // self._eta)
+
     @property
     def promoted(self) -> int:
         """Number of trials that were promoted from this rung."""
@@ -222,6 +226,9 @@ class BracketScheduler(Scheduler):
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
         return self.bracket(trial).report(trial, step, loss)
+
+    def why_stopped(self, trial: int) -> str:
+        return self.bracket(trial).why_stopped(trial)
 
     def fail(self, trial: int) -> None:
         self.bracket(trial).fail(trial)
@@ -401,6 +408,7 @@ class StoppingScheduler(RungScheduler):
         self._levels = levels
         self._reached: dict[int, int] = {}  # highest rung that holds a result of the trial
         self._best = [BestSoFar() for _ in levels]
+        self._counts: dict[int, int] = {}  # by stopped trial: results at its rung, its own included
         self._grant = Grant(levels[-1], levels[:-1])
 
     def grant(self, trial: int) -> Grant:
@@ -417,7 +425,16 @@ class StoppingScheduler(RungScheduler):
             self._leave_out(trial)
         if in_quota or is_best or level == len(self._levels) - 1:
             return CONTINUE
+        self._counts[trial] = len(self.rungs[level])
         return Decision.STOP
+
+    def why_stopped(self, trial: int) -> str:
+        if trial not in self._counts:
+            return ""
+        count, level = self._counts[trial], self._reached[trial]
+        quota = self.rungs[level].quota(count)
+        best = "the best" if quota == 1 else f"the best {quota}"
+        return f"not among {best} of {count} trials at the rung of step {self._levels[level]}"
 
     def fail(self, trial: int) -> None:
         self._leave_out(trial)

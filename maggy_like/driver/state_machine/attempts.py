@@ -416,7 +416,7 @@ def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
 
 
 def _end_stopped(run: Run, trial: Trial, now: float) -> Commands:
-    cause = f"stopped by a rule at step {trial.step}" if trial.stop_due else ""
+    cause = run.study.scheduler.why_stopped(trial.id) if trial.stop_due else ""
     return record(run, AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause))
 
 

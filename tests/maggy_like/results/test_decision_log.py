@@ -9,6 +9,7 @@ from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.record import decision_log
 from maggy_like.results.result import Result
+from optimizers.core.events import AttemptStarted
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import Threshold
 from optimizers.space.domains import Float
@@ -35,9 +36,12 @@ def test_why_trials_are_created_lost_tried_again_and_cut_off() -> None:
         "      3.00 s  trial 0 attempt 2 ends, completed (step 9, value 0.7)",
         "      3.00 s  trial 1 is created: proposal 0 of the optimizer",
         "      3.00 s  trial 1 attempt 1 starts on worker 0, up to step 9",
-        "      3.00 s  trial 1 attempt 1 ends, to be retried: the run ended: cancelled (job 3 was cancelled); "
-        "driver_lost: the search was stopped",
+        "      3.00 s  trial 1 attempt 1 ends, interrupted: the run ended: cancelled (job 3 was cancelled)",
     ]
+    resumed = AttemptStarted(trial=1, attempt=2, worker=0, budget=9, time=4.0)
+    assert decision_log([*hand.events, resumed])[-1].endswith(
+        "trial 1 attempt 2 starts on worker 0, up to step 9: continued after the interruption"
+    )
 
 
 def test_why_a_trial_is_stopped() -> None:
@@ -46,8 +50,23 @@ def test_why_a_trial_is_stopped() -> None:
     hand.report(worker, 1, 0.1, awaiting=True)
     hand.finish(worker, outcome="stopped")
     assert decision_log(hand.events)[-1] == (
-        "      0.00 s  trial 0 attempt 1 ends, stopped: stopped by a rule at step 1 (step 1, value 0.1)"
+        "      0.00 s  trial 0 attempt 1 ends, stopped: worse than the threshold (step 1, value 0.1)"
     )
+
+
+def test_why_a_trial_is_stopped_at_a_rung() -> None:
+    hand = Hand(
+        ASHA(sampler="random", eta=2, mode="stopping"), n_trials=4, workers=1, study={"direction": "max"}
+    ).start()
+    worker = hand.join(0)
+    for value in (0.9, 0.8, 0.7):
+        hand.report(worker, 1, value, awaiting=True)
+        hand.finish(worker, outcome="returned" if value == 0.9 else "stopped")
+    ends = [line.partition("ends, ")[2] for line in decision_log(hand.events) if "stopped" in line]
+    assert ends == [
+        "stopped: not among the best of 2 trials at the rung of step 1 (step 1, value 0.8)",
+        "stopped: not among the best of 3 trials at the rung of step 1 (step 1, value 0.7)",
+    ]
 
 
 def test_why_a_trial_is_promoted() -> None:
