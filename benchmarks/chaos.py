@@ -4,7 +4,9 @@ Every 2 seconds a trial breaks (exception, exit, segmentation fault, kill, out o
 a flood of output, things left behind), every 20 seconds a worker does (its child, fork server or agent is killed, or
 frozen until it is declared lost; on Spark executors too; what finds nobody to strike, since the driver is just being
 started again, comes as soon as it does), strangers knock at the port, and three times the driver is killed and the run
-resumed. All drawn by a seed, all real.
+resumed. Meanwhile one callback is slow and another one raises, and nobody reads the driver's stdout before the search
+has ended. All drawn by a seed, all real. In the end a driver on an object store stands still inside a put, while
+another one takes its run over.
 
     python -m benchmarks.chaos [--quick] [--engine local|spark|spark-tasks] [--seed N] [--json PATH]
 
@@ -35,6 +37,7 @@ from typing import Any
 import psutil
 
 from benchmarks.chaos_search import FAULTS, RUN, STEPS, WORKERS, note, value
+from benchmarks.chaos_takeover import takeover
 from benchmarks.common import parser, publish
 from maggy_like import StandaloneCluster
 
@@ -184,6 +187,7 @@ class Campaign:
         folder: All files of it.
         command: Starts its driver.
         n_trials: How many there are.
+        blocks_stdout: Whether nobody reads the driver's stdout until it has its result.
         wall: Seconds from its first process to the end of its last driver.
         leftovers: Processes that were still there afterwards.
     """
@@ -191,6 +195,7 @@ class Campaign:
     folder: Path
     command: list[str]
     n_trials: int
+    blocks_stdout: bool = False
     mark: str = field(default_factory=lambda: os.urandom(8).hex())
     wall: float = 0.0
     leftovers: int = 0
@@ -198,14 +203,25 @@ class Campaign:
     def start(self, *, resume: bool = False) -> subprocess.Popen[bytes]:
         """A driver."""
         with (self.folder / "output.txt").open("ab") as output:
-            return subprocess.Popen(
+            driver = subprocess.Popen(
                 [*self.command, *(["--resume"] if resume else [])],
                 env={**os.environ, MARK: self.mark},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=subprocess.PIPE if self.blocks_stdout else output,
                 stderr=output,
                 start_new_session=True,
             )
+        if self.blocks_stdout:
+            threading.Thread(target=self._read_late, args=[driver], daemon=True).start()
+        return driver
+
+    def _read_late(self, driver: subprocess.Popen[bytes]) -> None:
+        assert driver.stdout is not None
+        while driver.poll() is None and not (self.folder / "result.json").exists():
+            time.sleep(0.1)
+        while driver.poll() is None and driver.stdout.read1(1 << 20):
+            pass
+        driver.stdout.close()
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """What the trials wrote down."""
@@ -360,6 +376,9 @@ def check(campaign: Campaign) -> dict[str, float]:
         "trials.completed": sum(trial["state"] == "completed" for trial in campaign.result["trials"]),
         "measurements.lost": lost,
         "measurements.twice": twice,
+        "callback.ends": len(ends := [(end["trial"], end["attempt"]) for end in campaign.lines("callback.jsonl")]),
+        "callback.ends_twice": len(ends) - len(set(ends)),
+        "callback.raised": len(campaign.lines("raised.jsonl")),
     }
 
 
@@ -402,7 +421,9 @@ def main() -> None:
         campaigns = {}
         for name in ("undisturbed", "disturbed"):
             folder = root / name
-            campaign = Campaign(folder, [*command, str(folder), *options_of_run], n_trials)
+            is_disturbed = name == "disturbed"
+            campaign = Campaign(folder, [*command, str(folder), *options_of_run], n_trials, blocks_stdout=is_disturbed)
+            campaign.command += ["--callbacks"] * is_disturbed
             with contextlib.ExitStack() as cluster_stack:
                 if on_spark:
                     os.environ[MARK] = campaign.mark  # the cluster's processes are the run's own, executors among them
@@ -410,7 +431,7 @@ def main() -> None:
                     conf = {"spark.master": cluster.master_url, **cluster.conf}
                     campaign.command += ["--conf", json.dumps(conf)]
                 rng = random.Random(arguments.seed)
-                monkey = Monkey(campaign, rng, kinds) if name == "disturbed" else None
+                monkey = Monkey(campaign, rng, kinds) if is_disturbed else None
                 run(campaign, monkey)
             campaigns[name] = campaign
         calm, wild = campaigns["undisturbed"], campaigns["disturbed"]
@@ -423,6 +444,7 @@ def main() -> None:
             "seconds.disturbed": wild.wall,
             "wall_ratio": wild.wall / calm.wall,
             "leftover_processes": calm.leftovers + wild.leftovers,
+            **takeover(root / "takeover"),
         }
         publish(figures, arguments.json)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from maggy_like import FailurePolicy, Float, Reporter, SparkEngine, lagom, spark_session
+from optimizers.core.events import AttemptEnded, Event
 
 STEPS = 10
 WORKERS = 4
@@ -138,6 +139,31 @@ FAULTS: dict[str, Callable[[], None]] = {
 }
 
 
+SLOW_SECONDS = 0.05
+"""Seconds that the slow callback takes for an event: longer than there is between two events."""
+
+
+def slow_callback(folder: Path) -> Callable[[Event], None]:
+    """A callback that falls behind, and writes down the ends of attempts."""
+
+    def slow(event: Event) -> None:
+        time.sleep(SLOW_SECONDS)
+        if isinstance(event, AttemptEnded):
+            note(folder / "callback.jsonl", trial=event.trial, attempt=event.attempt)
+
+    return slow
+
+
+def raising_callback(folder: Path) -> Callable[[Event], None]:
+    """A callback that fails at its first event."""
+
+    def mistaken(event: Event) -> None:
+        note(folder / "raised.jsonl", trial=event.trial)
+        raise ValueError("chaos in a callback")
+
+    return mistaken
+
+
 def main() -> None:
     """Run, and write what came of it."""
     options = argparse.ArgumentParser(description=__doc__)
@@ -147,6 +173,7 @@ def main() -> None:
     options.add_argument("--engine", default="local")
     options.add_argument("--conf", type=json.loads, default={})
     options.add_argument("--resume", action="store_true")
+    options.add_argument("--callbacks", action="store_true", help="with a slow and a raising callback")
     arguments = options.parse_args()
     engine: Any = "local"
     if arguments.engine != "local":
@@ -166,6 +193,7 @@ def main() -> None:
         resume=arguments.resume,
         failures=FailurePolicy(max_attempts=20, report_timeout=1.5),
         progress="plain",
+        callbacks=[slow_callback(arguments.folder), raising_callback(arguments.folder)] if arguments.callbacks else (),
     )
     trials = [
         {"x": trial.config["x"], "state": trial.state, "attempts": trial.attempt, "losses": trial.losses}

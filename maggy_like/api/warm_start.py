@@ -62,7 +62,7 @@ def gather(
         ConfigError: An item is not a run, had other metrics or directions, or has no usable trial.
         JournalError: A run's journal is damaged.
     """
-    from maggy_like.results.runs import replay
+    from maggy_like.driver.stream import replay
 
     earlier, notes = [], []
     for run in listed("warm_start", warm_start, "runs"):

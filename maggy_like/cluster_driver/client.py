@@ -7,9 +7,9 @@ import secrets
 import time
 
 from maggy_like.cluster_driver.driver import Plan
-from maggy_like.cluster_driver.follow import Follower, LogLineReader
+from maggy_like.cluster_driver.follow import RunFiles
 from maggy_like.cluster_driver.tasks import DriverHost, Keys, WorkerSlots, from_record
-from maggy_like.cluster_driver.watch import Watcher
+from maggy_like.driver.followers import Followers
 from maggy_like.driver.monitor import interrupts_to
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
@@ -64,19 +64,17 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     # The journal begins here, so that its errors are raised before anything starts. The driver resumes it.
     journal, warnings = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
-        files = ControlFiles(settings.paths.journal)
-        files.clear(run_id)
-        follower = Follower(backend_of(settings.paths.journal))
-        follower.look()  # callbacks receive only later events
+        ControlFiles(settings.paths.journal).clear(run_id)
+        source = RunFiles(settings.paths.journal, first_snapshot(settings), is_new=True)
     finally:
         journal.close()
     server = new_key_pair()
     keys = [Keys.make(host.max_task_failures()) for _ in range(size)]
     plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
     task = worker_task(spec, run_id, "", server[0])
-    client = _Client(spec, run_id, files, follower, started)
+    client = _Client(spec, run_id, source, started)
     for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings):
-        client.watcher.say(hint)
+        source.say(hint)
     with interrupts_to(client.interrupted):
         spec.stop.attach(client.stopped)
         client.run = host.launch_with_driver(plan, task, keys, settings.paths.journal)
@@ -107,18 +105,16 @@ class _Client:
 
     run: EngineRun
 
-    def __init__(self, spec: RunSpec, run_id: str, files: ControlFiles, follower: Follower, started: float) -> None:
+    def __init__(self, spec: RunSpec, run_id: str, source: RunFiles, started: float) -> None:
         self._spec = spec
         self._run_id = run_id
-        self._files = files
-        self._follower = follower
+        self._source = source
+        self._source.began = time.time()
+        self._files = source.files
         self._started = started
         self._wanted: Ending | None = None  # the ending that this process requested
         self._asked = self._hurried = self._gave_up = False
-        base = first_snapshot(spec, 0)
-        self.watcher = Watcher(
-            follower, base, time.time(), spec.displays, spec.callbacks, LogLineReader(files), self._stopped_by_callback
-        )
+        self._followers = Followers(source, spec.callbacks, self._stopped_by_callback, in_threads=True)
 
     def interrupted(self, count: int) -> None:
         """Stop the search after the first Ctrl-C or SIGTERM, and cancel the job after the second."""
@@ -136,24 +132,23 @@ class _Client:
         """Follow the run until its end."""
         settings = self._spec.settings
         files, optimizer = settings.files, settings.search.optimizer.describe()
-        self.watcher.callbacks.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
-        self.watcher.begin()
+        self._followers.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
+        self._followers.show_on(self._spec.displays)
         try:
             reason = self._await_end()
         finally:
-            ended = self._follower.ended
-            self.watcher.finish(
-                ended.status if ended is not None else self._wanted or Ending.ERROR, lambda: self._hurried
-            )
+            ended = self._source.ended
+            ending = ended.status if ended is not None else self._wanted or Ending.ERROR
+            self._followers.finish(ending, lambda: self._hurried)
         return self._outcome(reason)
 
     def _await_end(self) -> str:
         """Show the run until its job has ended. Return why the job ended, if it ended without the run."""
         waiting = f"still waiting for engine={self._spec.engine.name!r} to start the driver"
-        while (reason := self.run.poll()) is None and not (self._follower.ended or self._gave_up):
-            self.watcher.look()
+        while (reason := self.run.poll()) is None and not (self._source.ended or self._gave_up):
+            self._look()
             if waiting and time.monotonic() - self._started > JOIN_PATIENCE and self._driver() is None:
-                self.watcher.say(waiting)
+                self._source.say(waiting)
                 waiting = ""
             self._pass_on_stop()
             time.sleep(POLL)
@@ -161,15 +156,19 @@ class _Client:
             self._await_job()
         reason = self.run.poll() or ""
         if self.run.stopped_by and not self._wanted:
-            self.watcher.say(f"stopped from outside: {self.run.stopped_by}")
-        self.watcher.look(now=True)
+            self._source.say(f"stopped from outside: {self.run.stopped_by}")
+        self._look(now=True)
         return reason
+
+    def _look(self, *, now: bool = False) -> None:
+        self._source.look(now=now)
+        self._followers.look()
 
     def _await_job(self) -> None:
         """Wait for the end of the job after that of the run."""
         deadline = time.monotonic() + END_PATIENCE
         while not self.run.wait(POLL) and time.monotonic() < deadline and not self._hurried:
-            self.watcher.look()
+            self._look()
         if not self.run.wait(0.0):
             self.run.cancel()
 
@@ -180,14 +179,14 @@ class _Client:
             try:
                 self._files.ask_to_stop(StopRequestRecord(self._run_id, self._wanted))
             except Exception as error:  # of any file system
-                self.watcher.say(f"the driver cannot be asked to stop: {error!r}")
+                self._source.say(f"the driver cannot be asked to stop: {error!r}")
                 self._hurried = True
         if self._hurried or (self._asked and not self._may_have_begun()):
             self.run.cancel()
             if not self.run.wait(CANCEL_PATIENCE) and self._hurried:
                 self._gave_up = True
                 warning = f"its job has not ended within {CANCEL_PATIENCE:g} s after it was cancelled, and may continue"
-                self.watcher.say(warning)
+                self._source.say(warning)
 
     def _driver(self) -> DriverRecord | None:
         """Return the driver's record, once it is written."""
@@ -207,7 +206,7 @@ class _Client:
 
     def _outcome(self, reason: str) -> Outcome:
         seconds = time.monotonic() - self._started
-        machine, ended = self._follower.machine, self._follower.ended
+        machine, ended = self._source.reader.machine, self._source.ended
         record = self._driver()
         error: Exception | None = from_record(record.error) if record is not None and record.error is not None else None
         if ended is not None:

@@ -1,4 +1,4 @@
-"""Following a run whose driver is elsewhere: its journal, and a file with its newest log lines."""
+"""A run whose driver is elsewhere, read from its files: its journal, and a file with its newest log lines."""
 
 from __future__ import annotations
 
@@ -6,104 +6,184 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
-from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw
+from maggy_like.display.lines import LineBuffer
+from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
+from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
+from maggy_like.driver.stream import JournalReader, read_after
 from maggy_like.errors import JournalError
-from maggy_like.results.runs import replay
-from maggy_like.storage.control_files import ControlFiles, LogLineRecord, LogLinesRecord
-from maggy_like.storage.journal import (
-    Contents,
-    JournalBackend,
-    Mark,
-    Part,
-    RunHeader,
-    RunStatus,
-    decode,
-    open_line,
-    reading,
-)
-from optimizers.core.events import AttemptEnded, Event
-from optimizers.samplers.non_adaptive import RandomSearch
+from maggy_like.protocol.endings import Phase
+from maggy_like.protocol.messages import UNBOUNDED
+from maggy_like.storage.control_files import ControlFiles, DriverRecord, LogLineRecord, LogLinesRecord
+from maggy_like.storage.journal import RunStatus, backend_of
+from maggy_like.trackers.backlog import Backlog
+from optimizers.core.study import Study
+from optimizers.core.trial import TrialState
+
+LOOK = 1.0
+"""Seconds between two reads of the journal."""
+
+HOLD_LOOK = 5.0
+"""Seconds between two checks whether a driver has the run."""
+
+SUCCESSION_PATIENCE = 180.0
+"""Seconds that Spark gets to restart the driver's task before the run counts as killed."""
 
 
-class Follower:
-    """Reads what another process appends to a journal.
+class RunFiles:
+    """A run as its files show it. Its followers read it like a run of this process.
 
     Args:
-        backend: Backend of the journal, which must exist.
+        journal: Folder of the journal.
+        base: Snapshot with what stays the same. Default from the journal.
+        is_new: If True, followers get only later events.
 
     Attributes:
-        contents: Contents of the journal, without its events.
-        machine: The state machine as of the last read.
+        files: The control files.
+        lines: Log lines for the displays.
+        backlog: The newest events for callbacks and trackers.
+        reader: The reader of the journal.
+        began: When the driver began, in Unix time. Default from the journal.
+        snapshot: The state of the run as of the last look.
 
     Raises:
         JournalError: The journal cannot be read.
     """
 
-    def __init__(self, backend: JournalBackend) -> None:
-        self._backend = backend
-        self._mark = Mark()
-        self._given = 0
-        self._new: list[tuple[Event, float | None]] = []
-        self.contents: Contents
-        self._read_all()
+    def __init__(self, journal: str, base: Snapshot | None = None, *, is_new: bool = False) -> None:
+        self.files = ControlFiles(journal)
+        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
+        self._backend = backend_of(journal)
+        self.reader = JournalReader(self._backend)
+        for _ in self.reader.look() if is_new else ():
+            pass
+        self.backlog = Backlog(partial(read_after, journal), self.reader.contents.last)
+        driver = self.driver()
+        self.began = None if driver is None else driver.began
+        self._base = base or self._described(journal, driver)
+        self._log_lines = LogLineReader(self.files)
+        self._looked = self._checked = float("-inf")
+        self._served = self._held = time.monotonic()
+        self._is_lost = self._has_warned = False
+        self.snapshot = self._draw()
+
+    @property
+    def study(self) -> Study:
+        """The study as of the last read."""
+        return self.reader.machine.study
 
     @property
     def ended(self) -> RunStatus | None:
-        """How the run ended. None while it has not."""
-        return self.contents.ended
+        """How the run ended, as of the last read. None while it has not."""
+        return self.reader.ended
 
-    def look(self) -> list[tuple[Event, float | None]]:
-        """Return the events since the last call, each with its trial's value at that time.
+    def _draw(self) -> Snapshot:
+        study, now, ended = self.study, time.time(), self.ended
+        phase = Phase.SEARCHING if study.trials else Phase.STARTING
+        if study.trials and study.trials[-1].training:
+            phase = Phase.TRAINING if study.trials[-1].is_final_training else Phase.CONFIRMING
+        contents = self.reader.contents
+        begun = contents.header.created if contents.begun is None else contents.begun.time
+        return draw(
+            self._base,
+            study,
+            phase=phase if ended is None else ended.status,
+            elapsed=now - (self.began or begun) if ended is None else ended.seconds,
+            now=now,
+            objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
+            workers=_worker_lines(study, now),
+        )
 
-        The first call returns all events. The value is None unless the event is an :class:`AttemptEnded`.
+    def look(self, *, now: bool = False) -> None:
+        """Read what is new, about once per second.
+
+        Args:
+            now: Whether to read even if it was just read.
 
         Raises:
-            JournalError: The journal cannot be read.
+            JournalError: The journal could not be read for ten minutes.
         """
-        with reading(self._backend):
-            added = self._backend.added(self._mark)
-        if added is None or not self._take(added[0]):
-            self._read_all()
-        else:
-            self._mark = added[1]
-        new, self._new = self._new, []
-        self._given += len(new)
-        return new
+        if now or time.monotonic() - self._looked >= LOOK:
+            self._read()
+            self.lines.extend(self._log_lines.take())
+            self._looked = time.monotonic()
+        self.snapshot = self._draw()
 
-    def _take(self, lines: bytes) -> bool:
-        """Take added lines. Return False if they do not continue what is known."""
-        records = [open_line(line) for line in lines.splitlines()]
-        for number, found in enumerate(records, self.contents.last + 1):
-            if found is None or found[0] != number or isinstance(found[1], RunHeader):
-                return False
-            self.contents.last = number
-            self.contents.take(found[1])
-            if not isinstance(found[1], RunStatus):
-                self._replay(found[1])
-        self.contents.events = []
-        return True
+    def _read(self) -> None:
+        try:
+            for entries in self.reader.look():
+                self.backlog.put(entries)
+            self._served, self._has_warned = time.monotonic(), False
+        except JournalError as error:
+            if time.monotonic() - self._served > STORE_PATIENCE:
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                self.say(f"{error}; trying again, the run continues meanwhile")
 
-    def _replay(self, event: Event) -> None:
-        self.machine.replay([event])
-        self._new.append((event, self.machine.study.trials[event.trial].value if type(event) is AttemptEnded else None))
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self.lines.append(LogLine(None, text))
 
-    def _read_all(self) -> None:
-        """Read the whole journal: the first time, or after a repaired journal has replaced a damaged one."""
-        with reading(self._backend):
-            added = self._backend.added(Mark())
-        if added is None or not added[0]:
-            raise JournalError(f"there is no journal in {self._backend.name}; use the folder of a run")
-        self.contents = contents = decode([Part(self._backend.name, added[0])])
-        events, known = contents.events, len(contents.events) if contents.damage else self._given
-        contents.events = events[:known]
-        self.machine = replay(contents, RandomSearch())
-        # The values between the events of a damaged journal are unknown.
-        self._new = [(event, None) for event in contents.events[self._given :]]
-        for event in events[known:]:
-            self._replay(event)
-        contents.events = []
-        self._mark = added[1]
+    def is_over(self) -> bool:
+        """Return whether the run has ended, or its driver is dead and has no successor.
+
+        It checks every few seconds whether a driver has the run. Call :meth:`look` once more afterwards.
+        """
+        now = time.monotonic()
+        if self.ended is None and now - self._checked >= HOLD_LOOK:
+            self._checked = now
+            with contextlib.suppress(Exception):  # of any file system; the reader of the journal reports it
+                record = self.files.driver()
+                patience = SUCCESSION_PATIENCE if record is not None and not record.is_over else 0.0
+                if self._backend.is_held():
+                    self._held = now
+                self._is_lost = now - self._held > patience
+        return self.ended is not None or self._is_lost
+
+    def driver(self) -> DriverRecord | None:
+        """Return the record of a driver in the cluster. None if there is none, or it cannot be read."""
+        with contextlib.suppress(Exception):  # of any file system: the journal has the rest
+            return self.files.driver()
+        return None
+
+    def _described(self, journal: str, driver: DriverRecord | None) -> Snapshot:
+        header, directions = self.reader.contents.header, self.study.objectives.directions
+        return Snapshot(
+            name=header.name,
+            directory=journal,
+            optimizer=header.optimizer,
+            direction=self.study.direction,
+            phase=Phase.STARTING,
+            elapsed=0.0,
+            objective=header.metrics[0] if header.metrics else None,
+            others=tuple(zip(directions[1:], header.metrics[1:], strict=True)),
+            n_trials=driver.n_trials if driver is not None else None,
+            timeout=driver.timeout if driver is not None else None,
+            is_ablation=bool(header.variants),
+            guessed=header.directions == [None],
+        )
+
+
+def _worker_lines(study: Study, now: float) -> list[WorkerLine]:
+    """Return the busy workers that the journal has. Of several that run a trial together, it has the first."""
+    running = [trial for trial in study.trials if trial.state is TrialState.RUNNING and trial.worker is not None]
+    lines = [
+        WorkerLine(
+            trial.worker or 0,
+            "",
+            "busy",
+            trial=trial.id,
+            step=trial.step,
+            budget=trial.budget if trial.budget < UNBOUNDED else 0,
+            value=trial.last_value,
+            seconds=max(0.0, now - (trial.started or now)),
+        )
+        for trial in running
+    ]
+    return sorted(lines, key=lambda line: line.index)
 
 
 MOST = 300

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from maggy_like.api.run import run_script
 from maggy_like.api.saved_runs import list_runs, load_run
-from maggy_like.cluster_driver.follow import Follower
+from maggy_like.cluster_driver.follow import RunFiles
 from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
 from maggy_like.extras import require
@@ -24,7 +24,6 @@ from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
 from maggy_like.results.tables import best_trials
 from maggy_like.storage.file_systems import open_url
-from maggy_like.storage.journal import backend_of
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.script import read_script
 from optimizers.core.trial import TrialState
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import pandas
 
 LOOK = 0.5
-"""Seconds between two reads of the log and the journal."""
+"""Seconds between two reads of the log."""
 
 MOST_COMPARED = 4096
 """Bytes of the last line that are read again, to check that it has not changed."""
@@ -55,16 +54,15 @@ def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable
         UserError: The log cannot be read.
         JournalError: The journal cannot be read.
     """
-    backend, paths = backend_of(str(result.directory)), RunPaths(result.directory, result.store)
-    follower, log = Follower(backend), LogTail(paths, trial, rank)
+    source, log = RunFiles(str(result.directory)), LogTail(RunPaths(result.directory, result.store), trial, rank)
     is_first, is_over = True, False
     while not is_over:
         if not is_first:
             time.sleep(LOOK)
-        is_held = backend.is_held()  # first: so everything that it writes until its end is read
-        follower.look()
-        known = next(it for it in follower.machine.study.trials if it.id == trial)
-        is_over = known.state in _OVER or follower.ended is not None or not is_held
+        is_over = source.is_over()
+        source.look(now=is_first or is_over)
+        known = source.study.trials[trial]
+        is_over = is_over or known.state in _OVER or source.ended is not None
         lines = log.look(known.attempt, is_over=is_over)
         for line in lines[max(0, len(lines) - first) :] if is_first else lines:
             show(line)

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from maggy_like import trackers
 from maggy_like.argument_checks import listed
 from maggy_like.display import Display, PlainDisplay, SilentDisplay
@@ -30,10 +28,10 @@ from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.trackers.backlog import MOST, Backlog
+from maggy_like.trackers.backlog import Backlog, Cursor, copied
 from maggy_like.trackers.base import TrackedEnd, TrackedRun, Tracker
 from maggy_like.train_function.code import name_of
-from optimizers.core.events import AttemptEnded, Event, Measured
+from optimizers.core.events import Event
 from optimizers.core.study import Study
 
 if TYPE_CHECKING:
@@ -58,7 +56,15 @@ _POLL = 0.1
 
 
 class Source(Protocol):
-    """What a display follower reads."""
+    """A run as its followers read it: from the memory of its driver, or from its files."""
+
+    @property
+    def backlog(self) -> Backlog:
+        """The newest events of the run."""
+
+    @property
+    def study(self) -> Study:
+        """The study as it is now."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -102,8 +108,9 @@ class DisplayFollower:
         self._next = 0
         self._has_failed = False
         self._is_closed = threading.Event()
-        self._show(lambda: self._display.start(self._source.snapshot))
         self._thread = start_thread(self._follow, "maggy-display") if in_thread else None
+        if not in_thread:
+            self._start()
 
     def look(self) -> None:
         """Update the display if it has no thread."""
@@ -119,9 +126,13 @@ class DisplayFollower:
             _log.warning("%s has not shown the end of the run: its output blocks", type(self._display).__name__)
 
     def _follow(self) -> None:
+        self._start()
         while not self._is_closed.wait(DISPLAY_PERIOD):
             self._update()
         self._end()
+
+    def _start(self) -> None:
+        self._show(lambda: self._display.start(self._source.snapshot))
 
     def _update(self) -> None:
         lines = self._take()
@@ -148,7 +159,7 @@ class DisplayFollower:
         self._display = SilentDisplay() if self._has_failed else PlainDisplay()
         if not self._has_failed:
             self._has_failed = True
-            self._show(lambda: self._display.start(self._source.snapshot))
+            self._start()
 
 
 class FunctionFollower:
@@ -156,41 +167,41 @@ class FunctionFollower:
 
     Args:
         function: Function of one event.
+        cursor: Its place in the events.
         say: Shows a line to the user.
         stop: Ends the run because the function raised a KeyboardInterrupt or a SystemExit.
         in_thread: Whether the function has its own thread. If False, :meth:`look` calls it.
-        most: Events and measured values that may wait.
     """
 
     def __init__(
         self,
         function: Callable[[Event], None],
+        cursor: Cursor,
         say: Callable[[str], None],
         stop: Callable[[BaseException], None],
         *,
         in_thread: bool,
-        most: int = MOST,
     ) -> None:
         self._function = function
+        self._cursor = cursor
         self._say = say
         self._stop = stop
-        self._backlog = Backlog(most, merges=False)
-        self._left = 0  # events that were taken from the backlog, and that the function has not received
+        self._left = 0  # events that were taken, and that the function has not received
         self._is_out = False
         self._thread = start_thread(self._follow, "maggy-callback") if in_thread else None
 
-    def put(self, event: Event) -> None:
-        """Call the function with an event, some time later. Never waits."""
-        if not self._is_out:
-            self._backlog.put(event)
-
     def look(self) -> None:
         """Call the function if it has no thread."""
-        if self._thread is None and len(self._backlog):
+        while self._thread is None and self._cursor.waiting and not self._is_out:
             self._call_all()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the function has events to receive."""
+        return not self._is_out and bool(self._left or self._cursor.waiting)
+
     def finish(self, directory: str, deadline: float, is_hurried: Callable[[], bool]) -> None:
-        """Pass the remaining events to the function, and report what it missed.
+        """Pass the remaining events to the function, and report what it missed. No more events come.
 
         Args:
             directory: The run's folder.
@@ -198,22 +209,22 @@ class FunctionFollower:
             is_hurried: Returns whether the user does not want to wait.
         """
         self.look()
-        self._backlog.close()
         join(self._thread, deadline - time.monotonic(), is_hurried)
-        if not self._is_out and (missed := self._backlog.dropped + self._left + len(self._backlog)):
+        if not self._is_out and (missed := self._cursor.lost + self._left + self._cursor.waiting):
             again = f"load_run({directory!r}).watch(callbacks=[...]) passes all events again"
             self._report(f"callback {described(self._function)} is slow and has missed {missed} events; {again}")
 
     def _follow(self) -> None:
-        while len(self._backlog) or not self._backlog.is_closed:
+        while not (self._is_out or self._cursor.is_over):
             self._call_all()
 
     def _call_all(self) -> None:
-        waiting = self._backlog.take(0.0)
-        self._left = len(waiting)
-        for item in waiting:
-            if not self._is_out:
-                self._call(item.event)
+        entries = self._cursor.take()
+        self._left = len(entries)
+        for entry in entries:
+            if self._is_out:
+                return
+            self._call(copied(entry.event))
             self._left -= 1
 
     def _call(self, event: Event) -> None:
@@ -319,50 +330,36 @@ def _check_function(callback: Any) -> None:
         return
 
 
-def _copied(event: Event) -> Event:
-    """Return a copy of an event that shares nothing with the study, so that a callback cannot change the study."""
-    own = {name: _own(value) for name, value in msgspec.structs.asdict(event).items()}
-    return msgspec.structs.replace(event, **own)
-
-
-def _own(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _own(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_own(each) for each in value]
-    return tuple(map(_own, value)) if type(value) is tuple else value
-
-
-class Callbacks:
-    """Passes events to the callbacks of a run. None of them can change the run or slow it down.
+class Followers:
+    """The displays, callbacks and trackers of a run. None of them can change the run or slow it down.
 
     Args:
-        callbacks: The callbacks.
-        study: Returns the study as it is now.
-        say: Shows a line to the user.
+        source: The run.
+        callbacks: Functions of one event, and trackers.
         stop: Ends the run because a function raised a KeyboardInterrupt or a SystemExit.
-        in_threads: Whether each function has its own thread. If False, :meth:`look` calls them.
+        in_threads: Whether each follower has its own thread. If False, :meth:`look` updates them.
     """
 
     def __init__(
         self,
+        source: Source,
         callbacks: Sequence[Listener],
-        study: Callable[[], Study],
-        say: Callable[[str], None],
         stop: Callable[[BaseException], None],
         *,
         in_threads: bool,
     ) -> None:
-        functions = [callback for callback in callbacks if not isinstance(callback, Tracker)]
-        self._functions = [FunctionFollower(each, say, stop, in_thread=in_threads) for each in functions]
+        self._source = source
+        self._listeners = [callback for callback in callbacks if not isinstance(callback, Tracker)]
         self._trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
+        self._stop = stop
+        self._in_threads = in_threads
+        self._functions: list[FunctionFollower] = []
         self._threads: list[TrackerThread] = []
-        self._study = study
-        self._say = say
+        self._displays: list[DisplayFollower] = []
         self._store = self._directory = ""
 
     def begin(self, name: str, optimizer: str, paths: RunPaths, *, is_resumed: bool, knows_all: bool = False) -> None:
-        """Start the trackers. The study must not change meanwhile.
+        """Start the callbacks and trackers. The study must not change meanwhile.
 
         Args:
             name: Name of the run.
@@ -371,72 +368,73 @@ class Callbacks:
             is_resumed: Whether the run was begun earlier.
             knows_all: Whether the events of all existing trials follow.
         """
-        self._store, self._directory = paths.store, str(paths.directory)
+        self._store, self._directory, backlog = paths.store, str(paths.directory), self._source.backlog
+        self._functions = [
+            FunctionFollower(each, Cursor(backlog), self._say, self._stop, in_thread=self._in_threads)
+            for each in self._listeners
+        ]
         if not self._trackers:
             return
         from maggy_like.trackers.history import history_of
         from maggy_like.trackers.thread import TrackerThread
 
-        problem = self._study().problem
-        limits = {"optimizer": optimizer, "seed": problem.seed, "max_budget": problem.max_budget}
+        study = self._source.study
+        limits = {"optimizer": optimizer, "seed": study.problem.seed, "max_budget": study.problem.max_budget}
         settings = {key: str(value) for key, value in limits.items()}
-        if problem.n_trials is not None:
-            settings["n_trials"] = str(problem.n_trials)
-        settings |= {f"space.{key}": repr(domain) for key, domain in problem.space.domains.items()}
-        history = () if knows_all else tuple(map(_copied, history_of(self._study().trials)))
+        if study.problem.n_trials is not None:
+            settings["n_trials"] = str(study.problem.n_trials)
+        settings |= {f"space.{key}": repr(domain) for key, domain in study.problem.space.domains.items()}
+        history = () if knows_all else tuple(map(copied, history_of(study.trials)))
         run = TrackedRun(name, self._directory, settings, is_resumed, history)
-        self._threads = [TrackerThread(tracker, run) for tracker in self._trackers]
+        self._threads = [TrackerThread(tracker, run, Cursor(backlog)) for tracker in self._trackers]
 
-    def call(self, event: Event, worth: float | None) -> None:
-        """Pass a copy of an event to each callback. Never waits.
-
-        Args:
-            event: The event.
-            worth: The trial's value at an :class:`AttemptEnded`.
-        """
-        if not (self._functions or self._threads):
-            return
-        tracked = event
-        if isinstance(event, AttemptEnded):
-            event = msgspec.structs.replace(event, config=self._study().trials[event.trial].config)
-            tracked = msgspec.structs.replace(event, value=worth)  # also of a stopped trial
-        is_result = isinstance(event, Measured) and event.returned
-        if not (is_result and self._study().trials[event.trial].reported is not None):  # it is not a point of the curve
-            for thread in self._threads:
-                thread.put(_copied(tracked))
-        for function in self._functions:
-            function.put(_copied(event))
+    def show_on(self, displays: Sequence[Display]) -> None:
+        """Start the displays."""
+        self._displays = [DisplayFollower(each, self._source, in_thread=self._in_threads) for each in displays]
 
     def look(self) -> None:
-        """Call the functions without a thread, and show the notes of trackers."""
+        """Update the followers without a thread, and show the notes of trackers."""
         for function in self._functions:
             function.look()
-        for thread in self._threads:
-            for note in thread.take_notes():
-                _log.warning("%s", note)  # the display may be silent
-                self._say(note)
+        self._show_notes()
+        for display in self._displays:
+            display.look()
+
+    @property
+    def are_behind(self) -> bool:
+        """Whether a function has events to receive."""
+        return any(function.is_behind for function in self._functions)
 
     def finish(self, ending: Ending, is_hurried: Callable[[], bool] = lambda: False) -> None:
-        """Pass the remaining events and the end of the run to the callbacks, and wait for each up to its patience.
+        """Pass the remaining events and the end of the run on, and wait for each follower up to its patience.
 
         Args:
             ending: How the run ended.
             is_hurried: Returns whether the user does not want to wait.
         """
-        began = time.monotonic()
-        patience = INTERRUPTED_PATIENCE if ending is Ending.INTERRUPTED else FUNCTION_PATIENCE
-        for function in self._functions:
-            function.finish(self._directory, began + patience, is_hurried)
-        if not self._threads:
-            return
-        study = self._study()
+        study = self._source.study
         best = study.best
         saved = None if best is None else best.saved(newest=study.value_rule == "last")
         url = None if saved is None else state_url(self._store, saved.name)
         objective = (best.objective if best is not None else None) or "value"
         for thread in self._threads:
             thread.finish(TrackedEnd(ending, objective, best, url))
+        self._source.backlog.close()
+        began = time.monotonic()
+        patience = INTERRUPTED_PATIENCE if ending is Ending.INTERRUPTED else FUNCTION_PATIENCE
+        for function in self._functions:
+            function.finish(self._directory, began + patience, is_hurried)
         for thread, tracker in zip(self._threads, self._trackers, strict=True):
             thread.wait(began + tracker.patience, is_hurried)
-        self.look()
-        self._threads = []
+        self._show_notes()
+        for display in self._displays:
+            display.finish(is_hurried)
+
+    def _show_notes(self) -> None:
+        for thread in self._threads:
+            for note in thread.take_notes():
+                _log.warning("%s", note)  # the display may be silent
+                self._say(note)
+
+    def _say(self, text: str) -> None:
+        self._source.lines.append(LogLine(None, text))

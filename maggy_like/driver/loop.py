@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -32,6 +33,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.run import Worker
+from maggy_like.driver.stream import entry_of, read_after
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
@@ -56,8 +58,8 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
 from maggy_like.storage.journal import Journal
+from maggy_like.trackers.backlog import Backlog
 from optimizers.core.base import Pending, Proposal, Update
-from optimizers.core.events import Event
 from optimizers.core.study import Study
 
 _log = logging.getLogger(__name__)
@@ -237,8 +239,7 @@ class Driver:
         leaving: Workers that have sent their last message.
         imported: Modules that trials have imported, which the next run of this process should import at once.
         lines: Log lines for the displays.
-        on_event: Called in the driver's thread with each event in the journal, and the trial's value at the end of an
-            attempt. It must not wait.
+        backlog: The newest events in the journal, for callbacks and trackers.
         replacements: Lost workers that the engine must replace.
     """
 
@@ -261,7 +262,8 @@ class Driver:
         self.leaving: set[WorkerId] = set()
         self.imported: dict[str, None] = {}
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
-        self.on_event: Callable[[Event, float | None], None] = lambda event, value: None
+        self.backlog = Backlog(partial(read_after, journal.folder), journal.last)
+        self._last = journal.last  # number of the last event's record
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
         self._drawing = Drawing(base, machine)
         self._machine = machine
@@ -281,6 +283,11 @@ class Driver:
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
             threading.Thread(target=self._propose, name="maggy-optimizer", daemon=True),
         ]
+
+    @property
+    def study(self) -> Study:
+        """The study. Only the driver's thread changes it."""
+        return self._machine.study
 
     @property
     def has_ended(self) -> bool:
@@ -466,7 +473,9 @@ class Driver:
         for command in ready:
             match command:
                 case Append(event=event, value=value):
-                    self.on_event(event, value)
+                    self._last += 1
+                    if self.backlog.is_read:
+                        self.backlog.put([entry_of(self._last, event, value, self.study, self._now())])
                 case Send(worker=worker, message=message):
                     self._server.send(worker, message)
                 case AskOptimizer():

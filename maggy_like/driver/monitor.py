@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from maggy_like.display import Display
-from maggy_like.driver.followers import Callbacks, DisplayFollower
+from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.supervisor import FirstWorkers, GrowingSupervisor, Supervisor
@@ -121,7 +121,7 @@ def run_search(
     least: int,
     logs: str,
     displays: Sequence[Display],
-    callbacks: Callbacks,
+    followers: Followers,
     interrupts: contextlib.ExitStack,
 ) -> None:
     """Launch the workers, follow the search until its end, and leave no process behind.
@@ -135,19 +135,19 @@ def run_search(
         least: Number of workers that are enough (see :class:`Supervisor`).
         logs: Folder for the output of the agents.
         displays: Displays of the search.
-        callbacks: Callbacks for each recorded event. The caller has begun them.
+        followers: The displays and callbacks. The caller has begun the callbacks.
         interrupts: Until this is closed, Ctrl-C and SIGTERM end the search instead of raising, since the caller has
             files to close and a result to return.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
-    monitor = Monitor(driver, callbacks, patience)
+    monitor = Monitor(driver, followers, patience)
     interrupts.enter_context(interrupts_to(lambda _: monitor.signalled()))
     if engine.isolation == "none":  # the function runs in this thread, and may wait forever
         interrupts.enter_context(waits_end())
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
     supervisor = kind(engine, task, admit, size, least, logs)
     driver.start()
-    monitor.show_on(displays, in_threads=engine.isolation != "none")
+    followers.show_on(displays)
     try:
         monitor.until_done(supervisor, FirstWorkers(engine, size))
     finally:
@@ -164,12 +164,11 @@ class Monitor:
         hurried: Whether the user has pressed Ctrl-C a second time.
     """
 
-    def __init__(self, driver: Driver, callbacks: Callbacks, patience: float = LEAVE_PATIENCE) -> None:
+    def __init__(self, driver: Driver, followers: Followers, patience: float = LEAVE_PATIENCE) -> None:
         self.hurried = self._was_interrupted = self._is_closing = False
         self._patience = patience
         self._driver = driver
-        self._displays: list[DisplayFollower] = []
-        self._callbacks = callbacks
+        self._followers = followers
         self._supervisor: Supervisor | None = None
 
     def signalled(self) -> None:
@@ -191,10 +190,6 @@ class Monitor:
             self.hurried = True
             self._driver.release()
 
-    def show_on(self, displays: Sequence[Display], *, in_threads: bool) -> None:
-        """Start the displays."""
-        self._displays = [DisplayFollower(display, self._driver, in_thread=in_threads) for display in displays]
-
     def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
         """Follow the search until it has ended, and the workers have left or had time to.
 
@@ -213,15 +208,11 @@ class Monitor:
     def finish(self) -> None:
         """Pass the last events to the callbacks, and show the last state."""
         self._is_closing = True
-        self._callbacks.finish(self._driver.ending, lambda: self.hurried)
-        for display in self._displays:
-            display.finish(lambda: self.hurried)
+        self._followers.finish(self._driver.ending, lambda: self.hurried)
 
     def _look(self, supervisor: Supervisor) -> None:
         supervisor.await_work(self._driver, POLL)
-        self._callbacks.look()  # before the next trial, if that runs in this thread: a callback may end the run
-        for display in self._displays:
-            display.look()
+        self._followers.look()  # before the next trial, if that runs in this thread: a callback may end the run
         if self._driver.is_stopping:
             supervisor.end_trials()
         try:

@@ -35,7 +35,7 @@ from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.code import is_comparable
 from maggy_like.version import __version__
 from optimizers.core.study import Study, initial_points
-from optimizers.core.trial import Trial
+from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _check_confirmation(settings, machine.study.repeats)
             _check_training(settings, machine.study.trials)
             _check_new_points(settings.search, machine.study)
-            hints += _more_than_asked(settings.search, machine.study.trials)
+            hints += _progress(settings.search, machine.study.trials)
             hints += _other_code(journal.code, files.code)
             _mark(files, run_id, folder)
         else:
@@ -315,14 +315,21 @@ def _check_new_points(search: SearchSettings, study: Study) -> None:
         )
 
 
-def _more_than_asked(search: SearchSettings, trials: list[Trial]) -> list[str]:
-    """Return a hint if a resumed search has more trials than ``n_trials``."""
-    there = sum(not trial.training for trial in trials)
-    if search.n_trials is None or there <= search.n_trials:
+def _progress(search: SearchSettings, trials: list[Trial]) -> list[str]:
+    """Return a hint about the trials that a resumed search has already."""
+    states = [trial.state for trial in trials if not trial.training]
+    if not states:
         return []
-    return [
-        f"there are {there} trials already, and n_trials={search.n_trials}: no more are tried; use a larger n_trials"
-    ]
+    unfinished = sum(state in (TrialState.PENDING, TrialState.RUNNING) for state in states)
+    if search.n_trials is not None and not unfinished and len(states) >= search.n_trials:
+        return [
+            f"there are {len(states)} trials already, and n_trials={search.n_trials}: no more are tried; use a larger "
+            "n_trials"
+        ]
+    tried = len(states) - unfinished
+    of = "" if search.n_trials is None else f" of {search.n_trials}"
+    continued = f", and {unfinished} continue{'s' * (unfinished == 1)}" if unfinished else ""
+    return [f"resumed: {tried}{of} configurations were tried before{continued}"]
 
 
 def _other_code(before: str, now: str) -> list[str]:

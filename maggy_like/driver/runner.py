@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.driver.followers import Callbacks
+from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
 from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
@@ -196,16 +196,9 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 exits.extend([error] * isinstance(error, SystemExit))
                 driver.post(StopRequested(Ending.ERROR if exits else Ending.INTERRUPTED))
 
-            callbacks = Callbacks(
-                spec.callbacks,
-                lambda: study,
-                lambda text: driver.lines.append(LogLine(None, text)),
-                stopped_by_callback,
-                in_threads=engine.isolation != "none",
-            )
-            driver.on_event = callbacks.call
+            followers = Followers(driver, spec.callbacks, stopped_by_callback, in_threads=engine.isolation != "none")
             files, optimizer = settings.files, study.optimizer.describe()
-            callbacks.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
+            followers.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
             site.begun(driver)
             run_search(
                 driver,
@@ -216,7 +209,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 least=least_workers(settings, engine, size),
                 logs=str(output.path),
                 displays=spec.displays,
-                callbacks=callbacks,
+                followers=followers,
                 interrupts=interrupts,
             )
             remember(driver.imported)

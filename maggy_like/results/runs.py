@@ -6,13 +6,14 @@ import contextlib
 import difflib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.stream import replay
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
@@ -30,12 +31,7 @@ from maggy_like.storage.journal import (
     reading,
 )
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.core.base import Optimizer
-from optimizers.core.events import Event
-from optimizers.core.study import Study
-from optimizers.core.study_state import ValueRule
 from optimizers.samplers.non_adaptive import RandomSearch
-from optimizers.space.search_space import SearchSpace
 
 _log = logging.getLogger(__name__)
 
@@ -102,36 +98,6 @@ def find_run(where: str) -> JournalBackend:
     if not exists:
         raise ConfigError(_no_run(where.rstrip("/")))
     return backend
-
-
-def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
-    """Replay a journal into a state machine. Damage is repaired in memory.
-
-    Args:
-        contents: Contents of the journal.
-        optimizer: Optimizer whose scheduler receives the trials. It is not asked for proposals.
-
-    Raises:
-        JournalError: The journal is damaged beyond repair.
-    """
-    header = contents.header
-    study = Study(
-        SearchSpace.from_json(header.space),
-        optimizer,
-        direction=header.directions,
-        objectives=header.metrics,
-        value=cast(ValueRule, header.value),
-        max_budget=header.max_budget,
-    )
-    machine = StateMachine(study)
-    events: Iterable[Event] = contents.events
-    if contents.damage:
-        from maggy_like.storage.journal.repair import Repairer
-
-        events = Repairer(study, contents.events).events()
-    for event in events:
-        machine.replay([event])
-    return machine
 
 
 def make_result(

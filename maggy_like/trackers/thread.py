@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from maggy_like.trackers.backlog import MOST, Backlog, Waiting
+from maggy_like.trackers.backlog import Cursor, merged
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
-from optimizers.core.events import Event
 
 INTERVAL = 1.0
 """Seconds for which measurements are collected before a tracker receives them."""
@@ -41,30 +40,28 @@ class TrackerThread:
     Args:
         tracker: Receives the events.
         run: Description of the run at its start.
-        most: Maximum number of waiting events and measured values.
+        cursor: Its place in the events.
         interval: Seconds for which measurements are collected.
     """
 
-    def __init__(self, tracker: Tracker, run: TrackedRun, *, most: int = MOST, interval: float = INTERVAL) -> None:
+    def __init__(self, tracker: Tracker, run: TrackedRun, cursor: Cursor, *, interval: float = INTERVAL) -> None:
         self._tracker = tracker
         self._run = run
-        self._backlog = Backlog(most)
+        self._cursor = cursor
         self._interval = interval
         self._notes: deque[str] = deque()
         self._error = ""
-        self._left = 0  # events that were taken from the backlog, and not told
+        self._left = 0  # events that were taken, and not told
         self._lost = 0
         self._is_down = False
+        self._is_refused = False  # the tracker rejected the run, and a note has said so
         self._asked_at = math.inf  # start of the present call of the tracker; inf without one
+        self._again = f"use load_run({run.directory!r}).watch(callbacks=[...]) to send all events again"
         self._session: Session | None = None
         self._end: TrackedEnd | None = None
         self._is_through = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"maggy-{tracker.name}", daemon=True)
         self._thread.start()
-
-    def put(self, event: Event) -> None:
-        """Queue an event; never waits."""
-        self._backlog.put(event)
 
     def take_notes(self) -> list[str]:
         """Return lines for the user since the last call."""
@@ -75,9 +72,8 @@ class TrackerThread:
         return [self._notes.popleft() for _ in range(len(self._notes))]
 
     def finish(self, end: TrackedEnd) -> None:
-        """Queue the end of the run; :meth:`wait` waits for the tracker."""
+        """Pass on the end of the run; :meth:`wait` waits for the tracker. No more events come."""
         self._end = end
-        self._backlog.close()
 
     def wait(self, deadline: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """Wait until the tracker has received everything or has given up; note what it has not received.
@@ -96,23 +92,21 @@ class TrackerThread:
                 break
             self._thread.join(POLL)
         is_late = self._thread.is_alive()
-        missing = self._lost + self._backlog.dropped + self._left + len(self._backlog)
-        if not missing and self._is_through.is_set():
+        missing = self._lost + self._cursor.lost + self._left + self._cursor.waiting
+        if self._is_refused or (self._is_through.is_set() and not missing):
             return
         silent = time.monotonic() - self._asked_at
         slow = f"it has not answered for {silent:.0f} s" if silent >= 1 else "it is slow"
         why = self._error or (slow if is_late else "")
         what = f"{missing} of the run's events" if missing else "the end of the run"
-        self._notes.append(
-            f"{self._tracker.name} did not receive {what}{f' ({why})' if why else ''}; "
-            f"use load_run({self._run.directory!r}).watch(callbacks=[...]) to send all events again"
-        )
+        self._notes.append(f"{self._tracker.name} did not receive {what}{f' ({why})' if why else ''}; {self._again}")
 
     def _serve(self) -> None:
-        self._told(self._open, patience=math.inf)
-        session = self._session
-        if session is None:
-            self._notes.append(f"{self._tracker.name} cannot record the run: {self._error}")
+        if not self._told(self._open, patience=math.inf):
+            return  # the run has ended meanwhile
+        if (session := self._session) is None:
+            self._is_refused = True
+            self._notes.append(f"{self._tracker.name} cannot record the run: {self._error}; {self._again}")
             return
         if self._told_all(session) and self._told(partial(self._close, session), is_end=True):
             self._is_through.set()
@@ -126,14 +120,15 @@ class TrackerThread:
 
     def _told_all(self, session: Session) -> bool:
         """Pass on all events, earlier ones first; whether the tracker answered."""
-        waiting = [Waiting(event, getattr(event, "time", 0.0) or time.time()) for event in self._run.history]
-        while waiting or (waiting := self._backlog.take(self._interval)):
+        waiting = [(event, getattr(event, "time", 0.0) or time.time()) for event in self._run.history]
+        while waiting or not self._cursor.is_over:
             self._left = len(waiting)
-            for item in waiting:
-                if not self._told(partial(session.record, item.event, item.time)):
+            for event, when in waiting:
+                if not self._told(partial(session.record, event, when)):
                     return False
                 self._left -= 1
-            waiting = []
+            entries = merged(entry for entry in self._cursor.take(self._interval) if entry.is_point)
+            waiting = [(entry.tracked, entry.time) for entry in entries]
         return True
 
     def _told(self, tell: Callable[[], None], patience: float = EVENT_PATIENCE, *, is_end: bool = False) -> bool:
@@ -169,7 +164,7 @@ class TrackerThread:
                 if time.monotonic() - began > patience:
                     self._lost += 1
                     return True
-                self._backlog.pause(pause)
+                self._cursor.pause(pause)
                 pause = min(2 * pause, PAUSES[1])
             except Exception as error:  # of whatever library it is
                 self._error = f"{type(error).__name__}: {_short(error)}"

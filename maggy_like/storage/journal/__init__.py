@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maggy_like.storage.journal.backends import JournalBackend, Mark, backend_of
+from maggy_like.storage.journal.backends import BLOCK, JournalBackend, Mark, backend_of
 from maggy_like.storage.journal.journal import Journal, read_ends, read_header, read_journal, reading
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
@@ -21,6 +21,7 @@ from maggy_like.storage.journal.records import (
 )
 
 __all__ = [
+    "BLOCK",
     "FORMAT_VERSION",
     "Contents",
     "Earlier",

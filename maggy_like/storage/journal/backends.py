@@ -56,7 +56,10 @@ class JournalBackend(Protocol):
         ...
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
-        """Return the complete lines after ``mark``, and their end; None if the journal was replaced since."""
+        """Return the next complete lines after ``mark``, some MiB at most, and their end.
+
+        They are empty at the end of the journal. None if the journal was replaced since ``mark``.
+        """
         ...
 
     def is_held(self) -> bool:
@@ -189,7 +192,9 @@ class LocalBackend:
                 if mark.size and (status.st_ino != mark.file or status.st_size < mark.size):
                     return None
                 file.seek(mark.size)
-                data = file.read()
+                data = file.read(BLOCK)
+                while b"\n" not in data and (more := file.read(BLOCK)):
+                    data += more
         except FileNotFoundError:
             return b"", mark
         whole = data[: data.rfind(b"\n") + 1]
@@ -397,6 +402,8 @@ class ObjectStoreBackend:
             return None
         is_known = bool(mark.file)
         for name, (segment, size) in sizes.items():
+            if len(data) >= BLOCK:
+                break
             if is_known and name != mark.file:
                 continue
             known, is_known = mark.size if is_known else 0, False

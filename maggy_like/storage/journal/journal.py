@@ -27,6 +27,7 @@ class Journal:
     """A journal that is open for appending; only one driver at a time may hold it.
 
     Attributes:
+        last: The number of the last record.
         earlier_seconds: Seconds for which earlier drivers had the run, once it was read.
         is_longer: Whether they had it for longer, by an unknown time.
         code: The code of the last driver's function (see :attr:`RunStatus.code`).
@@ -47,7 +48,7 @@ class Journal:
 
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
-        self._last = 0
+        self.last = 0
         self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
         with self._writing("then try again"):
             backend.hold(run)
@@ -64,7 +65,7 @@ class Journal:
             JournalError: See :func:`read_journal`.
         """
         contents = read_journal(self._backend)
-        self._last = contents.last
+        self.last = contents.last
         return contents
 
     def read_each(self) -> Iterator[Contents]:
@@ -74,7 +75,7 @@ class Journal:
             JournalError: See :func:`read_journal`.
         """
         for contents in decode_each(_parts(self._backend)):
-            self._last = contents.last
+            self.last = contents.last
             self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
             self.is_longer = bool(contents.unended) or contents.ended is None
             self.code = contents.begun.code if contents.begun is not None else ""
@@ -111,8 +112,8 @@ class Journal:
         """Replace a damaged journal by a repaired one; return the place of the damaged one."""
         records = [header, *events]
         with self._writing():
-            kept = self._backend.replace(encode(records, self._last + 1))
-        self._last += len(records)
+            kept = self._backend.replace(encode(records, self.last + 1))
+        self.last += len(records)
         return kept
 
     def clear(self) -> None:
@@ -123,7 +124,12 @@ class Journal:
         """
         with self._writing("then try again"):
             self._backend.clear()
-        self._last = 0
+        self.last = 0
+
+    @property
+    def folder(self) -> str:
+        """Path or URL of its folder."""
+        return self._backend.name
 
     def written(self) -> float:
         """Return the Unix time of the last write before this driver held it; 0 if it is not known."""
@@ -151,8 +157,8 @@ class Journal:
         self._backend.release()
 
     def _append(self, records: Sequence[Record]) -> None:
-        self._backend.append(encode(records, self._last + 1))
-        self._last += len(records)
+        self._backend.append(encode(records, self.last + 1))
+        self.last += len(records)
 
     def _not_served(self, error: Exception) -> NoReturn:
         """Turn an error of any file system into one that allows a retry."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 from module_time import patch_time
 
-from maggy_like.cluster_driver.follow import MOST, Follower, LogLineReader, LogLineWriter
+from maggy_like.cluster_driver.follow import MOST, LogLineReader, LogLineWriter
 from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.driver.stream import JournalReader
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.backends import ObjectStoreBackend
+from maggy_like.trackers.backlog import Entry
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
 from optimizers.core.trial import TrialState
 from optimizers.space.domains import Float
@@ -35,15 +38,19 @@ def created(*numbers: int) -> list[Any]:
     return [TrialCreated(number, {"x": 0.5}) for number in numbers]
 
 
-def events(follower: Follower) -> list[Any]:
-    return [event for event, _ in follower.look()]
+def look(reader: JournalReader) -> list[Entry]:
+    return list(itertools.chain.from_iterable(reader.look()))
+
+
+def events(reader: JournalReader) -> list[Any]:
+    return [entry.event for entry in look(reader)]
 
 
 def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 100)  # each append has a segment of its own
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
-    follower = Follower(backend_of(url))
+    follower = JournalReader(backend_of(url))
     assert events(follower) == []
     journal.append(created(0, 1))
     assert events(follower) == created(0, 1)
@@ -57,11 +64,24 @@ def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.
     journal.close()
 
 
+def test_a_driver_that_writes_all_the_time_does_not_keep_the_reader(url: str) -> None:
+    journal = Journal(backend_of(url))
+    journal.begin(HEADER)
+    journal.append(created(0))
+    reader, parts = JournalReader(backend_of(url)), list[Any]()
+    for part in reader.look():
+        parts.append(part)
+        journal.append(created(len(parts)))
+    assert len(parts) == 1
+    assert events(reader) == created(1)
+    journal.close()
+
+
 def test_a_repaired_journal_is_read_anew_and_nothing_given_twice(url: str) -> None:
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
     journal.append(created(0, 1))
-    follower = Follower(backend_of(url))
+    follower = JournalReader(backend_of(url))
     assert events(follower) == created(0, 1)
     journal.replace(HEADER, created(0, 1))
     journal.append(created(2))
@@ -80,10 +100,10 @@ def test_the_value_of_a_trial_is_that_as_of_each_event(url: str) -> None:
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
     journal.append(created(0) + attempt(1, 0.25) + attempt(2, 0.5))
-    follower = Follower(backend_of(url))
-    first = follower.look()
+    follower = JournalReader(backend_of(url))
+    first = look(follower)
     journal.append(attempt(3, 0.75) + attempt(4, 0.875))
-    ends = [worth for event, worth in first + follower.look() if isinstance(event, AttemptEnded)]
+    ends = [entry.value for entry in first + look(follower) if isinstance(entry.event, AttemptEnded)]
     assert ends == [0.25, 0.5, 0.75, 0.875]
     journal.close()
 
@@ -91,7 +111,7 @@ def test_the_value_of_a_trial_is_that_as_of_each_event(url: str) -> None:
 def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
     journal = Journal(backend_of(str(tmp_path)))
     journal.begin(HEADER)
-    follower = Follower(backend_of(str(tmp_path)))
+    follower = JournalReader(backend_of(str(tmp_path)))
     whole = (tmp_path / "journal.jsonl").read_bytes()
     journal.append(created(0))
     added = (tmp_path / "journal.jsonl").read_bytes()

@@ -8,14 +8,19 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import train_functions as fns
 
 from maggy_like import Choice, Float, lagom, load_run
-from maggy_like.driver.followers import Callbacks
+from maggy_like.display.lines import LineBuffer
+from maggy_like.driver.followers import Followers
+from maggy_like.driver.stream import entry_of
 from maggy_like.storage.journal import backend_of, read_journal
+from maggy_like.storage.run_paths import RunPaths
+from maggy_like.trackers.backlog import Backlog
 from maggy_like.trackers.base import Session, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.study import Study
@@ -50,15 +55,17 @@ def spoil_event(event: Event) -> None:
         spoil(getattr(event, name))
 
 
-def test_what_a_callback_changes_reaches_neither_the_ledger_nor_another_callback() -> None:
+def test_what_a_callback_changes_reaches_neither_the_ledger_nor_another_callback(tmp_path: Path) -> None:
     space = SearchSpace({"x": Float(0, 1), "layers": Choice([[64, [32]], []])})
     study, other = (Study(space, RandomSearch()) for _ in range(2))
     seen: list[Event] = []
-    callbacks = Callbacks([spoil_event, seen.append], lambda: study, pytest.fail, pytest.fail, in_threads=False)  # type: ignore[arg-type]
-    for event, same in zip(a_trial(), a_trial(), strict=True):
+    source: Any = SimpleNamespace(study=study, backlog=Backlog(pytest.fail), lines=LineBuffer(9, 999))
+    followers = Followers(source, [spoil_event, seen.append], pytest.fail, in_threads=False)  # type: ignore[arg-type]
+    followers.begin("run", "random", RunPaths(tmp_path, str(tmp_path)), is_resumed=False)
+    for number, (event, same) in enumerate(zip(a_trial(), a_trial(), strict=True)):
         study.apply(event)
-        callbacks.call(event, None)
-        callbacks.look()
+        source.backlog.put([entry_of(number, event, None, study, 0.0)])
+        followers.look()
         other.apply(same)
     assert (study.trials, study.best) == (other.trials, other.best)
     assert study.trials[0].config["layers"] == [64, [32]]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +17,14 @@ import pytest
 import train_functions as fns
 
 from maggy_like import FailurePolicy, Float, lagom, load_run
-from maggy_like.cluster_driver.follow import Follower
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver import followers
 from maggy_like.driver.followers import DisplayFollower, FunctionFollower
+from maggy_like.driver.stream import JournalReader
 from maggy_like.protocol.endings import Phase
 from maggy_like.storage.journal import backend_of
+from maggy_like.trackers.backlog import Backlog, Cursor, Entry
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, Event, Measured, TrialCreated
 
@@ -31,13 +34,33 @@ PATIENCE = 300.0
 Stops = list[BaseException]
 
 
-def following(function: Callable[[Event], None], in_thread: bool = True) -> tuple[FunctionFollower, list[str], Stops]:
-    said, stops = list[str](), Stops()
-    return FunctionFollower(function, said.append, stops.append, in_thread=in_thread, most=10), said, stops
+class Following:
+    """A function that follows a run whose events the test puts."""
+
+    def __init__(self, function: Callable[[Event], None], in_thread: bool = True) -> None:
+        self.said, self.stops = list[str](), Stops()
+        self.backlog, self._number = Backlog(lambda number: iter(())), 0
+        self.follower = FunctionFollower(
+            function, Cursor(self.backlog), self.said.append, self.stops.append, in_thread=in_thread
+        )
+
+    def put(self, event: Event) -> None:
+        self._number += 1
+        self.backlog.put([Entry(self._number, event, None, 0.0)])
 
 
-def finish(follower: FunctionFollower, patience: float = PATIENCE) -> None:
-    follower.finish("runs/run", followers.time.monotonic() + patience, lambda: False)
+def following(function: Callable[[Event], None], in_thread: bool = True) -> tuple[Following, list[str], Stops]:
+    made = Following(function, in_thread)
+    return made, made.said, made.stops
+
+
+def finish(following: Following, patience: float = PATIENCE) -> None:
+    following.backlog.close()
+    following.follower.finish("runs/run", followers.time.monotonic() + patience, lambda: False)
+
+
+def entries_in(folder: str) -> list[Entry]:
+    return list(itertools.chain.from_iterable(JournalReader(backend_of(folder)).look()))
 
 
 def events(count: int) -> list[Event]:
@@ -50,7 +73,7 @@ def test_a_function_gets_each_event_by_itself_and_in_order(in_thread: bool) -> N
     follower, said, _ = following(seen.append, in_thread)
     for event in events(8):
         follower.put(event)
-        follower.look()
+        follower.follower.look()
     finish(follower)
     assert seen == events(8)
     assert not said
@@ -87,7 +110,7 @@ def test_a_function_that_raises_is_reported_once_with_its_traceback(caplog: pyte
     follower, said, stops = following(mistaken, False)
     for event in events(3):
         follower.put(event)
-    follower.look()
+    follower.follower.look()
     finish(follower)
     assert len(seen) == 1
     assert said[0].startswith("callback ")
@@ -171,13 +194,24 @@ def test_a_closed_stdout_ends_the_display_alone(monkeypatch: pytest.MonkeyPatch,
     follower.finish(lambda: False)
 
 
-def test_the_end_of_a_run_does_not_wait_for_a_display_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("call", ["start", "update"])
+def test_neither_the_start_nor_the_end_of_a_run_waits_for_a_display_that_blocks(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
     blocks, blocking = threading.Event(), threading.Event()
 
     class Blocking(Failing):
+        def start(self, snapshot: Snapshot) -> None:
+            self.block("start")
+
         def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-            blocking.set()
-            blocks.wait(PATIENCE)
+            self.block("update")
+
+        def block(self, now: str) -> None:
+            if now == call:
+                assert threading.current_thread() is not threading.main_thread()
+                blocking.set()
+                blocks.wait(PATIENCE)
 
         def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
             pass
@@ -276,14 +310,91 @@ def test_a_tracker_gets_the_value_as_of_each_event_live_and_later(tmp_path: Path
         callbacks=[wait_for_the_driver, live],
     )
     known = [
-        (event.trial, event.attempt, worth)
-        for event, worth in Follower(backend_of(str(result.directory))).look()
-        if isinstance(event, AttemptEnded)
+        (entry.event.trial, entry.event.attempt, entry.value)
+        for entry in entries_in(str(result.directory))
+        if isinstance(entry.event, AttemptEnded)
     ]
     assert len(known) > len(result.trials)  # some were promoted
     assert live.ends == known
     load_run(result.directory).watch(progress=False, callbacks=[later])
     assert later.ends == known
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["path", "memory"])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
+    kind: str, is_resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backlog keeps 5 events, and the callback gets its first one after the last one was added."""
+    folder = str(tmp_path) if kind == "path" else f"memory://{tmp_path.name}-{is_resumed}"
+    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", 1000)
+    monkeypatch.setattr("maggy_like.driver.stream.BLOCK", 1000)
+    options: dict[str, Any] = {
+        "engine": "inline",
+        "optimizer": "asha",
+        "max_budget": 9,
+        "seed": 1,
+        "name": "run",
+        "progress": False,
+    }
+    space = {"x": Float(0, 1)}
+    before: list[Entry] = []
+    if is_resumed:
+        first = lagom(fns.climb_on, space, directory=folder, n_trials=3, **options)
+        before = entries_in(str(first.directory))
+    monkeypatch.setattr("maggy_like.driver.loop.Backlog", partial(Backlog, most=5))
+    monkeypatch.setattr(FunctionFollower, "look", lambda follower: None)
+    monkeypatch.setattr(FunctionFollower, "finish", lambda follower, *_: follower._follow())
+    late, tracker = list[Event](), Noting()
+    result = lagom(
+        fns.climb_on,
+        space,
+        directory=folder,
+        n_trials=9,
+        resume=is_resumed,
+        callbacks=[late.append, tracker],
+        **options,
+    )
+    monkeypatch.undo()
+    every, later = list[Event](), Noting()
+    load_run(result.directory).watch(progress=False, callbacks=[every.append, later])
+    assert late == every[len(before) :]
+    assert len(late) > 20
+    known = 3 if is_resumed else 0  # a tracker gets each earlier trial once more
+    assert tracker.ends[known:] == later.ends[sum(isinstance(entry.event, AttemptEnded) for entry in before) :]
+
+
+@pytest.mark.e2e
+def test_watching_waits_for_a_callback_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = search(fns.climb, tmp_path, engine="inline", workers=1, max_budget=9)
+    monkeypatch.setattr("maggy_like.driver.followers.FUNCTION_PATIENCE", 0.0)
+    monkeypatch.setattr("maggy_like.cluster_driver.follow.Backlog", partial(Backlog, most=5))
+    goes_on, seen = threading.Event(), list[Event]()
+
+    def slow(event: Event) -> None:
+        goes_on.wait(PATIENCE)
+        seen.append(event)
+
+    sleep = threading.Event().wait
+    monkeypatch.setattr("maggy_like.cluster_driver.watch.time.sleep", lambda seconds: goes_on.set() or sleep(0.001))
+    load_run(result.directory).watch(progress=False, callbacks=[slow])
+    known = entries_in(str(result.directory))
+    assert seen == [entry.event for entry in known]
+
+
+def test_what_neither_the_backlog_nor_the_journal_has_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(number: int) -> Any:
+        raise OSError("the disk is gone")
+
+    backlog = Backlog(refuse, most=10)
+    cursor = Cursor(backlog)
+    backlog.put(Entry(number, event, None, 0.0) for number, event in enumerate(events(25), 1))
+    assert cursor.take() == []
+    assert [entry.number for entry in cursor.take()] == list(range(16, 26))
+    assert cursor.lost == 15
+    assert "15 events that a callback has not received cannot be read from the journal: the disk is gone" in caplog.text
 
 
 @pytest.mark.e2e

@@ -32,6 +32,7 @@ from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
+from maggy_like.trackers.backlog import Cursor
 from optimizers import Float
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
@@ -157,21 +158,20 @@ def test_a_search_that_has_reached_its_target_waits_for_a_journal_that_refuses(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_target(driver)
-    ended: list[Event] = []
-    driver.on_event = lambda event, worth: ended.append(event)
+    events = Cursor(driver.backlog)
     journal = driver._write_ahead._journal
     refusing = Refusing(journal, refuse)
     monkeypatch.setattr(journal, "append", refusing)
     driver.start()
     assert refusing.tried.wait(PATIENCE)
     wait_for(lambda: driver._write_ahead.is_stuck or driver.done.is_set(), PATIENCE)
-    assert not ended
+    assert not events.waiting
     assert driver._machine.ending == "target"
     assert not driver.done.is_set()
     refusing.serve()
     wait_for(lambda: driver.has_ended, PATIENCE)
     assert driver.error is None
-    assert ended
+    assert events.waiting
 
 
 def test_a_search_has_not_ended_before_the_journal_has_its_last_events(

@@ -11,7 +11,7 @@ import pytest
 
 from maggy_like.protocol.endings import Ending
 from maggy_like.trackers import thread as module
-from maggy_like.trackers.backlog import Backlog
+from maggy_like.trackers.backlog import Backlog, Cursor, Entry, merged
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
 from maggy_like.trackers.thread import TrackerThread
 from optimizers.core.events import AttemptEnded, Event, Measured, TrialCreated
@@ -47,11 +47,30 @@ def measured(trial: int, step: int, attempt: int = 1) -> Measured:
     return Measured(trial, attempt, "loss", {"loss": ([step], [float(step)])})
 
 
-def begin(tracker: Tracker, **options: float) -> TrackerThread:
-    return TrackerThread(tracker, TrackedRun("run", "/runs/run", {}), **{"interval": 0.0, **options})  # type: ignore[arg-type]
+class Followed(TrackerThread):
+    """A tracker that follows a run whose events the test puts."""
+
+    def __init__(self, tracker: Tracker, history: tuple[Event, ...] = ()) -> None:
+        self.backlog = Backlog(lambda number: iter(()))
+        run = TrackedRun("run", "/runs/run", {}, bool(history), history)
+        super().__init__(tracker, run, Cursor(self.backlog), interval=0.0)
+
+    def put(self, event: Event) -> None:
+        self.backlog.put([entry(event)])
+
+    def finish(self, end: TrackedEnd) -> None:
+        super().finish(end)
+        self.backlog.close()
 
 
-def finish(thread: TrackerThread, patience: float = 60.0) -> list[str]:
+def entry(event: Event) -> Entry:
+    return Entry(0, event, event.value if isinstance(event, AttemptEnded) else None, 0.0)
+
+
+begin = Followed
+
+
+def finish(thread: Followed, patience: float = 60.0) -> list[str]:
     thread.finish(END)
     thread.wait(time.monotonic() + patience)
     return thread.take_notes()
@@ -60,7 +79,7 @@ def finish(thread: TrackerThread, patience: float = 60.0) -> list[str]:
 def test_all_is_told_in_order_and_the_end_last() -> None:
     tracker = Noting()
     events: list[Event] = [TrialCreated(0, {"x": 1.0}), measured(0, 1), AttemptEnded(0, 1, TrialState.COMPLETED, 1.0)]
-    thread = TrackerThread(tracker, TrackedRun("run", "/runs/run", {}, True, (TrialCreated(9, {}),)), interval=0.0)
+    thread = begin(tracker, (TrialCreated(9, {}),))
     for event in events:
         thread.put(event)
     assert finish(thread) == []
@@ -68,17 +87,19 @@ def test_all_is_told_in_order_and_the_end_last() -> None:
 
 
 def test_measurements_of_a_trial_are_put_together_until_something_else_happens_to_it() -> None:
-    backlog = Backlog()
+    backlog = Backlog(pytest.fail)
+    cursor = Cursor(backlog)
     ended = AttemptEnded(0, 1, TrialState.PAUSED, 1.0)
     for event in (measured(0, 1), measured(1, 1), measured(0, 2), ended, measured(0, 3, attempt=2)):
-        backlog.put(event)
+        backlog.put([entry(event)])
     backlog.close()
     together = Measured(0, 1, "loss", {"loss": ([1, 2], [1.0, 2.0])})
-    assert [item.event for item in backlog.take(0.0)] == [together, measured(1, 1), ended, measured(0, 3, attempt=2)]
-    assert backlog.take(0.0) == []
+    taken = [item.event for item in merged(cursor.take())]
+    assert taken == [together, measured(1, 1), ended, measured(0, 3, attempt=2)]
+    assert cursor.take() == []
 
 
-def test_a_tracker_that_hangs_delays_nothing_and_ends_of_trials_outlast_measurements() -> None:
+def test_a_tracker_that_hangs_delays_nothing_and_gets_all_later() -> None:
     hangs, hanging = threading.Event(), threading.Event()
 
     def hang(event: Event | None) -> None:
@@ -86,15 +107,13 @@ def test_a_tracker_that_hangs_delays_nothing_and_ends_of_trials_outlast_measurem
         hangs.wait()
 
     tracker = Noting(hang)
-    thread = begin(tracker, most=10)
+    thread = begin(tracker)
     hanging.wait(60)
     for step in range(25):
         thread.put(measured(0, step))
     thread.put(AttemptEnded(0, 1, TrialState.COMPLETED, 1.0))
     (note,) = finish(thread, patience=0.0)
-    assert (
-        "noting did not receive 17 of the run's events (it is slow)" in note
-    )  # 15 dropped, 10 in one record, and the end
+    assert "noting did not receive 26 of the run's events (it is slow)" in note
     assert "load_run('/runs/run').watch(callbacks=[...])" in note
     hangs.set()
     thread.wait(time.monotonic() + 60)
