@@ -65,7 +65,7 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     journal, warnings = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
         ControlFiles(settings.paths.journal).clear(run_id)
-        source = RunFiles(settings.paths.journal, first_snapshot(settings), is_new=True)
+        source = RunFiles(settings.paths.journal, first_snapshot(spec, 0), is_new=True)
     finally:
         journal.close()
     server = new_key_pair()

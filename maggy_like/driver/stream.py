@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 import msgspec
@@ -16,7 +16,6 @@ from maggy_like.storage.journal import (
     JournalBackend,
     Mark,
     Part,
-    Repairer,
     RunHeader,
     RunStatus,
     backend_of,
@@ -54,7 +53,12 @@ def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
         max_budget=header.max_budget,
     )
     machine = StateMachine(study)
-    for event in Repairer(study, contents.events).events() if contents.damage else contents.events:
+    events: Iterable[Event] = contents.events
+    if contents.damage:
+        from maggy_like.storage.journal.repair import Repairer
+
+        events = Repairer(study, contents.events).events()
+    for event in events:
         machine.replay([event])
     return machine
 
