@@ -429,6 +429,12 @@ class Trial(msgspec.Struct, gc=False):
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, name, _ELSEWHERE)
 
+    def __repr__(self) -> str:
+        """Return the state, the value and the configuration; the other fields are attributes."""
+        value = "" if self.value is None else f", {self.objective or 'value'}={self.value:.5g}"
+        step = "" if self.value is None or self.value_step is None else f" at step {self.value_step}"
+        return f"Trial({self.id}, {self.state.value}{value}{step}, config={self.config!r})"
+
     def opened_curves(self) -> dict[str, Curve]:
         """Return the curves unpacked, so that they can be extended."""
         curves = self.curves

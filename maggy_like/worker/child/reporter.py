@@ -99,6 +99,10 @@ class Reporter:
         reporter._sender = sender
         return reporter
 
+    def __repr__(self) -> str:
+        step = "" if self._step is None else f", step={self._step}"
+        return f"Reporter(trial={self.trial}, attempt={self.attempt}, budget={self._budget}{step})"
+
     @property
     def budget(self) -> int:
         """Steps granted: train up to this step, then return.

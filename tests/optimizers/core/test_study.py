@@ -706,3 +706,12 @@ def test_the_best_is_right_after_any_number_of_reports(rule: ValueRule) -> None:
             study.report(trial, step, draw.random())
             ranked = [(-other.value, other.id) for other in trials if other.value is not None]
             assert study.best is trials[min(ranked)[1]]
+
+
+def test_a_trial_is_shown_by_its_state_its_value_and_its_configuration() -> None:
+    trial = Trial(7, {"lr": 0.5}, TrialState.STOPPED)
+    assert repr(trial) == "Trial(7, stopped, config={'lr': 0.5})"
+    trial.value = 0.123456789
+    assert repr(trial) == "Trial(7, stopped, value=0.12346, config={'lr': 0.5})"
+    trial.objective, trial.value_step = "loss", 3
+    assert repr(trial) == "Trial(7, stopped, loss=0.12346 at step 3, config={'lr': 0.5})"

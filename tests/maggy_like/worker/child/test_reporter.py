@@ -186,6 +186,13 @@ def test_a_missing_objective_is_named() -> None:
         Line(objective="acuracy").reporter.report(accuracy=0.5, loss=0.1)
 
 
+def test_it_is_shown_by_where_it_stands() -> None:
+    reporter = Reporter(budget=3)
+    assert repr(reporter) == "Reporter(trial=0, attempt=1, budget=3)"
+    reporter.report(loss=0.5)
+    assert repr(reporter) == "Reporter(trial=0, attempt=1, budget=3, step=1)"
+
+
 def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
     reporter = Reporter(budget=2)
     assert reporter.restore() is None
