@@ -15,7 +15,7 @@ the same capacity to themselves, because they matter more than single measuremen
 
 
 @dataclass
-class Waiting:
+class WaitingEvent:
     """An event and its Unix time."""
 
     event: Event
@@ -40,8 +40,8 @@ class Backlog:
         self._merges = merges
         self._most = most
         self._size = 0
-        self._waiting: deque[Waiting] = deque()
-        self._measured: dict[int, Waiting] = {}  # by trial: what more measurements may be added to
+        self._waiting: deque[WaitingEvent] = deque()
+        self._measured: dict[int, WaitingEvent] = {}  # by trial: what more measurements may be added to
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
@@ -61,10 +61,10 @@ class Backlog:
                 self._add(event)
             else:
                 self._measured.pop(event.trial, None)
-                self._waiting.append(Waiting(event, time.time()))
+                self._waiting.append(WaitingEvent(event, time.time()))
             self._changed.notify()
 
-    def take(self, interval: float) -> list[Waiting]:
+    def take(self, interval: float) -> list[WaitingEvent]:
         """Wait for events and return all of them; empty if the backlog is closed and nothing is left.
 
         Args:
@@ -94,7 +94,7 @@ class Backlog:
         known = self._measured.get(event.trial)
         if known is None or not isinstance(known.event, Measured) or known.event.attempt != event.attempt:
             copy = {name: (list(steps), list(values)) for name, (steps, values) in event.columns.items()}
-            known = Waiting(Measured(event.trial, event.attempt, event.objective, copy), time.time())
+            known = WaitingEvent(Measured(event.trial, event.attempt, event.objective, copy), time.time())
             self._measured[event.trial] = known
             self._waiting.append(known)
             return

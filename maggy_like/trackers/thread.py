@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from maggy_like.trackers.backlog import MOST, Backlog, Waiting
+from maggy_like.trackers.backlog import MOST, Backlog, WaitingEvent
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
 from optimizers.core.events import Event
 
@@ -126,7 +126,7 @@ class TrackerThread:
 
     def _told_all(self, session: Session) -> bool:
         """Pass on all events, earlier ones first; whether the tracker answered."""
-        waiting = [Waiting(event, getattr(event, "time", 0.0) or time.time()) for event in self._run.history]
+        waiting = [WaitingEvent(event, getattr(event, "time", 0.0) or time.time()) for event in self._run.history]
         while waiting or (waiting := self._backlog.take(self._interval)):
             self._left = len(waiting)
             for item in waiting:

@@ -99,7 +99,7 @@ class SavedStates:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class FinalTraining:
     """The training after the search.
 
     Attributes:
@@ -145,7 +145,7 @@ class Options:
     n_configs: int | None = None
     workers: int = 1
     workers_per_trial: int = 1
-    training: TrainingPlan | None = None
+    training: FinalTraining | None = None
     keep: int = 2
     max_attempts: int = 3
     max_identical_failures: int | Callable[[int], int] = 0
@@ -201,7 +201,7 @@ class Worker:
     accelerators: tuple[str, ...]
     seen: float
     state: WorkerState = WorkerState.JOINING
-    attempt: Attempt | None = None
+    attempt: RunningAttempt | None = None
     leaving: str = ""
 
     @property
@@ -224,7 +224,7 @@ class Worker:
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
+class RunningAttempt:
     """An attempt of a trial that runs, on one worker or on several.
 
     Attributes:
@@ -373,7 +373,7 @@ class Run:
         self.newcomers_since = 0.0
         self.any_leaves = False
         # the attempts
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, RunningAttempt] = {}
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}
         self.proposals = Proposals(study, options.workers // options.workers_per_trial, options.n_configs)
