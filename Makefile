@@ -21,7 +21,7 @@ DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
 FAST := not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-versions lint bench docs clean
+.PHONY: help demo test test-fast test-platforms test-versions lint bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ test: $(STAMP) ## run all tests (those that need a GPU are skipped where there i
 
 test-fast: $(STAMP) ## run the tests that start no Java, notebook kernel, browser, whole search or suite of an optimizer
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"
+
+test-platforms: $(STAMP) ## run a search in every setting of Spark that users have, one after the other (20 minutes)
+	.venv/bin/python -m pytest -m platform tests/maggy_like/spark/test_platforms.py
 
 test-versions: ## run the fast tests that need no torch with Python 3.11 to 3.13, the lowest and the newest dependencies
 	python3 tests/versions.py

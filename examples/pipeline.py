@@ -43,7 +43,7 @@ CATEGORIES = ["assortment", "state", "weekday"]
 NUMBERS = ["promo", "rain", "temperature", "rival_distance", "has_rival", "season"]
 
 CONF = {
-    "spark.dynamicAllocation.enabled": "true",  # executors come for the joins, and others, with GPUs, for the gang
+    "spark.dynamicAllocation.enabled": "true",  # executors come for the joins, and others, with GPUs, for the search
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.maxExecutors": "2",  # of either kind
     "spark.dynamicAllocation.executorIdleTimeout": "5min",  # none goes, and is started again, within this program
@@ -224,7 +224,7 @@ def tell_executors(log: Path) -> None:
             case "SparkListenerStageSubmitted":
                 profiles[event["Stage Info"]["Stage ID"]] = event["Stage Info"]["Resource Profile Id"]
             case "SparkListenerTaskEnd":
-                kind = "the gang" if profiles[event["Stage ID"]] else "joins, indexing and predictions"
+                kind = "the search" if profiles[event["Stage ID"]] else "joins, indexing and predictions"
                 tasks[kind, gpus[event["Task Info"]["Executor ID"]]] += 1
     for (kind, count), number in sorted(tasks.items()):
         print(f"{kind}: {number} tasks on executors with {count} GPU{'s' * (count != 1)}")

@@ -1,7 +1,7 @@
 """The quickstart's search on a real Spark standalone cluster of two workers on this machine.
 
 The cluster comes from the pip package of pyspark; each of its workers owns one GPU with a made-up
-address, so the gang's trials see different ``CUDA_VISIBLE_DEVICES``. It is stopped at the end.
+address, so its trials see different ``CUDA_VISIBLE_DEVICES``. It is stopped at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     with StandaloneCluster(workers=2, gpus=1) as cluster:
         spark = spark_session(cluster.master_url, app_name="maggy_like on standalone", conf=cluster.conf)
         try:
-            print(f"Searching on the gang of {cluster.master_url} ...")
+            print(f"Searching on the workers of {cluster.master_url} ...")
             result = lagom(
                 train_and_tell_where,
                 SPACE,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from platforms.settings import SETTINGS
 
 import maggy_like
-from benchmarks.platforms.settings import SETTINGS
 from maggy_like.spark.java import MIN_JAVA
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ def test_examples_can_be_read_and_pass_arguments_that_there_are(page: Path) -> N
         assert wrong == [], f"{name}({', '.join(map(str, wrong))})"
 
 
-def test_the_rows_of_the_benchmark_of_platforms_that_pages_name_are_there() -> None:
+def test_the_settings_of_spark_that_pages_name_are_tested() -> None:
     rows = [row for page in PAGES for row in re.findall(r"rows? `([^`]+)`", page.read_text())]
     assert rows
     assert [row for row in rows if row not in SETTINGS] == []

@@ -115,7 +115,7 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
         if not _is_torch_module(model):
             return {}
         from maggy_like.ablation.modules import n_parameters
-        from maggy_like.ablation.sample_run import Trial
+        from maggy_like.ablation.sample_run import SampleRun
 
         if last is not None and last() is model:
             raise ConfigError(
@@ -126,7 +126,7 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
         if study.sample is not None:
             if trial is None:
                 base = study.variant()
-                trial = Trial(_built(base), _sample(study, base))
+                trial = SampleRun(_built(base), _sample(study, base))
                 for component in study.found:
                     if isinstance(component, Modules):
                         trial.check_replaceable(component)

@@ -42,7 +42,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DesignPlan:
     """A design before its variants are made: what each is without, and the comparisons.
 
     Raises:
@@ -177,7 +177,7 @@ def make_design(study: Declaration, name: DesignName, limit: int) -> Design:
     return Design(name, variants, plan.effects, parameters, study.taken or ())
 
 
-def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[str, ...]]) -> Plan:
+def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[str, ...]]) -> DesignPlan:
     if name == "leave_one_out":
         return _leave_out({component: (component,) for component in components})
     if name == "leave_one_group_out":
@@ -191,21 +191,21 @@ def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[st
     return _pairs(components) if name == "pairs" else _factorial(components)
 
 
-def _leave_out(groups: Mapping[str, tuple[str, ...]]) -> Plan:
+def _leave_out(groups: Mapping[str, tuple[str, ...]]) -> DesignPlan:
     variants = ((BASE, ()), *((f"without {group}", members) for group, members in groups.items()))
-    return Plan(variants, tuple(Effect(group, {f"without {group}": 1.0, BASE: -1.0}) for group in groups))
+    return DesignPlan(variants, tuple(Effect(group, {f"without {group}": 1.0, BASE: -1.0}) for group in groups))
 
 
-def _add_one_in(components: list[str]) -> Plan:
+def _add_one_in(components: list[str]) -> DesignPlan:
     variants: list[tuple[str, tuple[str, ...]]] = [(BASE, ()), (NONE, tuple(components))]
     effects = [Effect("all of them", {NONE: 1.0, BASE: -1.0})]
     for component in components if len(components) > 1 else ():
         variants.append((f"only {component}", tuple(other for other in components if other != component)))
         effects.append(Effect(component, {NONE: 1.0, f"only {component}": -1.0}))
-    return Plan(tuple(variants), tuple(effects))
+    return DesignPlan(tuple(variants), tuple(effects))
 
 
-def _pairs(components: list[str]) -> Plan:
+def _pairs(components: list[str]) -> DesignPlan:
     single = _leave_out({component: (component,) for component in components})
     variants, effects = list(single.variants), list(single.effects)
     for a, b in _two(components):
@@ -215,10 +215,10 @@ def _pairs(components: list[str]) -> Plan:
     for a, b in _two(components):
         weights = {without_name([a, b]): 1.0, without_name([a]): -1.0, without_name([b]): -1.0, BASE: 1.0}
         effects.append(Effect(f"{a} x {b}", weights, is_interaction=True))
-    return Plan(tuple(variants), tuple(effects))
+    return DesignPlan(tuple(variants), tuple(effects))
 
 
-def _factorial(components: list[str]) -> Plan:
+def _factorial(components: list[str]) -> DesignPlan:
     """All combinations; main effects and interactions of two, each averaged over all others.
 
     Source: Box, Hunter and Hunter, "Statistics for Experimenters", 2005, chapter 5.
@@ -232,7 +232,7 @@ def _factorial(components: list[str]) -> Plan:
         # Twice the average difference of differences over the others: the scale of the interaction in "pairs".
         weights = {name: 2.0 * half * sign for name, sign in signs.items()}
         effects.append(Effect(f"{a} x {b}", weights, is_interaction=True))
-    return Plan(variants, tuple(effects))
+    return DesignPlan(variants, tuple(effects))
 
 
 def _described(variant: Variant) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from maggy_like.ablation.variant import Variant
 
 
-class Trial:
+class SampleRun:
     """A run of the base model on the sample, in eval and in train mode.
 
     Args:

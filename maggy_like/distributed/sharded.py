@@ -57,7 +57,7 @@ def is_sharded(state: Any) -> bool:
     return bool(kinds) and any(isinstance(leaf, kinds) for leaf in _leaves(state))
 
 
-class Saving:
+class ShardedSave:
     """A save that may still be in progress. Created by :func:`save`."""
 
     def __init__(self, url: str, future: concurrent.futures.Future[Any]) -> None:
@@ -95,7 +95,7 @@ class _Pending:
     default: dist.ProcessGroup | None = None
 
 
-def save(url: str, state: dict[str, Any]) -> Saving:
+def save(url: str, state: dict[str, Any]) -> ShardedSave:
     """Begin to save a state. Every rank calls it with its shards, and may continue to train when it returns.
 
     Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. It first waits for an
@@ -135,7 +135,7 @@ def save(url: str, state: dict[str, Any]) -> Saving:
         process_group=_group(),
     )
     _Pending.saving = cast("concurrent.futures.Future[Any]", future)
-    return Saving(url, _Pending.saving)
+    return ShardedSave(url, _Pending.saving)
 
 
 def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _finish_pending() -> None:
-    """Wait for the newest save; its own :class:`Saving` has the result."""
+    """Wait for the newest save; its own :class:`ShardedSave` has the result."""
     if _Pending.saving is not None:
         concurrent.futures.wait([_Pending.saving])
         _Pending.saving = None

@@ -21,7 +21,7 @@ from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.confirming import ConfirmationPlan
 from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.state_machine.run import Options, TrainingPlan
+from maggy_like.driver.state_machine.run import FinalTraining, Options
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import module_path, remember, remembered
@@ -268,7 +268,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     study = Study.of_checked(search.problem, search.optimizer, objectives, search.points, search.value)
     plan = None
     if (training := settings.training) is not None:
-        plan = TrainingPlan(training.steps, size, failures.min_workers or size, training.config)
+        plan = FinalTraining(training.steps, size, failures.min_workers or size, training.config)
     repeats = None
     if (confirmation := settings.confirmation) is not None:
         repeats = ConfirmationPlan(confirmation.top, confirmation.repeats, search.max_budget)

@@ -32,7 +32,7 @@ from optimizers.core.trial import TrialState
 from optimizers.space import Config
 
 
-class Objective(Protocol):
+class SimulatedObjective(Protocol):
     """A training to simulate."""
 
     def __call__(self, config: Config, step: int) -> tuple[float, float]:
@@ -53,7 +53,7 @@ class StatefulObjective(Protocol):
 
 def simulate(
     study: Study,
-    objective: Objective | StatefulObjective,
+    objective: SimulatedObjective | StatefulObjective,
     *,
     workers: int,
     state: Any = None,
@@ -97,7 +97,9 @@ def simulate(
 
 
 class _Simulation:
-    def __init__(self, study: Study, objective: Objective | StatefulObjective, workers: int, state: Any) -> None:
+    def __init__(
+        self, study: Study, objective: SimulatedObjective | StatefulObjective, workers: int, state: Any
+    ) -> None:
         self.study = study
         self.objective: Callable[..., tuple[Any, ...]] = objective
         self.stateful = state is not None

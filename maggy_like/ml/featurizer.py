@@ -19,9 +19,58 @@ from maggy_like.errors import ConfigError
 from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.params import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
-from maggy_like.ml.inference.layer import LayerOutput
 from maggy_like.ml.inference.predict import predict
 from maggy_like.processes.pickles import dumps
+from optimizers.checks import did_you_mean
+
+
+class LayerOutput(nn.Module):
+    """A network that ends at one of its modules: the output is that of the module, and later ones are not computed.
+
+    Args:
+        network: The whole network.
+        layer: Name of the module, as in ``network.named_modules()``.
+
+    Raises:
+        ConfigError: There is no module of that name.
+
+    Example:
+        >>> LayerOutput(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "0")(torch.ones(3, 2, 2)).shape
+        torch.Size([3, 4])
+    """
+
+    def __init__(self, network: nn.Module, layer: str) -> None:
+        super().__init__()
+        names = [name for name, _ in network.named_modules() if name]
+        if layer not in names:
+            near = did_you_mean(layer, names)
+            raise ConfigError(
+                f"layer must be a module of the network, got {layer!r}{near}; use one of {', '.join(names) or 'none'}"
+            )
+        self.network, self.layer = network, layer
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's output."""
+
+        def leave(_module: nn.Module, _given: Any, output: Any) -> None:
+            raise _Reached(output)
+
+        hook = self.network.get_submodule(self.layer).register_forward_hook(leave)
+        try:
+            self.network(*inputs)
+        except _Reached as reached:
+            return reached.output
+        finally:
+            hook.remove()
+        raise ConfigError(f"layer must be a module that the network calls, got {self.layer!r}; use another one")
+
+
+class _Reached(BaseException):
+    """Ends the network's forward. A ``BaseException``, because the network may catch errors."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
 
 
 class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):

@@ -38,7 +38,7 @@ class _Queue(msgspec.Struct, Generic[_Frame]):
     entry: int = -1
 
 
-class Backlog(Generic[_Frame]):
+class FairBacklog(Generic[_Frame]):
     """A queue that serves connections in turns, by bytes: one that sends little never waits for one that sends much.
 
     Each frame is due when its connection has had as many bytes as all others (self-clocked fair queueing, Golestani
@@ -50,7 +50,7 @@ class Backlog(Generic[_Frame]):
         size: Number of waiting bytes.
 
     Example:
-        >>> backlog = Backlog()
+        >>> backlog = FairBacklog()
         >>> for frame in (bytes(9000), bytes(9001)):
         ...     backlog.put(b"heavy", frame)
         >>> backlog.put(b"light", b"now")

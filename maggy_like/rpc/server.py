@@ -29,7 +29,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import KeyPair, WorkerId
 from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
-from maggy_like.rpc.backlog import Backlog
+from maggy_like.rpc.backlog import FairBacklog
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, bracketed, own_address, take_port
 from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, is_urgent, read_header
@@ -332,7 +332,7 @@ class Server:
         self._places: dict[int, Peer] = {}  # the newest incarnation of each
         self._identity = b""  # of the message that is being fetched
         self._excess = 0  # parts of it but for the last
-        self._backlog: Backlog[zmq.Frame] = Backlog()
+        self._backlog: FairBacklog[zmq.Frame] = FairBacklog()
         self._heard: dict[bytes, Peer] = {}  # by session: peers with messages that are not acknowledged
         self._wake_read, self._wake_write = sockets.socketpair()
         self._wake_read.setblocking(False)

@@ -107,7 +107,7 @@ class AdaptiveRepeats(Optimizer):
                 if variant not in self.variants:
                     near = did_you_mean(variant, self.variants)
                     raise OptimizerError(f"contrast {name!r} must weigh known variants, got {variant!r}{near}")
-        self._followed = Follower(self.tests, self.seeds)
+        self._followed = SequentialHistory(self.tests, self.seeds)
 
     def ask(self, index: int, history: History) -> Answer:
         looks = self._followed.follow(history)
@@ -125,7 +125,7 @@ class AdaptiveRepeats(Optimizer):
         Repeats(self.variants, self.tests.bound, first_seed=self.seeds[0]).validate(problem)
 
 
-class Follower:
+class SequentialHistory:
     """Update the looks of sequential tests from a history, continuing from the last ask if it is the same.
 
     Args:
@@ -252,7 +252,7 @@ class TunedRepeats(Optimizer):
         self.variants = read_variants(variants)
         self.seeds = seeds_of(repeats, first_seed)
         self.tests = tests
-        self._followed = None if tests is None else Follower(tests, self.seeds)
+        self._followed = None if tests is None else SequentialHistory(tests, self.seeds)
         self.n_configs = integer("n_configs", n_configs, least=1)
         self.space = space
         self.optimizer = RandomSearch() if optimizer is None else optimizer

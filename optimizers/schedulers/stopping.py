@@ -25,7 +25,7 @@ Wrapped = str | Optimizer | Callable[..., Optimizer]
 """The optimizer that a rule wraps: a name, an optimizer or its class."""
 
 
-class Watcher(Scheduler):
+class RuleScheduler(Scheduler):
     """Add a rule to the scheduler ``inner``."""
 
     watches_reports = True
@@ -95,7 +95,7 @@ class StoppingRule(Optimizer):
         self.needs_checkpoints = self.optimizer.needs_checkpoints
 
     @abstractmethod
-    def watch(self, inner: Scheduler) -> Watcher:
+    def watch(self, inner: Scheduler) -> RuleScheduler:
         """Return the rule over the scheduler of the wrapped optimizer."""
 
     def suited_to(self, *, checkpoints: bool) -> Optimizer:
@@ -124,7 +124,7 @@ class StoppingRule(Optimizer):
     def full_trainings(self, problem: Problem) -> float:
         return self.optimizer.full_trainings(problem)
 
-    def scheduler(self, problem: Problem) -> Watcher:
+    def scheduler(self, problem: Problem) -> RuleScheduler:
         return self.watch(self.optimizer.scheduler(problem))
 
 
@@ -159,7 +159,7 @@ class MedianRule(StoppingRule):
         self.grace = integer("grace", grace, least=0)
         self.min_trials = integer("min_trials", min_trials, least=1)
 
-    def watch(self, inner: Scheduler) -> Watcher:
+    def watch(self, inner: Scheduler) -> RuleScheduler:
         return _MedianWatcher(inner, self.grace, self.min_trials)
 
 
@@ -173,7 +173,7 @@ class _Run:
     count: int = 0
 
 
-class _MedianWatcher(Watcher):
+class _MedianWatcher(RuleScheduler):
     def __init__(self, inner: Scheduler, grace: int, min_trials: int) -> None:
         super().__init__(inner)
         self._grace = grace
@@ -237,11 +237,11 @@ class Patience(StoppingRule):
         self.patience = integer("patience", patience, least=1)
         self.min_delta = real("min_delta", min_delta, "a finite number of at least 0", lambda delta: delta >= 0.0)
 
-    def watch(self, inner: Scheduler) -> Watcher:
+    def watch(self, inner: Scheduler) -> RuleScheduler:
         return _PatienceWatcher(inner, self.patience, self.min_delta)
 
 
-class _PatienceWatcher(Watcher):
+class _PatienceWatcher(RuleScheduler):
     def __init__(self, inner: Scheduler, patience: int, min_delta: float) -> None:
         super().__init__(inner)
         self._patience = patience
@@ -305,12 +305,12 @@ class Threshold(StoppingRule):
             )
         super().validate(problem)
 
-    def watch(self, inner: Scheduler) -> Watcher:
+    def watch(self, inner: Scheduler) -> RuleScheduler:
         bound = -self.worse_than if self.direction == "max" else self.worse_than
         return _ThresholdWatcher(inner, self.step, bound)
 
 
-class _ThresholdWatcher(Watcher):
+class _ThresholdWatcher(RuleScheduler):
     def __init__(self, inner: Scheduler, step: int, bound: float) -> None:
         super().__init__(inner)
         self._step = step

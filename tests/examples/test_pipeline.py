@@ -43,7 +43,7 @@ def test_only_the_gang_has_gpus_and_predictions_are_those_without_spark(run_scri
     done = run_script(EXAMPLES / "pipeline.py", "--stores", 12, "--trials", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = re.findall(r"^(.+): \d+ tasks on executors with (\d) GPU", done.stdout, re.MULTILINE)  # in Spark's event log
-    assert ran == [("joins, indexing and predictions", "0"), ("the gang", "1")]
+    assert ran == [("joins, indexing and predictions", "0"), ("the search", "1")]
     assert re.search(r"trial 0\] GPU [01]$", done.stdout, re.MULTILINE)
     assert re.search(r"rank 0\] GPU (0,1|1,0)$", done.stdout, re.MULTILINE)
     differences = re.findall(r"differing from those without Spark by (\S+) at most", done.stdout)

@@ -10,7 +10,7 @@ import traceback
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from maggy_like.driver.proposer.frames import Launch, Question, Raised, pack, unpack
+from maggy_like.driver.proposer.frames import ProposerLaunch, Question, Raised, pack, unpack
 from maggy_like.processes.lifeline import die_with_parent
 from optimizers.core.base import History, Optimizer
 
@@ -22,7 +22,7 @@ def main(fd: int, parent: int) -> None:
     connection: Connection[bytes, bytes] = Connection(fd)
     frames: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, frames), daemon=True).start()
-    launch: Launch = unpack(frames.get())
+    launch: ProposerLaunch = unpack(frames.get())
     sys.path[:] = launch.path
     answerer = _Answerer(launch)
     answerer.load()
@@ -42,7 +42,7 @@ def _receive(connection: Connection[bytes, bytes], frames: SimpleQueue[bytes]) -
 class _Answerer:
     """An optimizer and its history."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: ProposerLaunch) -> None:
         self._launch = launch
         self._loaded: tuple[Optimizer, History] | None = None
 

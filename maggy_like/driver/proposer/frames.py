@@ -11,7 +11,7 @@ from optimizers.core.base import Update
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ProposerLaunch:
     """The driver's first message to the process.
 
     Attributes:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import IO
 
-from maggy_like.driver.proposer.frames import Launch, Question, Raised, pack, unpack
+from maggy_like.driver.proposer.frames import ProposerLaunch, Question, Raised, pack, unpack
 from maggy_like.errors import OptimizerError
 from maggy_like.processes.imports import module_path, python_path
 from maggy_like.processes.lifeline import kill_tree
@@ -241,7 +241,7 @@ class ProcessProposer(Proposer):
     def _launch(self) -> None:
         """Start a process, and send it the optimizer and the whole history."""
         path = module_path()
-        launch = Launch(path, self._pickled, pack(self._history))
+        launch = ProposerLaunch(path, self._pickled, pack(self._history))
         ours, theirs = Pipe()
         with self._lock, theirs:
             if self._interrupted:

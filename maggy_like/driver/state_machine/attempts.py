@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.run import Attempt, Run, Worker, WorkerState, is_fault
+from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
@@ -151,7 +151,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
         older=older,
         open_ended=run.options.open_ended and grant.budget == run.study.problem.max_budget,
     )
-    attempt = run.attempts[trial.id] = Attempt(trial.id, number, tuple(members), run.now)
+    attempt = run.attempts[trial.id] = RunningAttempt(trial.id, number, tuple(members), run.now)
     infos = rank_infos(members) if trial.is_final_training or len(members) > 1 else [None]
     for worker, info in zip(members, infos, strict=True):
         del run.idle[worker.id.index]
@@ -191,7 +191,7 @@ def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
 # -- it reports and saves -----------------------------------------------------------------------------
 
 
-def report(run: Run, attempt: Attempt, message: Reported) -> Commands:
+def report(run: Run, attempt: RunningAttempt, message: Reported) -> Commands:
     """Take in measurements, after which a rule may stop the trial."""
     trial = run.study.trials[attempt.trial]
     if run.objective is None:
@@ -265,7 +265,7 @@ def _bounded(
     return known | {name: columns[name] for name in new[:free]}, warnings
 
 
-def save(run: Run, attempt: Attempt, message: Checkpointed) -> Commands:
+def save(run: Run, attempt: RunningAttempt, message: Checkpointed) -> Commands:
     """Take in that a state was saved. An attempt on a worker that leaves ends at its next report."""
     if message.name in attempt.saved:  # a repeated older one must not replace the newest
         run.stale += 1
@@ -278,7 +278,7 @@ def save(run: Run, attempt: Attempt, message: Checkpointed) -> Commands:
     return commands if attempt.leave_by is None else commands + stop_before_leaving(attempt)
 
 
-def wait_for_store(run: Run, attempt: Attempt, worker: Worker, message: Waiting) -> Commands:
+def wait_for_store(run: Run, attempt: RunningAttempt, worker: Worker, message: Waiting) -> Commands:
     """Take in that a worker waits for the store, or is served again."""
     if not message.is_over:
         attempt.waits.setdefault(worker.id, run.now)
@@ -294,7 +294,7 @@ def wait_for_store(run: Run, attempt: Attempt, worker: Worker, message: Waiting)
 # they continue to the first report that none of them has passed. A rank that fails ends the attempt for all.
 
 
-def stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, cause: str = "") -> Commands:
+def stop(attempt: RunningAttempt, why: StopReason, *, failure: Failure | None = None, cause: str = "") -> Commands:
     """Have all ranks end at the same next report, unless they were asked to before.
 
     Args:
@@ -313,19 +313,21 @@ def stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, c
     return _send(attempt.running, Halt(attempt.trial, attempt.number, why))
 
 
-def stop_with_run(attempt: Attempt, cause: str) -> None:
+def stop_with_run(attempt: RunningAttempt, cause: str) -> None:
     """Note that an attempt ends with its run, which its workers are asked to leave."""
     _decide_to_stop(attempt, StopReason.RUN_ENDED, cause=cause)
 
 
-def stop_before_leaving(attempt: Attempt) -> Commands:
+def stop_before_leaving(attempt: RunningAttempt) -> Commands:
     """End an attempt before the machine of one of its workers is taken away. That costs its trial nothing."""
     leaver = next(member for member in attempt.members if member.leaving)
     failure = Failure(FailureKind.NODE_LEFT, f"{leaver.place} leaves: {leaver.leaving}")
     return stop(attempt, StopReason.FAULT, failure=failure)
 
 
-def _decide_to_stop(attempt: Attempt, why: StopReason, *, failure: Failure | None = None, cause: str = "") -> bool:
+def _decide_to_stop(
+    attempt: RunningAttempt, why: StopReason, *, failure: Failure | None = None, cause: str = ""
+) -> bool:
     """Take in why an attempt must end early. Return whether its workers must still be asked to stop."""
     before = attempt.stop_reason
     if why <= before:
@@ -335,13 +337,13 @@ def _decide_to_stop(attempt: Attempt, why: StopReason, *, failure: Failure | Non
     return not before.asks_to_end
 
 
-def opened(attempt: Attempt, worker: Worker, message: Opened) -> Commands:
+def opened(attempt: RunningAttempt, worker: Worker, message: Opened) -> Commands:
     """Tell the other ranks where to meet."""
     others = [member.id for member in attempt.members if member is not worker]
     return _send(others, Meet(message.trial, message.attempt, message.host, message.port))
 
 
-def halted(attempt: Attempt, worker: Worker, message: Held) -> Commands:
+def halted(attempt: RunningAttempt, worker: Worker, message: Held) -> Commands:
     """Note the number of reports of a halted rank."""
     if attempt.halted is None:
         return []
@@ -349,7 +351,7 @@ def halted(attempt: Attempt, worker: Worker, message: Held) -> Commands:
     return _continue(attempt)
 
 
-def rank_ended(attempt: Attempt, worker: Worker, end: Finished | Failure) -> Commands:
+def rank_ended(attempt: RunningAttempt, worker: Worker, end: Finished | Failure) -> Commands:
     """Note a rank's end. The attempt is over with the last one."""
     attempt.ends[attempt.rank(worker.id)] = end
     if attempt.has_ended:
@@ -360,7 +362,7 @@ def rank_ended(attempt: Attempt, worker: Worker, end: Finished | Failure) -> Com
     return _continue(attempt)
 
 
-def _continue(attempt: Attempt) -> Commands:
+def _continue(attempt: RunningAttempt) -> Commands:
     """Say at which report to stop, once every rank has said how many it has made; until then they wait."""
     if (at := attempt.stop_at) is None:
         return []
@@ -374,7 +376,7 @@ def _send(workers: Iterable[WorkerId], message: ToWorker) -> Commands:
 # -- it ends ------------------------------------------------------------------------------------------
 
 
-def end(run: Run, attempt: Attempt) -> Commands:
+def end(run: Run, attempt: RunningAttempt) -> Commands:
     """Record an attempt's end, as its workers ended and as the driver had decided (see :class:`StopReason`)."""
     trial, end = run.study.trials[attempt.trial], attempt.end()
     if isinstance(end, Failure):

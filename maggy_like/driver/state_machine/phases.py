@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from maggy_like.driver.state_machine import attempts
 from maggy_like.driver.state_machine.commands import Commands, Send, Show
-from maggy_like.driver.state_machine.run import Attempt, Run, Worker, WorkerState
+from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished, Shutdown
 from optimizers.core.events import TrialCreated
@@ -45,7 +45,7 @@ def start(run: Run) -> Commands:
     return commands
 
 
-def rank_ended(run: Run, attempt: Attempt, worker: Worker, end: Finished | Failure) -> Commands:
+def rank_ended(run: Run, attempt: RunningAttempt, worker: Worker, end: Finished | Failure) -> Commands:
     """Take in that a rank has ended. With the last one, the attempt ends, and its workers get other work."""
     commands = attempts.rank_ended(attempt, worker, end)
     if not attempt.has_ended:

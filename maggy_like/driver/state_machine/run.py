@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -16,22 +16,91 @@ import msgspec
 from maggy_like.driver.state_machine.confirming import ConfirmationPlan, Confirming
 from maggy_like.driver.state_machine.identical_failures import IdenticalFailures
 from maggy_like.driver.state_machine.proposals import Proposals
-from maggy_like.driver.state_machine.saved_states import SavedStates
 from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished
+from maggy_like.protocol.state_names import parse_name
 from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.torchrun import UNEVEN
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import Failure, FailureKind
 from optimizers.space import Config
+
+
+class SavedStates:
+    """Records which states are in the store, and which trials would continue from each.
+
+    An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt of a
+    trial, its worker receives the names of the states to remove: those of earlier attempts from which neither this
+    trial nor one that started from it (see :class:`~optimizers.core.base.Proposal`) would continue.
+
+    Args:
+        study: State of the study; it receives each event before this object.
+        keep: Minimum number of states of an attempt to keep.
+    """
+
+    def __init__(self, study: Study, keep: int) -> None:
+        self._study = study
+        self._keep = keep
+        self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and name, by the trial that saved it
+        self._needed: dict[int, set[str]] = {}  # by trial
+        self._needs: Counter[str] = Counter()
+
+    def take(self, event: Event) -> None:
+        """Record an event."""
+        match event:
+            case AttemptEnded():
+                self._count(event.trial)
+            case AttemptStarted(trial=trial):
+                if trial in self._left:
+                    self._left[trial] = [state for state in self._left[trial] if self._needs[state[1]]]
+            case TrialCreated(parent=int()):
+                self._count(event.trial)
+            case CheckpointSaved(trial=trial, attempt=attempt, name=name):
+                self._left.setdefault(trial, []).append((attempt, name))
+                self._count(trial)
+
+    def superseded(self, trial: int) -> tuple[str, ...]:
+        """Return once the states of the present attempt of ``trial`` that its worker may remove."""
+        left = self._left[trial]
+        present = [name for attempt, name in left if attempt == left[-1][0]]
+        gone = {name for name in present[: -self._keep] if not self._needs[name]}
+        if gone:
+            self._left[trial] = [state for state in left if state[1] not in gone]
+        return tuple(name for name in present if name in gone)
+
+    def unneeded(self, trial: int) -> tuple[str, ...]:
+        """Return the states that a worker may remove when the next attempt of ``trial`` starts."""
+        return tuple(name for _, name in self._left.get(trial, ()) if not self._needs[name])
+
+    def older(self, name: str) -> tuple[str, ...]:
+        """Return earlier states of the same trial than ``name`` that may still exist, newest first."""
+        names = [state for _, state in self._left.get(parse_name(name).trial, ())]
+        return tuple(reversed(names[: names.index(name)])) if name in names else ()
+
+    def _count(self, number: int) -> None:
+        """Record what a trial, and those that may yet start from it, would continue from."""
+        trial = self._study.trials[number]
+        if trial.checkpoint is None and number not in self._needed:
+            return  # nor has it any other state
+        needed = {state.name for state in (trial.checkpoint, trial.rest, trial.best_checkpoint) if state is not None}
+        before = self._needed.get(number, set())
+        if needed != before:
+            self._needs.update(needed - before)
+            for name in before - needed:
+                self._needs[name] -= 1
+                if not self._needs[name]:
+                    del self._needs[name]
+            self._needed[number] = needed
+
 
 # -- options ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class FinalTraining:
     """The training after the search.
 
     Attributes:
@@ -79,7 +148,7 @@ class Options:
     workers: int = 1
     workers_per_trial: int = 1
     confirmation: ConfirmationPlan | None = None
-    training: TrainingPlan | None = None
+    training: FinalTraining | None = None
     keep: int = 2
     max_attempts: int = 3
     max_identical_failures: int | Callable[[int], int] = 0
@@ -135,7 +204,7 @@ class Worker:
     accelerators: tuple[str, ...]
     seen: float
     state: WorkerState = WorkerState.JOINING
-    attempt: Attempt | None = None
+    attempt: RunningAttempt | None = None
     leaving: str = ""
 
     @property
@@ -158,7 +227,7 @@ class Worker:
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
+class RunningAttempt:
     """An attempt of a trial that runs, on one worker or on several.
 
     Attributes:
@@ -308,7 +377,7 @@ class Run:
         self.newcomers_since = 0.0
         self.any_leaves = False
         # the attempts
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, RunningAttempt] = {}
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}
         self.proposals = Proposals(study, options.workers // options.workers_per_trial, options.n_configs)

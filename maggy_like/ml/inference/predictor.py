@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +19,129 @@ from torch import nn
 
 from maggy_like.errors import DataError
 from maggy_like.ml.columns.arrays import precision_of, to_tensor, vector_lengths
-from maggy_like.ml.columns.column import Column, column_of_type, is_vector
-from maggy_like.ml.inference.read_ahead import read_ahead
+from maggy_like.ml.columns.column import Column, column_of_type, is_bytes, is_list, is_vector
 from maggy_like.ml.inference.results import FIELDS, NOT_FINITE, Kinds, read_outputs, to_struct, types_of
-from maggy_like.ml.inference.rows import fault, usable_rows
 from maggy_like.ml.inference.shipped import ShippedNetwork, task_device
+
+Mask = npt.NDArray[np.bool_]
+
+
+def usable_rows(values: pa.Array, column: Column) -> Mask:
+    """Return which rows have all values of the column's shape and no null, without a loop over rows.
+
+    Example:
+        >>> usable_rows(pa.array([[1.0, 2.0], None, [3.0], [4.0, None]]), Column("x", (2,), "float32")).tolist()
+        [True, False, False, False]
+    """
+    if column.shape is not None and is_bytes(values.type):
+        length = math.prod(column.shape) * np.dtype(column.dtype).itemsize
+        return np.array(pc.fill_null(pc.equal(pc.binary_length(values), length), False).to_numpy(zero_copy_only=False))
+    if is_vector(values.type):
+        is_there = np.array(values.is_valid().to_numpy(zero_copy_only=False))
+        (length,) = _lengths(values.type, column)
+        return is_there if length < 0 else is_there & (vector_lengths(values) == length)
+    return _usable(values, _lengths(values.type, column))
+
+
+def fault(value: pa.Scalar, column: Column) -> str | None:
+    """Return why a row's value cannot be used, by the rules of :func:`usable_rows`; None if it can be.
+
+    Example:
+        >>> fault(pa.scalar([3.0]), Column("x", (2,), "float32"))
+        "column 'x' has 1 elements where 2 are expected"
+    """
+    plain = value.as_py()
+    if plain is not None and is_vector(value.type):
+        plain = range(len(plain["values"]) if plain["size"] is None else plain["size"])
+    found = _fault(plain, _lengths(value.type, column))
+    if found is None and column.shape is not None and is_bytes(value.type):
+        found = f"has {len(value.as_py())} bytes, which do not fill the shape {column.shape} of {column.dtype}"
+    return found and f"column {column.name!r} {found}"
+
+
+def _lengths(kind: pa.DataType, column: Column) -> tuple[int, ...]:
+    """Return the required lengths of nested lists; flat ones have all values of a shape."""
+    depth = 1 if is_vector(kind) else 0
+    while is_list(kind):
+        depth, kind = depth + 1, kind.value_type
+    shape = column.shape or ()
+    return shape if depth == len(shape) else (math.prod(shape),) * depth
+
+
+def _usable(values: pa.Array, lengths: tuple[int, ...]) -> Mask:
+    usable: Mask = np.array(values.is_valid().to_numpy(zero_copy_only=False))
+    if not lengths:
+        return usable
+    if lengths[0] >= 0:
+        usable &= pc.fill_null(pc.list_value_length(values), -1).to_numpy() == lengths[0]
+    inner = values.flatten()
+    if len(lengths) > 1 or inner.null_count:
+        of_inner = _usable(inner, lengths[1:])
+        usable[pc.list_parent_indices(values).to_numpy()[~of_inner]] = False
+    return usable
+
+
+def _fault(value: Any, lengths: tuple[int, ...]) -> str | None:
+    if value is None:
+        return "is null"
+    if not lengths:
+        return None
+    if lengths[0] not in (-1, len(value)):
+        return f"has {len(value)} elements where {lengths[0]} are expected"
+    inner = next((found for part in value if (found := _fault(part, lengths[1:]))), None)
+    return "holds a null" if inner == "is null" else inner
+
+
+T = TypeVar("T")
+
+
+class _End(NamedTuple):
+    """The last entry of a thread; ``error`` is what ended it."""
+
+    error: BaseException | None = None
+
+
+def read_ahead(items: Iterator[T], ahead: int = 1) -> Iterator[T]:
+    """Yield the items of an iterator, while a thread fetches the next ones.
+
+    The thread starts at once, and is never more than ``ahead`` items ahead of the caller. An error of the iterator is
+    raised at its position. If the caller leaves early, the thread ends after the item that it is fetching.
+
+    Args:
+        items: Iterator, which only the thread uses from now on.
+        ahead: Maximum number of items that wait for the caller.
+
+    Example:
+        >>> list(read_ahead(iter("abc")))
+        ['a', 'b', 'c']
+    """
+    fetched: SimpleQueue[T | _End] = SimpleQueue()
+    places, is_left = threading.Semaphore(ahead), threading.Event()
+
+    def fetch() -> None:
+        while places.acquire() and not is_left.is_set():
+            try:
+                fetched.put(next(items))
+            except StopIteration:
+                return fetched.put(_End())
+            except BaseException as error:
+                return fetched.put(_End(error))
+
+    threading.Thread(target=fetch, name="maggy_like-read-ahead", daemon=True).start()
+    return _drain(fetched, places, is_left)
+
+
+def _drain(fetched: SimpleQueue[T | _End], places: threading.Semaphore, is_left: threading.Event) -> Iterator[T]:
+    try:
+        while not isinstance(item := fetched.get(), _End):
+            places.release()
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        is_left.set()
+        places.release()
+
 
 Rows = npt.NDArray[np.int64]
 _Values: TypeAlias = Any | dict[int, torch.Tensor]

@@ -19,8 +19,8 @@ from maggy_like.argument_checks import whole
 from maggy_like.distributed.loader import latest, to_device
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
-from maggy_like.ml.loader.sources import Source, row_bytes, source_of
-from maggy_like.ml.loader.windows import Plan, Positions, Window, fill_windows
+from maggy_like.ml.loader.sources import RowSource, row_bytes, source_of
+from maggy_like.ml.loader.windows import Positions, Window, WindowPlan, fill_windows
 
 _WINDOW_BYTES = 32 << 20
 """Memory of a buffer if its number of rows is not given; there are ``prefetch + 2`` at a time."""
@@ -125,7 +125,7 @@ class ParquetLoader:
         self._rank = whole("rank", rank, least=0)
         if rank >= ranks:
             raise ConfigError(f"rank must be less than ranks={ranks}, got {rank}")
-        self._plan = Plan(self._source.group_rows, self.batch_size, ranks, self._drop_last, self._least_share)
+        self._plan = WindowPlan(self._source.group_rows, self.batch_size, ranks, self._drop_last, self._least_share)
         check_fits(self.columns, self._plan.share(0, 0).samples)
         self.rows = self._plan.rows
         self._windows = self._plan.windows(self._buffer_rows)
@@ -270,7 +270,7 @@ def _memory() -> int:
     return min(found)
 
 
-def _wanted(columns: Sequence[str | Column] | None, source: Source, fractions: str) -> tuple[Column, ...]:
+def _wanted(columns: Sequence[str | Column] | None, source: RowSource, fractions: str) -> tuple[Column, ...]:
     """Return the requested columns, in order.
 
     Raises:

@@ -103,7 +103,7 @@ _FEW = 0.5  # share of a vector's numbers from which on the zeros among them are
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredRows:
     """Properties of columns that are known before reading.
 
     Attributes:
@@ -117,7 +117,7 @@ class Measured:
     sparse: frozenset[str]
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Rows in row groups.
 
     Attributes:
@@ -130,7 +130,7 @@ class Source(Protocol):
     group_rows: list[int]
     partitions: frozenset[str]
 
-    def measured(self, columns: Sequence[Column]) -> Measured:
+    def measured(self, columns: Sequence[Column]) -> MeasuredRows:
         """Return what is known of the columns before reading, and check for nulls."""
 
     def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
@@ -147,8 +147,8 @@ class TableSource:
         self.schema = table.schema
         self.group_rows = [min(_TABLE_ROWS, len(table) - start) for start in range(0, len(table), _TABLE_ROWS)]
 
-    def measured(self, columns: Sequence[Column]) -> Measured:
-        """See :class:`Source`."""
+    def measured(self, columns: Sequence[Column]) -> MeasuredRows:
+        """See :class:`RowSource`."""
         for column in columns:
             _check_nulls(column, self._table[column.name].null_count)
         wanted = self._table.select([column.name for column in columns])
@@ -161,10 +161,10 @@ class TableSource:
                 sparse.add(column.name)
             known.append(column)
             width += stored
-        return Measured(tuple(known), int(width), frozenset(sparse))
+        return MeasuredRows(tuple(known), int(width), frozenset(sparse))
 
     def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
-        """See :class:`Source`."""
+        """See :class:`RowSource`."""
         wanted = self._table.select(names)
         for group, start, stop in groups:
             yield from wanted.slice(group * _TABLE_ROWS + start, stop - start).to_batches(max_chunksize=rows)
@@ -210,8 +210,8 @@ class FileSource:
         except pa.ArrowInvalid as error:
             raise DataError(f"{path} must be a Parquet file: {error}") from error
 
-    def measured(self, columns: Sequence[Column]) -> Measured:
-        """See :class:`Source`."""
+    def measured(self, columns: Sequence[Column]) -> MeasuredRows:
+        """See :class:`RowSource`."""
         self._check_alike(columns)
         rows = max(sum(self.group_rows), 1)
         known, width, sparse = list[Column](), 0.0, set[str]()
@@ -232,7 +232,7 @@ class FileSource:
                     column = _with_length(column, elements // rows)
                 width += elements / rows * np.dtype(column.dtype).itemsize
             known.append(column)
-        return Measured(tuple(known), int(width), frozenset(sparse))
+        return MeasuredRows(tuple(known), int(width), frozenset(sparse))
 
     def _as_in_first_row(self, column: Column) -> Column:
         """Return a column of vectors with the length of the first one, which no footer tells."""
@@ -276,7 +276,7 @@ class FileSource:
         return totals
 
     def read(self, groups: Iterator[tuple[int, int, int]], names: list[str], rows: int) -> Generator[pa.RecordBatch]:
-        """See :class:`Source`."""
+        """See :class:`RowSource`."""
         opened, file = -1, None
         try:
             for group, start, stop in groups:
@@ -308,7 +308,7 @@ class FileSource:
         return pq.ParquetFile(file, metadata=self._footers[n], buffer_size=buffer, pre_buffer=not self._local)
 
 
-def source_of(data: Any) -> Source:
+def source_of(data: Any) -> RowSource:
     """Return the source for the data of a loader.
 
     Raises:

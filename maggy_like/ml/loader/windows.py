@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Plan:
+class WindowPlan:
     """Distribution of an epoch's rows over ranks and steps.
 
     The row groups are concatenated in the epoch's order. Each rank reads one contiguous part, as long as its shares of
@@ -52,7 +52,7 @@ class Plan:
         DataError: There are too few rows for each rank to have one.
 
     Example:
-        >>> plan = Plan([3, 4], batch_size=4, ranks=2)
+        >>> plan = WindowPlan([3, 4], batch_size=4, ranks=2)
         >>> plan.steps, plan.run(0), plan.run(1)
         (2, (0, 4), (4, 7))
     """
@@ -104,7 +104,7 @@ class Plan:
             rows: Approximate number of a rank's rows in a window.
 
         Example:
-            >>> Plan([9], batch_size=2, ranks=1).windows(rows=4)
+            >>> WindowPlan([9], batch_size=2, ranks=1).windows(rows=4)
             [range(0, 2), range(2, 5)]
         """
         size = max(rows // self.share(0, rank=0).samples, 1)
@@ -126,7 +126,7 @@ class Plan:
         """Return the pieces of row groups with the rows from ``start`` to ``stop`` of an epoch's order.
 
         Example:
-            >>> Plan([3, 4], batch_size=4, ranks=2).pieces([1, 0], 3, 6)
+            >>> WindowPlan([3, 4], batch_size=4, ranks=2).pieces([1, 0], 3, 6)
             [Piece(group=1, start=3, stop=4), Piece(group=0, start=0, stop=2)]
         """
         ends = np.cumsum(self._group_rows[list(order)])

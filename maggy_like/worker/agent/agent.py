@@ -45,14 +45,14 @@ from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client, Poller
 from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
 from maggy_like.storage.file_systems import look_for_mark
-from maggy_like.worker.agent.attempt import Attempt
+from maggy_like.worker.agent.attempt import AgentAttempt
 from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
 from maggy_like.worker.agent.fork_server import ImportedAhead
 from maggy_like.worker.agent.logs import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
 
 
-class Service(enum.Enum):
+class AgentState(enum.Enum):
     """Whether a worker serves its run, or why it leaves."""
 
     SERVING = "serving"
@@ -170,14 +170,14 @@ class Agent:
         self._first_contact = FirstContact(task, context)
         self._poller = Poller()
         self._launcher = launcher or ForkServerLauncher(task, context)
-        self._attempt: Attempt | None = None
+        self._attempt: AgentAttempt | None = None
         self._standby: Child | None = None
         self._exiting: list[Child] = []
         self._spawn_at: float | None = None  # when the next child is made, if it must be made later
         self._end_at: float | None = None  # when the exiting children are asked to exit, or killed
         self._never_ready = 0
         self._was_one_ready = False
-        self._service = Service.SERVING
+        self._service = AgentState.SERVING
 
     def run(self) -> None:
         """Serve until the driver ends the run, or is gone."""
@@ -199,12 +199,12 @@ class Agent:
     @property
     def is_serving(self) -> bool:
         """Whether the worker takes further trials."""
-        return self._service is Service.SERVING
+        return self._service is AgentState.SERVING
 
     @property
     def was_dismissed(self) -> bool:
         """Whether the driver has ended the run."""
-        return self._service is Service.DISMISSED
+        return self._service is AgentState.DISMISSED
 
     @property
     def silence(self) -> float:
@@ -279,7 +279,7 @@ class Agent:
     def _obey(self, message: ToWorker) -> None:
         match message:
             case Assign():
-                self._attempt = Attempt(message, self._task, shares_gpu=bool(self._context.accelerators))
+                self._attempt = AgentAttempt(message, self._task, shares_gpu=bool(self._context.accelerators))
                 self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
                 if isinstance(message, Abort) and self._running is not None:  # it may be this one that failed first
@@ -293,7 +293,7 @@ class Agent:
 
     def _dismiss(self) -> None:
         """Leave once the running trial has ended; it is killed if it does not stop soon."""
-        self._service = Service.DISMISSED
+        self._service = AgentState.DISMISSED
         if (child := self._running) is None:
             self._attempt = None
         elif self._attempt is not None:
@@ -303,7 +303,7 @@ class Agent:
     def _leave_now(self) -> None:
         """Leave at once, even if a trial runs."""
         if self.is_serving:
-            self._service = Service.LEAVING
+            self._service = AgentState.LEAVING
         if (child := self._running) is not None:
             self._let_exit(child)
         self._release()
@@ -330,7 +330,7 @@ class Agent:
         if self._task.isolation == "process":
             self._spawn_at = time.monotonic() + STANDBY_DELAY
 
-    def _kill_or_give_up(self, attempt: Attempt) -> None:
+    def _kill_or_give_up(self, attempt: AgentAttempt) -> None:
         """Kill the child of an attempt that must end now, or the child that is not ready for it in time."""
         if attempt.child is not None:
             self._launcher.kill(attempt.child)
@@ -344,14 +344,14 @@ class Agent:
             self._launcher.kill(child)
             self._spawn()
 
-    def _forward(self, attempt: Attempt, frame: bytes, *, urgent: bool) -> None:
+    def _forward(self, attempt: AgentAttempt, frame: bytes, *, urgent: bool) -> None:
         """Pass on a message of an attempt; a leaving worker does not wait, because the attempt is retried."""
         if not self.is_serving and (attempt.has_lost_messages or self._client.is_full):
             attempt.has_lost_messages = True
         else:
             self._client.forward(frame, urgent=urgent)
 
-    def _end_attempt(self, attempt: Attempt, child: Child, finished: Finished) -> None:
+    def _end_attempt(self, attempt: AgentAttempt, child: Child, finished: Finished) -> None:
         """Pass on an attempt's last output, then its end."""
         if attempt.output is not None:
             attempt.output.read_all()
@@ -378,7 +378,7 @@ class Agent:
             self._poller.remove(child.output)
             child.is_spoiled = True  # it has closed its stdout and stderr
 
-    def _forward_log(self, attempt: Attempt, *, last: bool = False) -> None:
+    def _forward_log(self, attempt: AgentAttempt, *, last: bool = False) -> None:
         if self._client.is_crowded and not last:
             attempt.put_off_log()  # what was printed stays there, trimmed and counted
         elif (logged := attempt.take_log()) is not None:

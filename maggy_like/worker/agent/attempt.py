@@ -53,7 +53,7 @@ REDRAW_INTERVAL = 0.5
 """Seconds between two states of a redrawn line, if nothing else is printed."""
 
 
-class Attempt:
+class AgentAttempt:
     """One attempt, from the arrival of its assignment to its end.
 
     It waits for a child first. A child that is not ready may wait for anything: each imports the module of

@@ -17,7 +17,7 @@ class TrialStopped(BaseException):
     """The trial was stopped. A ``BaseException``, so that ``except Exception`` does not catch it."""
 
 
-class Phase(enum.Enum):
+class StopPhase(enum.Enum):
     """Progress of a stop."""
 
     RUNNING = "running"
@@ -54,7 +54,7 @@ class StopState:
         self.is_multi_worker = is_multi_worker
         self.must_ask = is_multi_worker
         self.is_told = False
-        self._phase = Phase.RUNNING
+        self._phase = StopPhase.RUNNING
         self._changed = threading.Condition()
         self._passed = 0
         self._last_report = 0
@@ -65,21 +65,21 @@ class StopState:
     def halt(self) -> int:
         """Hold back further reports, and return how many have passed."""
         with self._changed:
-            if self._phase is Phase.RUNNING:
-                self._phase = Phase.HALTED
+            if self._phase is StopPhase.RUNNING:
+                self._phase = StopPhase.HALTED
             return self._passed
 
     def stop_at(self, report: int) -> None:
         """Let all reports pass up to ``report``, counted from 1, and stop the trial there."""
         with self._changed:
-            if self._phase is not Phase.STOP_REQUESTED:
-                self._phase, self._last_report = Phase.LAST_REPORT_KNOWN, report
+            if self._phase is not StopPhase.STOP_REQUESTED:
+                self._phase, self._last_report = StopPhase.LAST_REPORT_KNOWN, report
             self._changed.notify_all()
 
     def request(self) -> None:
         """Stop the trial in its next report, or in the one in which it waits."""
         with self._changed:
-            self._phase = Phase.STOP_REQUESTED
+            self._phase = StopPhase.STOP_REQUESTED
             self.must_ask = True
             self._changed.notify_all()
         self._verdicts.put(True)
@@ -98,23 +98,23 @@ class StopState:
         """
         with self._changed:
             self.is_told = self.must_ask = True
-            self._phase = Phase.STOP_REQUESTED
+            self._phase = StopPhase.STOP_REQUESTED
             self._changed.notify_all()
         raise TrialStopped
 
     @property
     def is_requested(self) -> bool:
         """Whether the trial is to stop now, even while it waits."""
-        return self._phase is Phase.STOP_REQUESTED
+        return self._phase is StopPhase.STOP_REQUESTED
 
     def passes(self) -> bool:
         """Whether the next report passes or stops the trial; waits while the ranks are halted."""
         with self._changed:
-            while self._phase is Phase.HALTED:
+            while self._phase is StopPhase.HALTED:
                 self._changed.wait()
-            if self._phase is Phase.STOP_REQUESTED:
+            if self._phase is StopPhase.STOP_REQUESTED:
                 return False
-            if self._phase is Phase.LAST_REPORT_KNOWN and self._passed + 1 >= self._last_report:
+            if self._phase is StopPhase.LAST_REPORT_KNOWN and self._passed + 1 >= self._last_report:
                 return False
             self._passed += 1
             return True

@@ -241,7 +241,7 @@ _FEWEST = 4  # fewest results of long trainings to compare two models
 
 
 @dataclass(frozen=True)
-class Data:
+class ModelData:
     """The model's points.
 
     Attributes:
@@ -378,7 +378,7 @@ class Surrogate:
         configs = [config for trial, config in history.pending.items() if trial not in observed]
         return np.array([self.axes.space.to_unit(config) for config in configs]).reshape(len(configs), self.axes.d)
 
-    def data(self, n: int, ranks: NDArray[np.int64] | None = None, *, floored: bool = True) -> Data:
+    def data(self, n: int, ranks: NDArray[np.int64] | None = None, *, floored: bool = True) -> ModelData:
         """Return the model's points after the first ``n`` observations.
 
         With more than :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others the
@@ -410,7 +410,7 @@ class Surrogate:
             all_scores.append(scores[kept])
             all_levels.append(results.levels[rows[kept]])
             trials.append(-1 - len(trials) - len(self._earlier) * results.trials[rows[kept]])
-        return Data(
+        return ModelData(
             np.concatenate(units),
             np.concatenate(features),
             np.concatenate(all_scores),
@@ -424,7 +424,7 @@ class Surrogate:
         fits = [self._fit_to(self.data(n, floored=kind), starts, floored=kind) for kind in kinds]
         return max(fits, key=lambda found: found[1])[0]  # of equal ones the first
 
-    def _fit_to(self, data: Data, starts: list[Hyperparameters], *, floored: bool) -> tuple[Fit, float]:
+    def _fit_to(self, data: ModelData, starts: list[Hyperparameters], *, floored: bool) -> tuple[Fit, float]:
         """Return a fit, and the rank correlation of its predictions with the results of long trainings."""
         if len(np.unique(data.scores)) < 2:
             return Fit(starts[0], 1.0, floored), -1.0
@@ -460,7 +460,7 @@ def _rank_correlation(a: Array, b: Array) -> float:
     return float(np.mean((first - first.mean()) * (second - second.mean())) / spread) if spread else 0.0
 
 
-def _distinct(data: Data) -> Array:
+def _distinct(data: ModelData) -> Array:
     """Return the configurations with results of this search, or of earlier ones while it has none."""
     is_current = data.trials >= 0
     units = data.units[is_current] if is_current.any() else data.units

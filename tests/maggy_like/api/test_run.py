@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import multi_worker_functions as fns
 import numpy as np
 import psutil
 import pytest
-import wide_functions as fns
 from family import family
 
 import maggy_like

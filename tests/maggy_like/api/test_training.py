@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import multi_worker_functions as fns
 import psutil
 import pytest
-import wide_functions as fns
 from family import family
 
 from maggy_like import FailurePolicy, Float, Result, lagom

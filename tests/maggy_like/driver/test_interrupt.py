@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from family import is_zygote
+from faults import words
 from terminal import terminal
 
 from maggy_like.driver.monitor import interrupts_to, waits_end
@@ -64,13 +65,6 @@ def start(folder: Path, wait: str, engine: str = "local") -> subprocess.Popen[st
         if seen == 2:
             return process
     pytest.fail(f"the script ended early with status {process.wait()}")
-
-
-def command_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has just ended
-        return []
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -326,7 +320,7 @@ def test_ctrl_c_and_stop_on_spark_leave_no_job(tmp_path: Path) -> None:
         shown.until(NOTHING_LEFT.format("stopped"))
         shown.until("(?s)ending stopped.*under way.*under way")  # the first search may stop before a trial says so
         below = psutil.Process(shown.pid).children(recursive=True)
-        trials = [process for process in below if "maggy_like.worker.agent.fork_server" in command_of(process)]
+        trials = [process for process in below if "maggy_like.worker.agent.fork_server" in words(process)]
         assert len(trials) >= 4  # two fork servers and their children
         shown.press_ctrl_c()
         shown.until(NOTHING_LEFT.format("interrupted"))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maggy_like.rpc import backlog as module
-from maggy_like.rpc.backlog import FRAME_COST, Backlog
+from maggy_like.rpc.backlog import FRAME_COST, FairBacklog
 
 LARGEST = 5000
 HEAD_START = 3000
@@ -31,7 +31,7 @@ def test_each_connection_keeps_its_order_and_none_waits_for_more_than_its_share(
 
 
 def check_shares(steps: list[tuple[int, int, bool] | None]) -> None:
-    backlog, number = Backlog(), 0
+    backlog, number = FairBacklog(), 0
     waiting: dict[bytes, list[bytes]] = defaultdict(list)
     served: list[tuple[bytes, bytes]] = []
     budgets: dict[bytes, dict[bytes, int]] = {}  # by frame: what it may still wait for, by connection
@@ -63,7 +63,7 @@ def cost(frame: bytes) -> int:
 
 
 def test_who_sends_little_waits_for_nobody_s_megabytes() -> None:
-    backlog = Backlog()
+    backlog = FairBacklog()
     for heavy in range(64):
         for _ in range(4):
             backlog.put(b"heavy %d" % heavy, bytes(1 << 18))
@@ -75,7 +75,7 @@ def test_who_sends_little_waits_for_nobody_s_megabytes() -> None:
 
 
 def test_connections_that_are_long_gone_are_forgotten() -> None:
-    backlog = Backlog()
+    backlog = FairBacklog()
     for _ in range(2):
         backlog.put(b"busy", bytes(1 << 20))
     for number in range(20_000):
@@ -91,7 +91,7 @@ def test_connections_that_are_long_gone_are_forgotten() -> None:
 
 
 def test_an_urgent_frame_passes_those_by_that_came_before_it() -> None:
-    backlog = Backlog()
+    backlog = FairBacklog()
     for number in range(1000):
         backlog.put(b"%d" % number, b"a report")
     backlog.put(b"7", b"an end", urgent=True)
@@ -99,7 +99,7 @@ def test_an_urgent_frame_passes_those_by_that_came_before_it() -> None:
 
 
 def test_who_calls_all_urgent_soon_waits_like_others() -> None:
-    backlog = Backlog()
+    backlog = FairBacklog()
     for _ in range(3000):
         backlog.put(b"eager", b"a report", urgent=True)
     backlog.put(b"quiet", b"a report")

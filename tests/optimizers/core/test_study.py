@@ -346,12 +346,6 @@ def test_numbers_of_numpy_are_plain_ones_in_the_study() -> None:
     assert [type(known) for known in (trial.value, trial.last_value, trial.reported)] == [float, float, int]
 
 
-def asked(study: Study) -> Trial:
-    trial = study.ask()
-    assert trial is not None
-    return trial
-
-
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -368,7 +362,7 @@ def asked(study: Study) -> Trial:
         ),
         (lambda study, trial: (study.tell(trial, 0.5), study.fail(trial)), "trial 0 .* that is completed"),
         (
-            lambda study, _: study.tell(asked(Study(SPACE, RandomSearch(), seed=1)), 0.5),
+            lambda study, _: study.tell(started(Study(SPACE, RandomSearch(), seed=1)), 0.5),
             "trial 0 .* belongs to another study",
         ),
     ],
@@ -376,15 +370,15 @@ def asked(study: Study) -> Trial:
 def test_what_a_study_cannot_be_told(told: Callable[[Study, Trial], None], message: str) -> None:
     study = Study(SPACE, RandomSearch(), max_budget=3)
     with pytest.raises(UserError, match=message):
-        told(study, asked(study))
+        told(study, started(study))
 
 
 def test_the_values_of_several_objectives_may_be_an_array() -> None:
     study = Study(SPACE, RandomSearch(), direction=["max", "min"], objectives=["a", "b"])
-    study.tell(asked(study), np.array([0.5, 0.25]))  # type: ignore[arg-type]
+    study.tell(started(study), np.array([0.5, 0.25]))  # type: ignore[arg-type]
     assert study.trials[0].values == (0.5, 0.25)
     with pytest.raises(UserError, match=r"value must have 2 numbers, one for each objective, got \[0.5, 0.25, 1\]"):
-        study.tell(asked(study), [0.5, 0.25, 1])
+        study.tell(started(study), [0.5, 0.25, 1])
 
 
 @pytest.mark.parametrize("returned", [None, 0.55])

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,10 +14,18 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from scipy import stats
 
-from optimizers.errors import SearchSpaceError
+from optimizers.core.base import History, Observation, Optimizer, Problem
+from optimizers.core.study import Study
+from optimizers.errors import OptimizerError, SearchSpaceError
+from optimizers.samplers.model_based import untried
+from optimizers.samplers.non_adaptive import FilteredSequence, Grid, RandomSearch, Sobol
+from optimizers.samplers.optuna_sampler import TPE
+from optimizers.schedulers.population import PBT
+from optimizers.space import Config
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
 from optimizers.space.spellings import read_domain
+from optimizers.testing import check_optimizer
 
 # The child stands before its parent on purpose.
 SPACE = SearchSpace(
@@ -265,3 +276,238 @@ def test_spellings(spelling: Any, expected: Domain) -> None:
 def test_an_unreadable_spelling_raises_with_the_parameter_and_a_remedy(spelling: Any, message: str) -> None:
     with pytest.raises(SearchSpaceError, match=f"parameter 'p': .*{message}"):
         read_domain("p", spelling)
+
+
+# -- constraints ----------------------------------------------------------------------------------
+
+
+def ordered(config: Config) -> bool:
+    return bool(config["low"] < config["high"])
+
+
+PLAIN = SearchSpace(low=Integer(1, 5), high=Integer(1, 5))
+CONSTRAINTS_SPACE = PLAIN.where(ordered)
+LINE = SearchSpace(low=Float(0, 1), high=Float(0, 1)).where(ordered)
+ALLOWED = [{"low": low, "high": high} for low in range(1, 6) for high in range(low + 1, 6)]
+
+
+def history(space: SearchSpace, seed: int = 0) -> History:
+    return History(Problem(space, seed))
+
+
+# -- the space --------------------------------------------------------------------------------------
+
+
+def test_where_makes_a_new_space() -> None:
+    assert CONSTRAINTS_SPACE.has_constraint
+    assert not PLAIN.has_constraint
+    assert CONSTRAINTS_SPACE.allows({"low": 1, "high": 2})
+    assert not CONSTRAINTS_SPACE.allows({"low": 2, "high": 2})
+    assert PLAIN.allows({"low": 2, "high": 2})
+    assert CONSTRAINTS_SPACE != PLAIN
+    assert PLAIN.where(ordered) == CONSTRAINTS_SPACE
+    assert CONSTRAINTS_SPACE.names == PLAIN.names
+    assert repr(CONSTRAINTS_SPACE) == repr(PLAIN) + ".where(ordered)"
+    assert CONSTRAINTS_SPACE.to_json() == PLAIN.to_json()
+
+
+def test_several_constraints_hold_together() -> None:
+    both = CONSTRAINTS_SPACE.where(lambda config: config["high"] < 3)
+    assert [config for config in ALLOWED if both.allows(config)] == [{"low": 1, "high": 2}]
+    with pytest.raises(SearchSpaceError, match=r"\{'low': 1, 'high': 4\} is not allowed by the constraint <lambda>"):
+        both.validate({"low": 1, "high": 4})
+
+
+def test_validate_refuses_what_is_not_allowed_and_reads_the_rest() -> None:
+    assert CONSTRAINTS_SPACE.validate({"high": np.int64(3), "low": 1.0}) == {"low": 1, "high": 3}
+    with pytest.raises(SearchSpaceError, match="not allowed by the constraint ordered"):
+        CONSTRAINTS_SPACE.validate({"low": 3, "high": 3})
+
+
+@settings(max_examples=examples(30))
+@given(st.integers(0, 2**32))
+def test_draws_are_those_without_the_constraint_that_it_allows(seed: int) -> None:
+    rng, plain = np.random.default_rng(seed), np.random.default_rng(seed)
+    expected = (config for config in iter(lambda: PLAIN.sample(plain), None) if ordered(config))
+    for _ in range(3):
+        assert CONSTRAINTS_SPACE.sample(rng) == next(expected)
+
+
+def test_a_predicate_gets_the_active_parameters_in_a_dict_of_its_own() -> None:
+    seen: list[Config] = []
+
+    def look(config: Config) -> bool:
+        seen.append(dict(config))
+        config.clear()
+        return True
+
+    space = SearchSpace(opt=["sgd", "adam"], momentum=Float(0, 1, when={"opt": "sgd"})).where(look)
+    seen.clear()
+    config = {"opt": "adam"}
+    assert space.validate(config) == {"opt": "adam"} == config
+    assert seen == [{"opt": "adam"}]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ("low < high", "constraint must be a function of a configuration, got 'low < high'; use a lambda"),
+        (lambda config: False, r"none of 10,000 draws is allowed by the constraint <lambda>.*below 0.01%; loosen it"),
+        (lambda config: config["hihg"] > 1, r"<lambda> raised KeyError\('hihg'\) for \{'low'.*config.get\(name\)"),
+        (lambda config: 1 / 0, r"raised ZeroDivisionError\(.*for \{'low': \d, 'high': \d\}$"),
+        (lambda config: config["low"], r"must return True or False, got \d for"),
+        (lambda config: None, "must return True or False, got None for"),
+    ],
+)
+def test_mistakes_raise_at_once(constraint: Any, message: str) -> None:
+    with pytest.raises(SearchSpaceError, match=message):
+        PLAIN.where(constraint)
+
+
+def test_numpy_s_booleans_will_do() -> None:
+    space = PLAIN.where(lambda config: np.float64(config["low"]) < config["high"])
+    assert space.sample(np.random.default_rng(0)) in ALLOWED
+
+
+def test_a_lambda_travels_by_value_to_another_process() -> None:
+    limit = 4
+    space = PLAIN.where(lambda config: config["low"] + config["high"] > limit)
+    again = pickle.loads(cloudpickle.dumps(space))
+    assert again.sample(np.random.default_rng(1)) == space.sample(np.random.default_rng(1))
+    code = (
+        "import pickle, sys; space = pickle.load(sys.stdin.buffer);"
+        "print(space.allows({'low': 1, 'high': 3}), space.allows({'low': 1, 'high': 4}))"
+    )
+    script = cloudpickle.dumps(space)
+    done = subprocess.run([sys.executable, "-c", code], input=script, capture_output=True, check=True, timeout=300)
+    assert done.stdout.split() == [b"False", b"True"]
+
+
+# -- optimizers -------------------------------------------------------------------------------------
+
+
+def test_grid_leaves_out_what_is_not_allowed() -> None:
+    grid = Grid()
+    assert grid.size(CONSTRAINTS_SPACE) == len(ALLOWED)
+    asked = [grid.ask(index, history(CONSTRAINTS_SPACE)) for index in range(len(ALLOWED) + 2)]
+    assert asked == [*ALLOWED, None, None]
+    assert Grid().ask(7, history(CONSTRAINTS_SPACE)) == ALLOWED[7]
+    assert grid.ask(3, history(PLAIN)) == {"low": 1, "high": 4}
+    assert grid.size(PLAIN) == 25
+
+
+def test_sobol_skips_what_is_not_allowed_and_takes_indexes_in_any_order() -> None:
+    plain = SearchSpace(low=Float(0, 1), high=Float(0, 1))
+    points = [Sobol().ask(index, history(plain)) for index in range(32)]
+    allowed = [config for config in points if ordered(config)]
+    sobol = Sobol()
+    assert [sobol.ask(index, history(LINE)) for index in range(len(allowed))] == allowed
+    assert sobol.ask(3, history(LINE)) == allowed[3]
+    assert Sobol().ask(5, history(LINE)) == allowed[5]
+    assert sobol.ask(0, history(LINE, seed=1)) != allowed[0]
+
+
+def test_a_filtered_sequence_looks_at_each_configuration_once() -> None:
+    looked: list[int] = []
+
+    def at(place: int) -> Config | None:
+        looked.append(place)
+        return {"low": place % 3, "high": 1} if place < 9 else None
+
+    filtered = FilteredSequence(CONSTRAINTS_SPACE, at)
+    assert [filtered.at(index) for index in (1, 0, 1)] == [{"low": 0, "high": 1}] * 3
+    assert looked == [0, 1, 2, 3]
+    assert len(filtered) == 3
+    assert filtered.at(3) is None
+
+
+def test_what_is_proposed_instead_is_allowed_and_untried() -> None:
+    rng = np.random.default_rng(0)
+    tried = {CONSTRAINTS_SPACE.key(config) for config in ALLOWED if config != {"low": 4, "high": 5}}
+    for running, ended in ((tried, set()), (set(), tried)):
+        found = untried(CONSTRAINTS_SPACE, {"low": 5, "high": 1}, running, ended, rng)
+        assert found == {"low": 4, "high": 5}
+    all_of_it = {CONSTRAINTS_SPACE.key(config) for config in ALLOWED}
+    assert untried(CONSTRAINTS_SPACE, {"low": 5, "high": 1}, all_of_it, set(), rng) in ALLOWED
+
+
+def test_children_of_a_population_stay_near_their_parents() -> None:
+    space = SearchSpace(a=Float(0, 1), b=Float(0, 1)).where(lambda config: config["a"] + config["b"] < 1.0)
+    parent, pbt = {"a": 0.495, "b": 0.495}, PBT(perturbation=0.02)
+    children = [pbt._explore(space, parent, history(space).rng(index)) for index in range(40)]
+    assert all(space.allows(child) for child in children)
+    assert all(abs(child["a"] - 0.495) < 0.1 for child in children)
+
+
+def test_a_model_that_knows_no_constraint_still_proposes_near_the_best() -> None:
+    known = history(LINE)
+    rng = np.random.default_rng(3)
+    for trial in range(40):
+        config = LINE.sample(rng)
+        known.apply(Observation(trial, config, 1, (config["low"] - 0.6) ** 2 + (config["high"] - 0.7) ** 2))
+    proposals = [TPE().ask(index, known) for index in range(12)]
+    assert all(ordered(config) for config in proposals)
+    assert np.median([abs(config["low"] - 0.6) for config in proposals]) < 0.2
+
+
+class Heedless(Optimizer):
+    """Proposes points of the cube without a look at the constraints."""
+
+    def ask(self, index: int, history: History) -> Config:
+        return history.problem.space.from_unit(history.rng(index).random(2))
+
+
+def test_an_optimizer_that_does_not_heed_them_is_caught() -> None:
+    with pytest.raises(AssertionError, match=r"validating a proposal raises nothing .*not allowed by the constraint"):
+        check_optimizer(Heedless, spaces={"line": LINE})
+    answer = next(config for i in range(50) if not ordered(config := Heedless().ask(i, history(LINE))))
+    with pytest.raises(OptimizerError, match=r"Heedless proposed .*not allowed by the constraint ordered"):
+        Study(LINE, Heedless()).checked(answer)
+
+
+@pytest.mark.parametrize("factory", [RandomSearch, Sobol, Grid])
+def test_a_whole_search_stays_within_them(factory: Any) -> None:
+    study = Study(CONSTRAINTS_SPACE, factory(), n_trials=8, points=[{"low": 2, "high": 3}])
+    while (trial := study.ask()) is not None:
+        study.tell(trial, float(trial.config["low"]))
+    assert len(study.trials) == 8
+    assert all(trial.config in ALLOWED for trial in study.trials)
+
+
+def test_a_point_to_evaluate_must_be_allowed() -> None:
+    with pytest.raises(SearchSpaceError, match="not allowed by the constraint ordered"):
+        Study(CONSTRAINTS_SPACE, RandomSearch(), points=[{"low": 3, "high": 2}])
+
+
+ORDERS = [["sgd", "adam"], ["adam", "sgd"], [*"abcdefghijklmnopqrstuvwxyz", "sgd"]]
+
+
+@pytest.mark.parametrize("optimizers", ORDERS, ids=["first", "last", "one of many"])
+@pytest.mark.parametrize("when", ["sgd", "others"])
+def test_a_constraint_that_needs_an_inactive_parameter_is_refused_at_once(optimizers: list[str], when: str) -> None:
+    values = "sgd" if when == "sgd" else [name for name in optimizers if name != "sgd"]
+    space = SearchSpace(optimizer=optimizers, momentum=Float(0, 1, when={"optimizer": values}), lr=Float(0, 1))
+    with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\) for .*; use config.get\(name\)"):
+        space.where(lambda config: config["momentum"] < 0.9)
+    kept = space.where(lambda config: config.get("momentum", 0.0) < 0.9)
+    with pytest.raises(SearchSpaceError, match=r"raised KeyError\('momentum'\)"):
+        kept.where(lambda config: config["momentum"] < config["lr"])
+
+
+def test_a_constraint_is_tried_where_grandchildren_are_active_and_where_not() -> None:
+    space = SearchSpace(
+        kind=["tree", "net"],
+        layers=Integer(1, 50, when={"kind": "net"}),
+        units=Integer(1, 9, when={"layers": 50}),
+        rate=Float(0, 1, when={"kind": "net", "layers": [49, 50]}),
+    )
+
+    def active(names: set[str]) -> Any:
+        return lambda config: config["x"] if names <= set(config) else True
+
+    for names in ({"kind"}, {"layers"}, {"units"}, {"rate"}, {"units", "rate"}):
+        with pytest.raises(SearchSpaceError, match=r"raised KeyError\('x'\)"):
+            space.where(active(names))
+    for name in ("layers", "units", "rate"):
+        with pytest.raises(SearchSpaceError, match="raised KeyError"):
+            space.where(lambda config, name=name: config[name] is not None)

@@ -23,7 +23,7 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.run import Options, TrainingPlan
+from maggy_like.driver.state_machine.run import FinalTraining, Options
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import (
     Abort,
@@ -59,7 +59,7 @@ class Ranks(RuleBasedStateMachine):
         self.stops: dict[tuple[int, int], set[int]] = {}  # in which reports ranks stopped, by attempt
         self.now = 0.0
         self.width = width
-        self.plan = TrainingPlan(3, SLOTS, least) if train else None
+        self.plan = FinalTraining(3, SLOTS, least) if train else None
         self.workers: dict[int, Rank] = {}
         self.epochs = dict.fromkeys(range(SLOTS), 0)
         self.boot()

@@ -7,6 +7,7 @@ from hand import Hand
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Send
 from maggy_like.driver.state_machine.inputs import (
     StopRequested,
@@ -19,7 +20,8 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.run import WorkerState
+from maggy_like.driver.state_machine.machine import LOG_LENGTH
+from maggy_like.driver.state_machine.run import Options, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import (
@@ -35,8 +37,11 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import AttemptEnded, AttemptStarted, TrialCreated
+from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
+from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
+from optimizers.space.domains import Float
 
 
 def test_a_worker_gets_a_trial_when_it_is_ready_and_the_next_with_its_end() -> None:
@@ -358,3 +363,49 @@ def test_all_that_are_silent_are_found_although_few_looks_go_over_all(steps: lis
         elif number in seen and what == "lose":
             hand.tell(WorkerLost(WorkerId(number, incarnations[number]), "killed"))
             del seen[number]
+
+
+# -- A state machine's inputs, handed to another one, lead to the same decisions ------------------
+
+
+LOG_STEPS = st.lists(st.tuples(st.sampled_from(["report", "finish", "lose", "join", "tick"]), st.integers(0, 2)))
+
+
+@given(steps=LOG_STEPS)
+def test_logged_inputs_lead_to_the_same_decisions(steps: list[tuple[str, int]]) -> None:
+    hand = Hand(ASHA(sampler="random"), n_trials=6, workers=3).start()
+    incarnations = [0, 0, 0]
+    for index in range(3):
+        hand.join(index)
+    for number, (what, index) in enumerate(steps):
+        hand.now += 1.0
+        worker = hand.machine.workers[index]
+        busy = worker.is_live and worker.attempt is not None
+        if what == "report" and busy:
+            hand.report(worker.id, hand.study.trials[hand.assigned(worker.id).trial].step + 1, number / 10)
+        elif what == "finish" and busy:
+            hand.finish(worker.id, number / 10)
+        elif what == "lose" and worker.is_live:
+            hand.tell(WorkerLost(worker.id, "killed"))
+        elif what == "join" and not worker.is_live:
+            incarnations[index] += 1
+            hand.join(index, incarnations[index])
+        elif what == "tick":
+            hand.tell(Tick())
+    again = Study({"x": Float(0, 1)}, ASHA(sampler="random"), max_budget=9, n_trials=6)
+    machine = StateMachine(again, Options(workers=3))
+    machine.start(0.0)
+    for now, event in hand.machine.log:
+        machine.handle(event, now)
+    assert again.trials == hand.study.trials
+    assert machine.ending == hand.machine.ending
+    assert {it.id: it.state for it in machine.workers.values()} == {
+        it.id: it.state for it in hand.machine.workers.values()
+    }
+
+
+def test_the_log_has_a_bound() -> None:
+    hand = Hand(RandomSearch()).start()
+    for _ in range(LOG_LENGTH + 10):
+        hand.tell(Tick())
+    assert len(hand.machine.log) == LOG_LENGTH

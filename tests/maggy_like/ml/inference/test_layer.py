@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.inference.layer import LayerOutput
+from maggy_like.ml.featurizer import LayerOutput
 
 
 class Failing(nn.Module):

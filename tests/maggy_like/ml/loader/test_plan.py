@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.loader.windows import Plan
+from maggy_like.ml.loader.windows import WindowPlan
 
 GROUPS = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
@@ -27,7 +27,7 @@ def test_each_row_is_read_once_by_one_rank(
 ) -> None:
     batch_size = ranks + more
     assume(sum(groups) >= (batch_size if drop_last else ranks))
-    plan = Plan(groups, batch_size, ranks, drop_last, least_share)
+    plan = WindowPlan(groups, batch_size, ranks, drop_last, least_share)
     order = plan.order(seed, epoch=3)
     assert sorted(order) == list(range(len(groups)))
     runs = [plan.run(rank) for rank in range(ranks)]
@@ -49,7 +49,7 @@ def test_steps_and_windows_are_the_same_on_all_ranks(
     rows: int, ranks: int, more: int, least_share: int, buffer: int
 ) -> None:
     assume(rows >= ranks)
-    plan = Plan([rows], ranks + more, ranks, least_share=least_share)
+    plan = WindowPlan([rows], ranks + more, ranks, least_share=least_share)
     for step in range(plan.steps):
         shares = [plan.share(step, rank) for rank in range(ranks)]
         assert sum(share.samples for share in shares) == shares[0].total > 0
@@ -63,19 +63,19 @@ def test_steps_and_windows_are_the_same_on_all_ranks(
 
 
 def test_epochs_have_orders_of_their_own() -> None:
-    plan = Plan([1] * 20, batch_size=4, ranks=1)
+    plan = WindowPlan([1] * 20, batch_size=4, ranks=1)
     assert plan.order(0, 1) == plan.order(0, 1) != plan.order(0, 2)
     assert plan.order(None, 7) == list(range(20))
 
 
 def test_too_few_rows_are_told() -> None:
     with pytest.raises(DataError, match="enough rows for 3 ranks, got 2"):
-        Plan([2], batch_size=8, ranks=3)
+        WindowPlan([2], batch_size=8, ranks=3)
     with pytest.raises(DataError, match=r"enough rows for .*, got 0"):
-        Plan([], batch_size=8, ranks=1)
+        WindowPlan([], batch_size=8, ranks=1)
     with pytest.raises(DataError, match=r"enough rows for a batch of 8 \(drop_last=True\), got 5"):
-        Plan([5], batch_size=8, ranks=2, drop_last=True)
+        WindowPlan([5], batch_size=8, ranks=2, drop_last=True)
     with pytest.raises(
         ConfigError, match=r"batch_size, which is that of all ranks together, must be at least 4, got 3"
     ):
-        Plan([5], batch_size=3, ranks=4)
+        WindowPlan([5], batch_size=3, ranks=4)

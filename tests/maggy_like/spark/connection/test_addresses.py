@@ -21,7 +21,7 @@ import msgspec
 from pyspark import InheritableThread
 
 import maggy_like
-import wide_functions as fns
+import multi_worker_functions as fns
 from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
 from maggy_like.driver import supervisor as first_workers

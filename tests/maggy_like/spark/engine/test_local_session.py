@@ -231,9 +231,7 @@ def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(process: ScriptPro
         told.values(), lines, ["all jobs", "'cell 7'", "Web UI", "Web UI", "'mine'", SESSION_STOPPED], strict=True
     ):
         assert why in line
-        assert (
-            said["seconds"] < 100
-        )  # it would wait for slots for two minutes; at most five is for benchmarks.platforms
+        assert said["seconds"] < 100  # it would wait for slots for two minutes; at most five is for test_platforms
         if said["how"] == "tag":
             assert "was cancelled (job " in said["error"]
             continue

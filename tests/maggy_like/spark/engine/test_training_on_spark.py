@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import multi_worker_functions as fns
 import pytest
-import wide_functions as fns
 
 import maggy_like
 from maggy_like import Float, lagom
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 ON_A_CLUSTER = """
 import sys
 import maggy_like
-import wide_functions as fns
+import multi_worker_functions as fns
 from maggy_like import spark_session
 from optimizers.core.events import AttemptEnded
 
@@ -78,7 +78,7 @@ def test_a_training_survives_its_executor(cluster_script: Any, tmp_path: Path) -
 SHRINKING = """
 import os, signal, sys
 import maggy_like
-import wide_functions as fns
+import multi_worker_functions as fns
 from maggy_like import FailurePolicy, spark_session
 from maggy_like.driver import supervisor
 from maggy_like.driver.state_machine import phases

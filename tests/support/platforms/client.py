@@ -1,7 +1,4 @@
-"""A client of a Spark Connect server that searches twice.
-
-python -m benchmarks.platforms.client URL FILE SETTINGS
-"""
+"""A client of a Spark Connect server that searches twice: ``python -m platforms.client URL FILE SETTINGS``."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.platforms.twice import session, twice
+from platforms.searching import session, twice
 
 if __name__ == "__main__":
     with session(sys.argv[1]) as spark:

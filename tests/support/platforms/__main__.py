@@ -1,14 +1,11 @@
-"""One setting, in a process of its own.
-
-python -m benchmarks.platforms.row NAME FILE
-"""
+"""One setting, in a process of its own: ``python -m platforms NAME FILE``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from benchmarks.platforms.settings import SETTINGS
+from platforms.settings import SETTINGS
 
 if __name__ == "__main__":
     SETTINGS[sys.argv[1]]().write(Path(sys.argv[2]))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import multi_worker_functions as fns
 import pytest
-import wide_functions as fns
 from family import family
 
 from maggy_like import FailurePolicy, Float, LocalEngine, Reporter, Result, lagom

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import multi_worker_functions as fns
 import pytest
-import wide_functions as fns
 from family import family
 from gate import Gate
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.platforms.leftovers import MARK, namespace_prefix
-from benchmarks.platforms.outcome import Outcome
+from platforms.leftovers import MARK, namespace_prefix
+from platforms.searching import Outcome
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 def client(on: Machine, url: str, **settings: Any) -> Outcome:
     """Search twice from another machine; ``settings`` are those of ``lagom``."""
     file = Path("client.json").resolve()
-    command = [*on.command, sys.executable, "-m", "benchmarks.platforms.client"]
+    command = [*on.command, sys.executable, "-m", "platforms.client"]
     environment = {key: value for key, value in os.environ.items() if key != "SPARK_REMOTE"}
     done = subprocess.run([*command, url, str(file), json.dumps(settings)], env=environment)
     return Outcome.read(file) if file.exists() else Outcome([f"the client ended with status {done.returncode}"])
