@@ -542,7 +542,7 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
     )
     figure.update_xaxes(tickformat=".0%", range=[0.0, 1.12 * max(shares.values())])  # with room for the text
     texts = list(map(label, names))
-    figure.update_yaxes(tickvals=[*range(len(names))], ticktext=texts, automargin=True)
+    figure.update_yaxes(tickvals=[*range(len(names))], ticktext=texts, automargin=True, ticklabelstandoff=6)
     return figure
 
 

@@ -80,7 +80,7 @@ SCRIPT = """
     const { data, layout } = figures[holder.dataset.figure];
     const template = templates[dark.matches ? "dark" : "light"];
     const modeBarButtonsToRemove = ["select2d", "lasso2d", "autoScale2d"];
-    const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove };
+    const options = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtonsToRemove };
     Plotly.react(holder, data, { ...layout, template, ...paper }, options)
       .then(() => { holder.dataset.drawn = "yes"; });
   };

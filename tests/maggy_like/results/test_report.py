@@ -110,7 +110,7 @@ def test_a_browser_draws_it_without_an_error_or_a_request(result: Result, tmp_pa
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_buttons_of_a_plot_are_on_the_background_of_the_page(scheme: Any, result: Result, tmp_path: Path) -> None:
+def test_the_buttons_of_a_plot_suit_the_page(scheme: Any, result: Result, tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     if (path := chromium()) is None:
         pytest.skip("there is no Chromium")
@@ -123,8 +123,11 @@ def test_the_buttons_of_a_plot_are_on_the_background_of_the_page(scheme: Any, re
         tab.wait_for_selector(".modebar-group", state="attached")
         places = "document.body", "document.querySelector('.modebar-group')"
         found = [tab.evaluate(f"getComputedStyle({place}).backgroundColor") for place in places]
+        buttons = tab.evaluate("[...document.querySelectorAll('.modebar-btn')].map((one) => one.dataset.title)")
         browser.close()
     assert found[0] == found[1]
+    assert "Zoom" in buttons
+    assert not [title for title in buttons if "Share" in title]  # that would send the data of the run to a service
 
 
 @pytest.mark.browser
