@@ -39,6 +39,14 @@ MIDDLE = f"/about [0-9:]+ left/.test(document.querySelector('{CELL}')?.innerText
 """Whether the cell shows how long the search will take, which is when five trials have ended."""
 
 
+TERMINAL = "window.jupyterapp.shell.currentWidget.content._term"
+SCREEN = (
+    f"[...Array({TERMINAL}.rows).keys()].map(row => "
+    f"{TERMINAL}.buffer.active.getLine({TERMINAL}.buffer.active.baseY + row)?.translateToString()).join()"
+)
+"""The text of a terminal, which is drawn on a canvas."""
+
+
 @contextlib.contextmanager
 def browser(width: int, height: int) -> Iterator[BrowserContext]:
     """A browser with sharp text: an image has twice as many pixels as the page."""
@@ -59,14 +67,14 @@ def save(picture: bytes, path: Path) -> None:
     print(f"{path}: {image.width} x {image.height}, {path.stat().st_size / 1000:.0f} kB")
 
 
-def take(page: Page, selector: str, path: Path, most: float = 1e6) -> None:
+def take(page: Page, selector: str, path: Path) -> None:
     """Save what an element shows, without waiting until it is drawn no more."""
     box = page.evaluate(
         "(selector) => { const one = document.querySelector(selector); one.scrollIntoView({block: 'nearest'});"
         " const {x, y, width, height} = one.getBoundingClientRect(); return {x, y, width, height}; }",
         selector,
     )
-    box |= {"x": box["x"] - 8, "y": box["y"] - 4, "width": box["width"] + 16, "height": min(most, box["height"]) + 8}
+    box |= {"x": box["x"] - 8, "y": box["y"] - 4, "width": box["width"] + 16, "height": box["height"] + 4}
     save(page.screenshot(clip=box), path)
 
 
@@ -105,7 +113,7 @@ def terminal(folder: Path, to: Path) -> None:
         page.evaluate(THEME.format("Dark"))
         page.wait_for_timeout(1500)
         page.keyboard.type(f"PS1='$ '; clear; {sys.executable} {ROOT}/examples/quickstart.py --trials 60\n")
-        page.wait_for_function("/about [0-9:]+ left/.test(document.querySelector('.xterm-rows').innerText)")
+        page.wait_for_function(f"/about [0-9:]+ left/.test({SCREEN})")
         take(page, ".xterm-screen", to / "terminal.png")
         page.keyboard.press("Control+C")
         page.wait_for_timeout(3000)

@@ -366,6 +366,7 @@ class NotebookDisplay:
         self._draw(snapshot, final=True)
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._first = text.pace_from(self._first, snapshot)
         self._log.extend(self._live.take(snapshot, lines))
         self._bests.take(snapshot)
 
