@@ -18,7 +18,9 @@ from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
 from maggy_like.results.report import Section, write_report
+from maggy_like.results.tables import as_html
 from optimizers.comparisons.paired_tests import skewed_together
+from optimizers.comparisons.repeats import VARIANT
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -242,10 +244,8 @@ def latex(ablation: Comparisons) -> str:
 def html(ablation: Comparisons) -> str:
     """Return a table for a notebook."""
     heads, rows = _transposed(_columns(ablation))
-    head = "".join(f"<th>{escaping.escape(cell)}</th>" for cell in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{escaping.escape(c)}</td>' for c in cells)}</tr>" for cells in rows)
     below = "<br>".join(map(escaping.escape, [ablation.method, *ablation.notes]))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
+    return f"{as_html(heads, rows)}<p>{below}</p>"
 
 
 def p_text(p: float | None) -> str:
@@ -474,7 +474,7 @@ def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -
     """See :meth:`~maggy_like.ablation.outcome.Ablation.report`."""
     require("plotly", "report()")
     table = f'<div class="scroll">{html(answer)}</div>'
-    write_report(result, path, [Section("Differences", table, forest(answer))])
+    write_report(result, path, [Section("Differences", table, forest(answer))], by=VARIANT)
 
 
 def forest(answer: Comparisons) -> Figure:
@@ -497,7 +497,7 @@ def forest(answer: Comparisons) -> Figure:
         p = f", p {p_text(row.p)}" if row.p is not None else ""
         found = f"{difference_text(row)} {interval_text(row)}{p}; {row.verdict}"
         said = f"{style.label(row.component)}: {style.label(found, most=120)}"
-        if math.isfinite(low) and math.isfinite(high):
+        if math.isfinite(row.low) or math.isfinite(row.high):
             line = {"color": colour, "width": 3}
             figure.add_scatter(x=[low, high], y=[place] * 2, mode="lines", line=line, text=said, hoverinfo="text")
         if math.isfinite(row.difference):

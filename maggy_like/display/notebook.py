@@ -386,6 +386,7 @@ class NotebookDisplay:
         self.has_shown_summary = self._handle is not None
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._first = text.pace_from(self._first, snapshot)
         self._log.extend(self._live.take(snapshot, lines))
         self._bests.take(snapshot)
 

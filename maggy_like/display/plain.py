@@ -42,6 +42,7 @@ class PlainDisplay:
         _write([f"{name}: {text.goal(snapshot)}, files in {directory}"])
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self._first = text.pace_from(self._first, snapshot)
         out = [
             text.prefix(line) + line.text for line in (*self._live.take(snapshot, lines), *self._due_states(snapshot))
         ]

@@ -84,6 +84,7 @@ class TerminalDisplay:
         if self._fallback is not None:
             self._fallback.update(snapshot, lines)
             return
+        self._first = text.pace_from(self._first, snapshot)
         self._bests.take(snapshot)
         finished = self._lines.take(snapshot, lines)
         if due := snapshot.elapsed - self._drawn >= REDRAW_SECONDS:

@@ -172,7 +172,8 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     """Estimate the seconds that the search still needs, at most until its timeout.
 
     Args:
-        first: The first snapshot. Its trials come from the journal of a resumed run and do not show the pace.
+        first: The snapshot before the first trial began (see :func:`pace_from`). Its trials come from the journal of a
+            resumed run and do not show the pace.
         now: The newest snapshot.
 
     Returns:
@@ -189,6 +190,11 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     if now.n_trials is not None and new >= ENOUGH_TRIALS and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
         ends.append(left * seconds / new)
     return min(ends, default=None)
+
+
+def pace_from(first: Snapshot, now: Snapshot) -> Snapshot:
+    """Return the snapshot from which on the pace of the trials counts: the last one before the first of them began."""
+    return now if dict(now.counts) == dict(first.counts) and not now.counts.get(TrialState.RUNNING) else first
 
 
 def _until_timeout(now: Snapshot, timeout: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import plotly.graph_objects as go
@@ -25,18 +25,30 @@ T = TypeVar("T")
 COLOURS = {
     TrialState.COMPLETED: "#3b8bc4",
     TrialState.STOPPED: "#e69f00",
-    TrialState.PAUSED: "#a08ad0",
+    TrialState.PAUSED: "#c27ba0",
     TrialState.FAILED: "#d9534f",
     TrialState.RUNNING: "#8a8f98",
     TrialState.PENDING: "#b9bdc4",
 }
 """Of trials by their state. They are visible on white and on black."""
 
+SYMBOLS = {
+    TrialState.COMPLETED: "circle",
+    TrialState.STOPPED: "diamond",
+    TrialState.PAUSED: "square",
+    TrialState.FAILED: "x",
+    TrialState.RUNNING: "circle-open",
+    TrialState.PENDING: "square-open",
+}
+"""Of trials by their state, for a reader who cannot distinguish the colours."""
+
 BEST = "#2a9d6f"
 """Of the best so far."""
 
 SERIES = ("#3b8bc4", "#e69f00", "#2a9d6f", "#d9534f", "#a08ad0", "#56b4e9", "#c27ba0", "#8a8f98")
-"""Of what has no state: runs and metrics."""
+"""Of what has no state: runs, metrics and variants."""
+
+DASHES = ("solid", "dash", "dot", "dashdot")
 
 SCALE = [[0.0, "#8a8f98"], [0.5, "#3b8bc4"], [1.0, "#e8590c"]]
 """From worst to best, and from early to late: the end that matters stands out on white and on black."""
@@ -184,7 +196,7 @@ def history(record: Record) -> go.Figure:
                     name=state.value,
                     legendgroup=state.value,
                     showlegend=row == 1,
-                    marker={"color": COLOURS[state], "size": 6, "opacity": 0.75},
+                    marker={"color": COLOURS[state], "symbol": SYMBOLS[state], "size": 9, "opacity": 0.8},
                     text=[hover(trial, f"{name} {number(value)}") for _, trial, value in those],
                     hoverinfo="text",
                 )
@@ -237,8 +249,11 @@ _MOST_RUNGS = 12
 _ENDED_EARLY = (TrialState.STOPPED, TrialState.PAUSED)
 
 
-def curves(result: ResultData) -> go.Figure:
+def curves(result: ResultData, by: str | None = None) -> go.Figure:
     """Implement :meth:`~maggy_like.results.plots.Plots.curves`."""
+    if by is not None and by not in result.space.domains:
+        names = list(result.space.domains)
+        raise UserError(f"there is no parameter {by!r}{did_you_mean(by, names)}; use {', '.join(names)}")
     trials = [trial for trial in result.trials if trial.reported is not None]
     if not trials:
         raise UserError("no trial has reported anything, so there are no curves; call reporter.report in train_fn")
@@ -249,28 +264,62 @@ def curves(result: ResultData) -> go.Figure:
     limits = near(value for _, _, values in lines for value in values)
     notes = far_note(limits) + share_note(len(shown), len(trials), "curves")
     figure = new_figure("Learning curves", notes, height=460, x="step", y=label(result.objective))
-    for state in TrialState:
-        those = [line for line in lines if line[0].state is state and line[0] is not result.best_trial]
-        if those:
-            figure.add_trace(_lines(those, state))
-    stops = [line for line in lines if line[0].state in _ENDED_EARLY]
-    figure.add_scatter(
-        x=[steps[-1] for _, steps, _ in stops],
-        y=[values[-1] for _, _, values in stops],
-        mode="markers",
-        name="ended early",
-        marker={"symbol": "x-thin", "size": 6, "line": {"width": 1.5, "color": "#8a8f98"}},
-        hoverinfo="skip",
-    )
+    others = [line for line in lines if by is not None or line[0] is not result.best_trial]
+    for name, those, style in _groups(result, others, by):
+        figure.add_trace(_lines(those, name, style))
+    if stops := [line for line in lines if line[0].state in _ENDED_EARLY]:
+        figure.add_scatter(
+            x=[steps[-1] for _, steps, _ in stops],
+            y=[values[-1] for _, _, values in stops],
+            mode="markers",
+            name="ended early",
+            marker={"symbol": "x-thin", "size": 8, "line": {"width": 1.5, "color": "#8a8f98"}},
+            hoverinfo="skip",
+        )
     for trial, steps, values in lines:
-        if trial is result.best_trial:
+        if by is None and trial is result.best_trial:
             said = [hover(trial, f"step {s}: {number(v)}") for s, v in zip(steps, values, strict=True)]
             width = {"color": BEST, "width": 3}
             figure.add_scatter(x=steps, y=values, name="best", line=width, mode="lines", text=said, hoverinfo="text")
     for step in rungs(trials):
         figure.add_vline(step, line={"color": "#8a8f98", "dash": "dash", "width": 1}, opacity=0.6)
     figure.update_yaxes(range=limits)
+    figure.update_xaxes(**whole_ticks(steps[-1] for _, steps, _ in lines))
+    figure.update_layout(showlegend=True)
     return figure
+
+
+Line = tuple[Trial, list[int], list[float]]
+"""A trial, and the steps and values of its curve."""
+
+
+def _groups(result: ResultData, lines: Sequence[Line], by: str | None) -> Iterator[tuple[str, list[Line], Style]]:
+    """Yield the curves of each state, or of each value of a parameter: its name, the curves and their style."""
+    if by is None:
+        for state in TrialState:
+            if those := [line for line in lines if line[0].state is state]:
+                yield state.value, those, {"color": COLOURS[state], "width": 1.5}
+        return
+    given = {line[0].id: level(line[0].config, by) for line in lines}
+    for place, value in enumerate(levels(result.space.domains[by], given.values())):
+        yield label(value), [line for line in lines if given[line[0].id] == value], series(place)
+
+
+Style = dict[str, object]
+"""The style of a line, as plotly takes it."""
+
+
+def series(place: int, width: float = 1.5) -> Style:
+    """Return the style of a series. Neighbours differ in colour, and in their dashes."""
+    return {"color": SERIES[place % len(SERIES)], "dash": DASHES[place % len(DASHES)], "width": width}
+
+
+def whole_ticks(numbers: Iterable[float]) -> dict[str, object]:
+    """Return the settings of an axis of whole numbers up to the largest one: a short axis would have ticks between."""
+    return {"dtick": 1} if max(numbers, default=0) <= _FEW else {}
+
+
+_FEW = 10
 
 
 def training_curves(training: Training) -> go.Figure:
@@ -286,10 +335,11 @@ def training_curves(training: Training) -> go.Figure:
             y=values,
             mode="lines+markers" if len(steps) < 60 else "lines",
             name=label(name),
-            line={"color": SERIES[place % len(SERIES)]},
+            line=series(place, 2.0),
             visible=True if name == training.objective else "legendonly",  # of other sizes
         )
     figure.update_layout(showlegend=True)
+    figure.update_xaxes(**whole_ticks(curve.steps[-1] for _, curve in named))
     return figure
 
 
@@ -307,8 +357,8 @@ def _thinned(curve: Curve, most: int = _POINTS) -> tuple[list[int], list[float]]
     return [curve.steps[place] for place in places], [curve.values[place] for place in places]
 
 
-def _lines(those: Sequence[tuple[Trial, list[int], list[float]]], state: TrialState) -> go.Scatter:
-    """Return the curves of a state as one trace, which a browser draws faster than many."""
+def _lines(those: Sequence[Line], name: str, style: Style) -> go.Scatter:
+    """Return several curves as one trace, which a browser draws faster than many."""
     x: list[int | None] = []
     y: list[float | None] = []
     text: list[str] = []
@@ -321,9 +371,10 @@ def _lines(those: Sequence[tuple[Trial, list[int], list[float]]], state: TrialSt
         x=x,
         y=y,
         mode="markers" if one_point else "lines",
-        name=state.value,
-        line={"color": COLOURS[state], "width": 1},
-        opacity=0.6,
+        name=name,
+        line=style,
+        marker={"size": 8},
+        opacity=0.7,
         text=text,
         hoverinfo="text",
     )
@@ -352,8 +403,8 @@ def pareto(result: ResultData) -> go.Figure:
     )
     lines = "markers" if more else "lines+markers"
     for trials, mode, name, colour, size in (
-        (rest, "markers", "dominated", "#8a8f98", 6),
-        (front, lines, "Pareto set", BEST, 9),
+        (rest, "markers", "dominated", "#8a8f98", 8),
+        (front, lines, "Pareto set", BEST, 11),
     ):
         figure.add_scatter(
             x=[trial.values[0] for trial in trials],
@@ -385,6 +436,9 @@ _MOST_PARAMS = 12
 
 _COLUMNS = 3
 
+_TICK = 16
+"""Characters of a category's tick, so that neighbours do not overlap."""
+
 
 def parallel(result: ResultData, params: Sequence[str] | None) -> go.Figure:
     """Implement :meth:`~maggy_like.results.plots.Plots.parallel`."""
@@ -396,22 +450,22 @@ def parallel(result: ResultData, params: Sequence[str] | None) -> go.Figure:
     limits = near(values) or (min(values), max(values))
     trials = [trial for trial, _ in shown]
     dims = [_dimension(result, name, trials) for name in names]
-    dims.append({"label": label(result.objective), "values": values})
+    ticks, texts = _ticks(min(values), max(values))
+    dims.append({"label": label(result.objective), "values": values, "tickvals": ticks, "ticktext": texts})
     note = left_out + share_note(len(shown), len(found))
-    figure = new_figure("Parallel coordinates", note + "Drag along an axis to select.", height=440)
+    note += "The best trials are orange, the worst ones grey. Drag along an axis to select."
+    figure = new_figure("Parallel coordinates", note, height=440)
     figure.add_parcoords(
         dimensions=dims,
         line={
             "color": [min(max(value, limits[0]), limits[1]) for value in values],
             "colorscale": SCALE,
             "reversescale": result.direction == "min",
-            "showscale": True,
             "cmin": limits[0],
             "cmax": limits[1],
-            "colorbar": {"title": label(result.objective), "thickness": 12},
         },
     )
-    figure.update_layout(margin={"l": 90, "r": 40, "t": 120, "b": 40})
+    figure.update_layout(margin={"l": 90, "r": 60, "t": 120, "b": 40})
     return figure
 
 
@@ -439,7 +493,7 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
             y=[value for _, value in points],
             mode="markers",
             showlegend=False,
-            marker={"color": [trial.id for trial, _ in points], "coloraxis": "coloraxis", "size": 6, "opacity": 0.8},
+            marker={"color": [trial.id for trial, _ in points], "coloraxis": "coloraxis", "size": 8, "opacity": 0.8},
             text=[hover(trial, f"{result.objective} {number(value)}") for trial, value in points],
             hoverinfo="text",
             row=row + 1,
@@ -449,18 +503,20 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
         if numeric:
             kind: dict[str, Any] = {"type": "linear"}
             if is_log(domain):
-                kind = {"type": "log", "exponentformat": "power", "dtick": 1 if _decades(points, name) > 1.5 else None}
+                kind = {"type": "log", **_decade_ticks([trial.config[name] for trial, _ in points])}
+            elif isinstance(domain, Integer):
+                kind = whole_ticks([domain.high - domain.low])
             figure.update_xaxes(**kind, row=row + 1, col=column + 1)
         else:
             order = levels(domain, (level(trial.config, name) for trial, _ in points))
-            texts = list(map(label, order))
+            texts = [label(text, _TICK) for text in order]
             figure.update_xaxes(
                 type="category", categoryorder="array", categoryarray=order, row=row + 1, col=column + 1
             )
             figure.update_xaxes(tickvals=order, ticktext=texts, row=row + 1, col=column + 1)
         if column == 0:
             figure.update_yaxes(title=label(result.objective), row=row + 1, col=1)
-    bar = {"title": "trial", "thickness": 12}
+    bar = {"title": "trial", "thickness": 12, **whole_ticks(trial.id for trial, _ in shown)}
     figure.update_layout(coloraxis={"colorscale": SCALE, "colorbar": bar})
     figure.update_yaxes(range=limits)
     return figure
@@ -486,7 +542,7 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
     )
     figure.update_xaxes(tickformat=".0%", range=[0.0, 1.12 * max(shares.values())])  # with room for the text
     texts = list(map(label, names))
-    figure.update_yaxes(tickvals=[*range(len(names))], ticktext=texts, automargin=True)
+    figure.update_yaxes(tickvals=[*range(len(names))], ticktext=texts, automargin=True, ticklabelstandoff=6)
     return figure
 
 
@@ -523,10 +579,14 @@ def _chosen(result: ResultData, params: Sequence[str] | None) -> tuple[list[str]
     return list(params), ""
 
 
-def _decades(points: Sequence[tuple[Trial, float]], name: str) -> float:
-    """Return how many powers of ten the values of a parameter span. 0 if it was never active."""
-    values = [trial.config[name] for trial, _ in points]
-    return math.log10(max(values) / min(values)) if values else 0.0
+def _decade_ticks(values: Sequence[float]) -> dict[str, object]:
+    """Return ticks at about five powers of ten. With fewer than two powers, plotly chooses others between them."""
+    low, high = (math.log10(min(values)), math.log10(max(values))) if values else (0.0, 0.0)
+    if high - low <= 1.5:
+        return {}
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    shown = [10.0**power for power in powers[:: math.ceil(len(powers) / 5)]]
+    return {"tickvals": shown, "ticktext": [f"{value:g}" for value in shown]}
 
 
 def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -536,7 +596,7 @@ def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[s
         cells = [level(trial.config, name) for trial in trials]
         order = levels(domain, cells)
         codes = {text: code for code, text in enumerate(order)}
-        texts = list(map(label, order))
+        texts = [label(text, _TICK) for text in order]
         return {"label": label(name), "values": [codes[it] for it in cells], "tickvals": [*range(len(order))],
                 "ticktext": texts}  # fmt: skip
     turn = math.log10 if is_log(domain) else float
@@ -545,11 +605,20 @@ def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[s
     low, high = (min(active), max(active)) if active else (0.0, 1.0)
     inactive = low - 0.1 * ((high - low) or 1.0)
     values = [inactive if value is None else turn(value) for value in given]
-    ticks = [low + (high - low) * part / 4 for part in range(5)] if high > low else [low]
-    texts = [f"{10**tick if is_log(domain) else tick:.3g}" for tick in ticks]
+    ticks, texts = _ticks(low, high, is_log=is_log(domain), is_whole=isinstance(domain, Integer))
     if None in given:
         ticks, texts = [inactive, *ticks], ["-", *texts]
     return {"label": label(name), "values": values, "tickvals": ticks, "ticktext": texts}
+
+
+def _ticks(low: float, high: float, *, is_log: bool = False, is_whole: bool = False) -> tuple[list[float], list[str]]:
+    """Return about five ticks of an axis, and their texts. The ends of a logarithmic axis are exponents of ten."""
+    ticks = [low + (high - low) * part / 4 for part in range(5)] if high > low else [low]
+    shown = [10**tick if is_log else tick for tick in ticks]
+    if is_whole:
+        shown = [float(value) for value in dict.fromkeys(map(round, shown))]
+        ticks = [math.log10(value) if is_log else value for value in shown]
+    return ticks, [f"{value:.0f}" if is_whole else f"{value:.3g}" for value in shown]
 
 
 _TALLEST = 720
@@ -595,8 +664,8 @@ def _note(record: Record, workers: int) -> str:
     first = min(attempt.begin for attempt in record.attempts)
     n_workers = f"{workers} worker{'s' * (workers > 1)}"
     return (
-        f"{n_workers}, busy {share:.1%} of the time between the first trial's start (after {duration(first)}) and the "
-        "last one's end."
+        f"{n_workers} busy {100 * share:.1f} % of the time between the first trial's start (after {duration(first)}) "
+        "and the last one's end."
     )
 
 
@@ -647,7 +716,7 @@ def comparison(
             y=[value for _, _, value in line],
             mode="lines",
             name=label(name),
-            line={"shape": "hv", "width": 2.5, "color": SERIES[place % len(SERIES)]},
+            line={"shape": "hv", **series(place, 2.5)},
             text=[hover(trial, f"{name}: {number(value)}") for _, trial, value in line],
             hoverinfo="text",
         )

@@ -68,21 +68,24 @@ class Plots:
 
         return history(read_record(self._result))
 
-    def curves(self) -> Figure:
+    def curves(self, by: str | None = None) -> Figure:
         """Plot the objective over the steps, with one line per trial.
 
         Crosses mark trials that ended early, dashed lines mark rungs.
+
+        Args:
+            by: Name of the parameter whose values distinguish the lines. Default the state of the trials.
 
         Returns:
             The figure.
 
         Raises:
-            UserError: plotly is missing, or no trial has reported anything.
+            UserError: plotly is missing, no trial has reported anything, or there is no such parameter.
         """
         require("plotly", "plot.curves()")
         from maggy_like.results.figures import curves
 
-        return curves(self._result)
+        return curves(self._result, by)
 
     def training(self) -> Figure:
         """Plot the curves of the training that followed the search.

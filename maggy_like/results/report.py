@@ -61,6 +61,7 @@ code { overflow-wrap: anywhere; } pre { overflow-x: auto; background: var(--card
   border-radius: 6px; padding: 0.6rem 0.8rem; max-height: 26rem; }
 details { margin: 0.4rem 0; } summary { cursor: pointer; overflow-wrap: anywhere; }
 .kind { color: #d9534f; font-weight: 600; }
+@media print { nav, .modebar { display: none; } section { break-inside: avoid-page; } pre { max-height: none; } }
 """
 
 SCRIPT = """
@@ -79,7 +80,8 @@ SCRIPT = """
   const draw = (holder, paper = {}) => {
     const { data, layout } = figures[holder.dataset.figure];
     const template = templates[dark.matches ? "dark" : "light"];
-    const options = { responsive: true, displaylogo: false };
+    const modeBarButtonsToRemove = ["select2d", "lasso2d", "autoScale2d"];
+    const options = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtonsToRemove };
     Plotly.react(holder, data, { ...layout, template, ...paper }, options)
       .then(() => { holder.dataset.drawn = "yes"; });
   };
@@ -120,7 +122,7 @@ _EARLY = (TrialState.STOPPED, TrialState.PAUSED)
 def lead(result: ResultData, record: Record | None) -> str:
     """Return what follows the title: how the run ended, and its key numbers in cards."""
     goals = ", ".join(f"{goal} {name}" for goal, name in [(result.direction, result.objective), *result.others])
-    of = "" if record is None else f", by {record.contents.header.optimizer}"
+    of = "" if record is None else f", by {record.contents.header.optimizer.partition('(')[0]}"
     begun = (
         ""
         if record is None
@@ -141,7 +143,8 @@ def lead(result: ResultData, record: Record | None) -> str:
         share = record.busy_share
         workers = {worker for attempt in record.attempts for worker in attempt.workers}
         if share is not None:
-            cards.append(_card(f"{share:.1%}", f"of the time of {len(workers)} workers, trials ran"))
+            noun = f"{len(workers)} workers" if len(workers) > 1 else "one worker"
+            cards.append(_card(f"{100 * share:.1f} %", f"{noun} busy"))
         cards += _saved_card(result, record.contents.header.max_budget)
     return f'<p class="soft">{html.escape(line)}</p><div class="cards">{"".join(cards)}</div>'
 
@@ -261,7 +264,7 @@ def _saved_card(result: ResultData, max_budget: int) -> list[str]:
     less, spent = saved(result.trials, max_budget)
     if less <= 0.0:
         return []
-    said = f"of workers' time saved by stopping and pausing: {less / (less + spent):.0%} of full trainings"
+    said = f"of workers' time saved by stopping and pausing: {100 * less / (less + spent):.0f} % of full trainings"
     return [_card(duration(less), said)]
 
 
@@ -284,8 +287,6 @@ def _failed(result: ResultData, record: Record | None) -> list[tuple[int, Failur
 
 # The page cannot load anything from elsewhere. plotly compiles functions for its WebGL plots.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
-
-_TRANSPARENT = "rgba(0,0,0,0)"
 
 
 @dataclass(frozen=True)
@@ -376,22 +377,32 @@ def _templates() -> dict[str, Any]:
     import plotly.io
 
     found = {}
-    for kind, name, grid in (("light", "plotly_white", "#e3e6ea"), ("dark", "plotly_dark", "#3a3f47")):
+    for kind, name, grid, paper, soft, ink in (
+        ("light", "plotly_white", "#e3e6ea", "#ffffff", "#8a94a0", "#1f2933"),
+        ("dark", "plotly_dark", "#3a3f47", "#16191d", "#7d8793", "#e4e7eb"),
+    ):
         layout = copy.deepcopy(plotly.io.templates[name].to_plotly_json()["layout"])
-        layout |= {"paper_bgcolor": _TRANSPARENT, "plot_bgcolor": _TRANSPARENT}
+        layout |= {
+            "paper_bgcolor": paper,
+            "plot_bgcolor": paper,
+        }  # of the page: on a transparent one, buttons are grey
+        layout["modebar"] = {"bgcolor": paper, "color": soft, "activecolor": ink}
         for axis in ("xaxis", "yaxis"):
             layout[axis] |= {"gridcolor": grid, "linecolor": grid, "zerolinecolor": grid, "zerolinewidth": 1}
         found[kind] = {"layout": layout}
     return found
 
 
-def write_report(result: ResultData, path: str | PathLike[str], first: Sequence[Section] = ()) -> None:
+def write_report(
+    result: ResultData, path: str | PathLike[str], first: Sequence[Section] = (), by: str | None = None
+) -> None:
     """Write the report of a run (see :meth:`maggy_like.Result.report`).
 
     Args:
         result: Result of the run.
         path: Path or URL of the page.
         first: Sections at the beginning, such as the answer of an ablation.
+        by: Name of the parameter whose values distinguish the learning curves. Default the state of the trials.
 
     Raises:
         UserError: plotly is missing, or the file cannot be written.
@@ -399,10 +410,10 @@ def write_report(result: ResultData, path: str | PathLike[str], first: Sequence[
     require("plotly", "report()")
     if not isinstance(path, str | PathLike):
         raise ConfigError(f"path must be the path or URL of the page, got {path!r}; use report('report.html')")
-    _write(fspath(path), make_report(result, first))
+    _write(fspath(path), make_report(result, first, by))
 
 
-def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
+def make_report(result: ResultData, first: Sequence[Section] = (), by: str | None = None) -> str:
     """Return the page of the report."""
     record, missing = _record(result)
     found = [*first]
@@ -411,7 +422,7 @@ def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
         found.append(Section(title, best(result)))
     if result.confirmed is not None:
         found.append(Section("Confirmation", f'<div class="scroll">{result.confirmed._repr_html_()}</div>'))
-    found += _plots(result, is_ablation=bool(first))
+    found += _plots(result, by, is_ablation=bool(first))
     found.append(Section("Best trials", trials_table(result, top_trials(result))))
     if failed := failures(result, record):
         found.append(Section("Failures", failed))
@@ -419,13 +430,13 @@ def make_report(result: ResultData, first: Sequence[Section] = ()) -> str:
     return page(result.name, lead(result, record), found)
 
 
-def _plots(result: ResultData, *, is_ablation: bool) -> list[Section]:
+def _plots(result: ResultData, by: str | None, *, is_ablation: bool) -> list[Section]:
     """Return the sections with a plot. If one cannot be drawn, the section has the reason."""
     plot = Plots(result)
     found = [_section("History", plot.history)] if not is_ablation else []
     if result.others:
         found.append(_section("Objectives", plot.pareto))
-    found.append(_section("Learning curves", plot.curves))
+    found.append(_section("Learning curves", lambda: plot.curves(by)))
     if result.training is not None:
         found.append(_section("Training", plot.training, body=training(result)))
     if result.space.names and not is_ablation:

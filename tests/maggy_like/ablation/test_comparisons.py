@@ -377,6 +377,13 @@ def test_the_forest_of_a_report_says_whole_sentences(design: Design) -> None:
     assert all("…" not in said and "; " in said for said in hovers)
 
 
+def test_the_forest_has_no_interval_without_a_test(design: Design) -> None:
+    pytest.importorskip("plotly")
+    made = [run for run in runs(design) if run.seed == 0]
+    modes = [trace.mode for trace in forest(Ablation(design, made, metric="accuracy")).data]
+    assert set(modes) == {"markers"}
+
+
 def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:
     found = Ablation(design, runs(design))
     mean = found.rows[0].with_it

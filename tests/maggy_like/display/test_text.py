@@ -147,6 +147,19 @@ def test_a_pace_is_known_after_five_trials(snap: Snap) -> None:
                       "0:09, at most 0:21 left"]  # fmt: skip
 
 
+def test_the_time_before_the_first_trial_is_no_part_of_the_pace(snap: Snap) -> None:
+    start, slow = snap(elapsed=0.0, counts={}), snap(elapsed=30.0, counts={})
+    running, later = snap(elapsed=31.0, counts={TrialState.RUNNING: 2}), snap(elapsed=40.0)
+    first = start
+    for now in (slow, running, later):
+        first = text.pace_from(first, now)
+    assert first is slow
+    assert text.remaining(first, later) == pytest.approx(10 * 18 / 12)
+    resumed = snap(elapsed=0.0, counts={TrialState.COMPLETED: 10})
+    waited = snap(elapsed=5.0, counts={TrialState.COMPLETED: 10})
+    assert text.pace_from(resumed, waited) is waited
+
+
 @pytest.mark.parametrize(
     ("said", "fields"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from report_pages import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.data import ParetoSet
+from maggy_like.results.figures import COLOURS, SERIES, SYMBOLS, series, whole_ticks
 from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -51,7 +53,51 @@ def test_the_timeline_has_every_attempt_on_its_worker(result: Result) -> None:
     bars = [value for trace in figure.data for value in trace.y if value is not None]
     assert len(bars) == 3 * len(result.trials)
     assert set(bars) == {0, 1, 2, 3}
-    assert figure.layout.title.subtitle.text.startswith("4 workers, busy ")
+    assert figure.layout.title.subtitle.text.startswith("4 workers busy 96.4 % of the time ")
+
+
+def test_states_differ_in_colour_and_in_shape(result: Result) -> None:
+    markers = {name: trace.marker for name, trace in traces(result.plot.history()).items() if name != "best so far"}
+    assert len({marker.symbol for marker in markers.values()}) == len(markers)
+    assert min(marker.size for marker in markers.values()) >= 8
+    assert len({SYMBOLS[state] for state in TrialState} | {COLOURS[state] for state in TrialState}) == 12
+
+
+def test_series_differ_in_colour_and_in_dashes() -> None:
+    styles = [series(place) for place in range(len(SERIES))]
+    assert len({style["color"] for style in styles}) == len(SERIES)
+    assert all(one["dash"] != other["dash"] for one, other in pairwise(styles))
+
+
+def test_curves_are_distinguished_by_a_parameter(result: Result) -> None:
+    lines = [trace for trace in result.plot.curves(by="activation").data if trace.name != "ended early"]
+    assert [trace.name for trace in lines] == ["relu", "tanh", "gelu"]
+    assert len({trace.line.color for trace in lines}) == 3
+    of_tanh = {trial.id for trial in result.trials if trial.config["activation"] == "tanh"}
+    assert {int(said.split(",")[0].removeprefix("trial ")) for said in lines[1].text if said} == of_tanh
+    with pytest.raises(UserError, match=r"no parameter 'activaton'.*'activation'"):
+        result.plot.curves(by="activaton")
+
+
+def test_a_short_axis_of_steps_has_whole_ticks(result: Result) -> None:
+    assert whole_ticks([3, 10]) == {"dtick": 1}
+    assert whole_ticks([3, 11]) == {}
+    figure = compare_runs([result, result.directory]).plot()
+    assert figure.layout.xaxis.dtick is None  # seconds
+
+
+def test_ticks_of_whole_numbers_are_whole(result: Result) -> None:
+    (trace,) = result.plot.parallel(["units", "lr"]).data
+    units, lr, accuracy = trace.dimensions
+    assert all(text.isdigit() for text in units.ticktext)
+    assert [round(tick) for tick in units.tickvals] == [int(text) for text in units.ticktext]
+    assert [10**tick for tick in lr.tickvals] == pytest.approx([float(text) for text in lr.ticktext], rel=0.01)
+    assert len(accuracy.tickvals) == 5
+
+
+def test_ticks_of_slices_are_powers_of_ten_in_plain_numbers(result: Result) -> None:
+    axis = result.plot.slices(["lr"]).layout.xaxis
+    assert list(axis.ticktext) == ["0.0001", "0.001", "0.01", "0.1"]
 
 
 def test_a_line_of_the_parallel_coordinates_goes_through_a_trials_values(result: Result) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_pages import chromium, open_page, write_run
 
 from maggy_like import Result, load_run
 from maggy_like.errors import UserError
-from maggy_like.results.report import saved
+from maggy_like.results.report import Section, saved, write_report
+from maggy_like.results.tables import as_html
 from optimizers.core.trial import Trial, TrialState
 
 pytest.importorskip("plotly")
@@ -35,9 +40,21 @@ def test_the_page_has_what_there_is_to_say(result: Result, tmp_path: Path) -> No
     assert "<title>&lt;run&gt;</title>" in text
     assert "ValueError: the loss is nan" in text
     assert "line 12, in train" in text
-    assert re.search(r"saved by stopping and pausing: \d\d% of full trainings", text)
+    assert re.search(r"saved by stopping and pausing: \d\d % of full trainings", text)
+    assert ">96.4 %</b><span>4 workers busy<" in text
+    assert "max accuracy, by ASHA.</p>" in text
+    assert "<th>optimizer</th><td>ASHA(eta=3)</td>" in text.split('id="environment"')[1]
     assert "default-src 'none'" in text
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+
+
+def test_curves_are_distinguished_by_a_parameter_that_a_report_is_about(result: Result, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_report(result, page, [Section("Differences")], by="activation")
+    found = re.search(r'id="figures">(.*?)</script>', page.read_text())
+    assert found is not None
+    figures = json.loads(gzip.decompress(base64.b64decode(found[1])))["figures"]
+    assert [trace["name"] for trace in figures["learning-curves"]["data"][:3]] == ["relu", "tanh", "gelu"]
 
 
 def test_a_run_without_its_journal_has_a_report_that_says_so(result: Result, tmp_path: Path) -> None:
@@ -69,6 +86,16 @@ def test_stopping_saves_what_full_trainings_would_have_taken_longer() -> None:
     assert saved([full, early], max_budget=10) == (8.0, 12.0)
 
 
+def test_numbers_of_a_column_are_aligned_at_their_points() -> None:
+    hidden = '<span style="visibility:hidden" aria-hidden="true">'
+    table = as_html(["name", "value"], [["a", "0.25"], ["b", "1"], ["c", "0.5"]])
+    assert re.findall(r'<td class="number">(.*?)</td>', table) == [
+        "0.25", f"1{hidden}.00</span>", f"0.5{hidden}0</span>"
+    ]  # fmt: skip
+    assert '<th class="number">value</th>' in table
+    assert hidden not in as_html(["trial"], [["1"], ["12"]])
+
+
 @pytest.mark.browser
 def test_a_browser_draws_it_without_an_error_or_a_request(result: Result, tmp_path: Path) -> None:
     pytest.importorskip("playwright")
@@ -79,6 +106,28 @@ def test_a_browser_draws_it_without_an_error_or_a_request(result: Result, tmp_pa
     found = open_page(page, scheme="dark", width=390)
     assert (found.errors, found.requests, found.overflow) == ([], [], 0)
     assert found.drawn == 6
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_buttons_of_a_plot_suit_the_page(scheme: Any, result: Result, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    page = tmp_path / "report.html"
+    result.report(page)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tab = browser.new_context(color_scheme=scheme).new_page()
+        tab.goto(page.as_uri())
+        tab.wait_for_selector(".modebar-group", state="attached")
+        places = "document.body", "document.querySelector('.modebar-group')"
+        found = [tab.evaluate(f"getComputedStyle({place}).backgroundColor") for place in places]
+        buttons = tab.evaluate("[...document.querySelectorAll('.modebar-btn')].map((one) => one.dataset.title)")
+        browser.close()
+    assert found[0] == found[1]
+    assert "Zoom" in buttons
+    assert not [title for title in buttons if "Share" in title]  # that would send the data of the run to a service
 
 
 @pytest.mark.browser
