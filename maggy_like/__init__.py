@@ -151,6 +151,19 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("Categorical", "CategoricalDistribution", "choice"), "Choice([...])"),
+    **dict.fromkeys(("Real", "Uniform", "uniform", "FloatDistribution"), "Float(low, high)"),
+    **dict.fromkeys(("LogUniform", "loguniform"), "Float(low, high, log=True)"),
+    **dict.fromkeys(("Int", "randint", "IntDistribution"), "Integer(low, high)"),
+    **dict.fromkeys(("fmin", "minimize", "optimize", "search", "tune", "Tuner"), "lagom(train_fn, searchspace)"),
+    **dict.fromkeys(("create_study", "Study"), "lagom(train_fn, searchspace), or optimizers.Study to ask and tell"),
+    **dict.fromkeys(("report", "checkpoint"), "the parameter reporter of train_fn: reporter.report(...)"),
+    "train": "lagom(train_fn, searchspace) to search, or run(train_fn, config) to train",
+}
+"""What other libraries call the names of this package."""
+
+
 def __getattr__(name: str) -> Any:
     if name == "Searchspace":  # the first Maggy's spelling
         return importlib.import_module("optimizers.space.search_space").SearchSpace
@@ -164,7 +177,8 @@ def __getattr__(name: str) -> Any:
                     "rename your file or folder, or move it into a package of your own"
                 ) from error
             raise
-    raise AttributeError(f"module 'maggy_like' has no attribute {name!r}")
+    hint = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    raise AttributeError(f"module 'maggy_like' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from numbers import Number
 from os import PathLike
 from typing import Any, TypeVar
 
 from maggy_like.errors import ConfigError
-from optimizers.checks import as_int, did_you_mean, short
+from optimizers.checks import as_int, did_you_mean, read_text, short
 
 T = TypeVar("T")
 
@@ -22,18 +23,26 @@ LARGEST = 2**63 - 1
 """The largest whole number that every message and record can hold."""
 
 
-def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST) -> int:
+def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, remedy: str = "") -> int:
     """Check that an argument is a whole number of at least ``least``; numpy's integers are.
+
+    Args:
+        name: The argument's.
+        value: The argument.
+        least: Smallest allowed value.
+        most: Largest allowed value, or None.
+        remedy: What to do, for the message, if the value is not a number in another spelling.
 
     Raises:
         ConfigError: It is not.
     """
     try:
-        number, hint = operator.index(value), ""
+        number = operator.index(value)
     except TypeError:
-        number, hint = least - 1, as_int(value, least)
+        number, remedy = least - 1, as_int(value, least) or remedy
     if isinstance(value, bool) or number < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}{hint and '; '}{hint}")
+        hint = f"; {remedy}" if remedy else ""
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}{hint}")
     if most is not None and number > most:
         raise ConfigError(f"{name} must be a whole number below 2**63, got {short(value)}")
     return number
@@ -60,7 +69,10 @@ def seconds(name: str, value: Any, *, least: float = 0.0) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < _ENDLESS and value >= least):
         kind = f"number of seconds of at least {least:g}" if least else "positive number of seconds"
-        raise ConfigError(f"{name} must be a {kind}, got {short(value)}; leave it out for no limit")
+        number = value.total_seconds() if isinstance(value, timedelta) else read_text(value)
+        is_number = isinstance(number, int | float) and number is not value and 0 < number < _ENDLESS
+        remedy = f"use {number:g}" if is_number else f"leave it out for no limit, or use {name}=3600 for an hour"
+        raise ConfigError(f"{name} must be a {kind}, got {short(value)}; {remedy}")
     return float(value)
 
 

@@ -79,16 +79,30 @@ def integer(
 
 
 def as_int(value: object, least: float) -> str:
-    """Return a clause with the integer to use if a whole number of at least ``least`` is a float, or nothing.
+    """Return a clause with the integer to use if a whole number of at least ``least`` is a float or text, or nothing.
 
     Example:
-        >>> as_int(1e3, 1)
-        'use 1000'
+        >>> as_int(1e3, 1), as_int("20", 1)
+        ('use 1000', 'use 20')
     """
+    value = read_text(value)
     if isinstance(value, Integral) or not isinstance(value, Real) or not math.isfinite(value):
         return ""
     number = int(float(value))
     return f"use {number}" if number == value and least <= number < 2**63 else ""
+
+
+def read_text(value: object) -> object:
+    """Return the number that a text has, for a remedy. Anything else is returned unchanged.
+
+    Example:
+        >>> read_text("1e-4")
+        0.0001
+    """
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
 
 
 def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:
@@ -188,6 +202,7 @@ def no_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> Attr
 _PEERS_WORDS = {
     "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
     "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
+    "search_space": "searchspace space param_distributions param_grid params",
     "optimizer": "algo algorithm search_alg sampler scheduler pruner tuner strategy suggest",
     "metric": "metrics optimization_key monitor scoring objective_name",
     "direction": "directions goal maximize minimize objective_direction",
@@ -257,6 +272,12 @@ def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Calla
     return explain
 
 
+_OF_THE_SEARCH = {
+    name: f"{name}={{}} in the call of the search"
+    for name in ("max_budget", "metric", "n_trials", "seed", "target", "timeout", "workers")
+}
+
+
 def explains_init(cls: type[R]) -> type[R]:
     """Decorate a class in the same way (see :func:`explains_arguments`)."""
     init: Callable[..., None] = cls.__init__
@@ -264,7 +285,7 @@ def explains_init(cls: type[R]) -> type[R]:
 
     @functools.wraps(init)
     def explained(self: R, *args: Any, **kwargs: Any) -> None:
-        _check(cls.__name__, signature, args, kwargs, {}, "")
+        _check(cls.__name__, signature, args, kwargs, _OF_THE_SEARCH, "")
         init(self, *args, **kwargs)
 
     cls.__init__ = explained  # type: ignore[assignment]  # of the same signature
@@ -304,6 +325,8 @@ def _explanation(
             return f"{name}() has no argument {given!r}, got {given}={short(value, _WIDTH)}{remedy}{listed}"
     by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    if (spelled := _spelled(name, by_place, others, args)) is not None:
+        return spelled
     if len(args) > len(by_place):
         extra = short(args[len(by_place)], _WIDTH)
         taken = f"only {' and '.join(by_place)}" if by_place else "no argument"
@@ -312,6 +335,16 @@ def _explanation(
         )
     needed = [p.name for p in known.values() if p.name in by_place or p.default is inspect.Parameter.empty]
     return f"{name}(): {error}; it takes {', '.join(needed)}"
+
+
+def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tuple[Any, ...]) -> str | None:
+    """Return the message if a list is passed as its items, or the items as a list; None otherwise."""
+    if by_place == ["values"] and len(args) > 1:
+        return f"{name}() takes one list, got {len(args)} values; use {name}([{', '.join(map(short, args))}])"
+    if len(by_place) > 1 and len(args) == 1 and isinstance(args[0], list | tuple) and len(args[0]) == len(by_place):
+        spelled = ", ".join(map(short, args[0]))
+        return f"{name}() takes {' and '.join(by_place)}, got {short(args[0])}; use {name}({spelled})"
+    return None
 
 
 def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:

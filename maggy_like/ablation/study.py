@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from maggy_like.ablation import checks
 from maggy_like.ablation import components as arguments
@@ -19,10 +19,19 @@ from maggy_like.ablation.components import (
 from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design
 from maggy_like.ablation.variant import Component, Custom, Declaration, Variant, taken
 from maggy_like.errors import ConfigError
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, explains_init, no_attribute
 from optimizers.comparisons.paired_tests import power
 
+_ELSEWHERE = {
+    **dict.fromkeys(("layer", "layers", "model"), "modules(...)"),
+    **dict.fromkeys(("column", "columns_of", "feature"), "features(...)"),
+    **dict.fromkeys(("exclude", "include", "remove"), "features(...), modules(...) or config(...)"),
+    **dict.fromkeys(("fit", "run"), "ablate(train_fn, study)"),
+}
+"""What the first Maggy, and a first guess, call the methods of a study."""
 
+
+@explains_init
 class AblationStudy(Declaration):
     """Declare components that a training may be run without. Each method returns a new study; none is changed.
 
@@ -77,6 +86,11 @@ class AblationStudy(Declaration):
         self.asked = ()
         self.groups = {}
         self.taken = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _ELSEWHERE)
 
     def features(self, *columns: str | Mapping[str, Patterns], **groups: Patterns) -> Self:
         """Ablate columns of the table.

@@ -272,4 +272,6 @@ def _check_training(train_best: bool | int, searched: SearchSettings) -> Trainin
             f"train_best={train_best!r} needs a best configuration, and a search of {len(searched.directions)} "
             "objectives has a Pareto set; leave it out, and pass the one you choose to maggy_like.run"
         )
-    return TrainingSettings(searched.max_budget if train_best is True else whole("train_best", train_best, least=1))
+    is_default = train_best is True
+    steps = searched.max_budget if is_default else whole("train_best", train_best, least=1, remedy="use True")
+    return TrainingSettings(steps)

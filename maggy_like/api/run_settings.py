@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from maggy_like.storage.run_paths import (
 from maggy_like.train_function.code import code_hash
 from optimizers.checks import did_you_mean
 from optimizers.space import Config
+from optimizers.space.domains import Constant, Domain
 from optimizers.space.scalars import plain, read_value
 
 
@@ -64,6 +66,9 @@ def check_files(
     return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn), overwrite)
 
 
+_ALL = "leave it out for all slots of the engine"
+
+
 def check_size(
     workers: int | None = None,
     *,
@@ -77,8 +82,8 @@ def check_size(
         ConfigError: A number is not valid, or two do not fit together.
     """
     together = whole("workers_per_trial", workers_per_trial, least=1)
-    size = None if workers is None else whole("workers", workers, least=1)
-    most = None if max_workers is None else whole("max_workers", max_workers, least=1)
+    size = None if workers is None else whole("workers", workers, least=1, remedy=_ALL)
+    most = None if max_workers is None else whole("max_workers", max_workers, least=1, remedy=_ALL)
     if size is not None and together > size:
         raise ConfigError(f"workers_per_trial={together} is more than workers={size}; pass workers={together} or more")
     if min_workers is not None and size is not None and min_workers > size:
@@ -136,6 +141,8 @@ def choose_engine(engine: str | Engine) -> Engine:
 
 def _meant(engine: object) -> str:
     """Return a hint at what was meant instead of an engine."""
+    if isinstance(engine, str) and (master := re.fullmatch(r"local\[(\d+)\]", engine)):
+        return f"; use engine='local', workers={master[1]}"
     if isinstance(engine, str):
         return did_you_mean(engine, ENGINES)
     if isinstance(engine, type) and issubclass(engine, Engine):
@@ -164,6 +171,10 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
         raise ConfigError(f"config must be a dict of arguments by name, got {config!r}; use {{'lr': 0.1}}, for example")
     given = dict(config or {})
     for name, value in given.items():
+        if isinstance(value, Domain) and not isinstance(value, Constant):
+            raise ConfigError(
+                f"config[{name!r}] must be one value, got {value!r}; use lagom(train_fn, searchspace) to search"
+            )
         for item in _items(value):
             if item is not None and not isinstance(item, bool | int | float | str):
                 raise ConfigError(

@@ -18,7 +18,7 @@ from maggy_like.processes.pickles import dumps
 from maggy_like.results.result import Result
 from maggy_like.storage.journal import Earlier
 from maggy_like.train_function.code import name_of, uses_checkpoints
-from optimizers.checks import short
+from optimizers.checks import read_text, short
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
@@ -65,10 +65,10 @@ def check_search(
         UserError: An argument is not valid.
         JournalError: The journal of an earlier run is damaged.
     """
-    n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1)
+    n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1, remedy="leave it out for the default")
     open_ended = max_budget is None
     max_budget = DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
-    seed = whole("seed", seed, least=0, most=None)
+    seed = whole("seed", seed, least=0, most=None, remedy="leave it out for 0")
     made = build_optimizer(optimizer, train_fn)
     check_constraints(space)
     metrics, directions = check_objectives(metric, direction)
@@ -152,8 +152,10 @@ def check_objectives(
     if direction is None:
         directions: Sequence[str | None] = (None,) * max(1, len(metrics))
     else:
+        if not isinstance(direction, Sequence):
+            raise ConfigError(f"direction must be 'max' or 'min', got {short(direction)}; leave it out, or use 'max'")
         directions = (direction,) if isinstance(direction, str) else direction
-        if not isinstance(directions, Sequence) or isinstance(direction, str) == several:
+        if isinstance(direction, str) == several:
             raise ConfigError(
                 f"direction={direction!r} does not fit metric={metric!r}; give one name and one direction, or a list "
                 "of names and a list of as many directions"
@@ -190,7 +192,9 @@ def check_target(target: Any, metrics: Sequence[str]) -> float | None:
         with contextlib.suppress(OverflowError):
             number = float(target)
     if not math.isfinite(number):
-        raise ConfigError(f"target must be a finite number, got {short(target)}")
+        given = read_text(target)
+        remedy = f"use {given:g}" if isinstance(given, float) and math.isfinite(given) else "leave it out for none"
+        raise ConfigError(f"target must be a finite number, got {short(target)}; {remedy}")
     if len(metrics) > 1:
         raise ConfigError(f"target={target!r} needs one objective, and metric={list(metrics)!r} has more; leave it out")
     return number

@@ -59,7 +59,7 @@ class FailurePolicy:
     catch: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        self._set("max_attempts", whole("max_attempts", self.max_attempts, least=1))
+        self._set("max_attempts", whole("max_attempts", self.max_attempts, least=1, remedy="use 1 for no retries"))
         self._set("trial_timeout", seconds("trial_timeout", self.trial_timeout))
         self._set("report_timeout", seconds("report_timeout", self.report_timeout, least=LEAST_SILENCE))
         if self.min_workers is not None:

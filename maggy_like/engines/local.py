@@ -21,7 +21,7 @@ from maggy_like.processes.zygote.client import ForkedProcess, Process, begin_imp
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
-from optimizers.checks import short
+from optimizers.checks import explains_init, short
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
@@ -114,6 +114,7 @@ WORKERS_DESCRIPTORS = 2
 """Files that a driver opens per worker: a pipe and a connection."""
 
 
+@explains_init
 class LocalEngine(Engine):
     """Runs each worker as processes of this machine. Workers get the GPUs in turn.
 

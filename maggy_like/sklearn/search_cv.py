@@ -26,7 +26,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import Objects, read_space
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, explains_init, short
 from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def _ranks(
     return np.array([order.index(key) + 1 for key in keys], dtype=np.int32)
 
 
+@explains_init
 class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
     """Search for the best parameters of an estimator by cross-validation, and stop bad configurations after few folds.
 
@@ -246,13 +247,17 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             ConfigError: An argument is wrong.
         """
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
-            raise ConfigError(f"estimator must be an estimator of scikit-learn, such as SVC(), got {self.estimator!r}")
+            raise ConfigError(
+                f"estimator must be an estimator of scikit-learn, such as SVC(), got {short(self.estimator)}"
+            )
         (space, objects), known = read_space(self.search_space), self.estimator.get_params()
         wrong = [name for name in space if name not in known]
         if wrong:
+            inner = [name for name in known if name.endswith(f"__{wrong[0]}")]  # of a step of a pipeline
+            meant = f" (did you mean {inner[0]!r}?)" if inner else did_you_mean(wrong[0], known)
             raise ConfigError(
                 f"search_space must have parameters of {type(self.estimator).__name__}, got "
-                f"{wrong[0]!r}{did_you_mean(wrong[0], known)}; use some of {', '.join(sorted(known))}"
+                f"{wrong[0]!r}{meant}; use some of {', '.join(sorted(known))}"
             )
         if not isinstance(self.refit, bool):
             raise ConfigError(f"refit must be True or False, got {self.refit!r}")

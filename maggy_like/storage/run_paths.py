@@ -164,7 +164,9 @@ def read_store(store: Any) -> Store:
     if isinstance(store, Store):
         return store
     if store is not None and not isinstance(store, str | PathLike):
-        raise ConfigError(f"store must be the path or URL of a folder, or a Store, got {store!r}")
+        raise ConfigError(
+            f"store must be the path or URL of a folder, or a Store, got {store!r}; use 's3://bucket/states'"
+        )
     return Store(store)
 
 

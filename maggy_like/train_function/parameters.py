@@ -148,9 +148,20 @@ def _kind_of_model(kind: type) -> tuple[str, str] | None:
     return next((model for base, model in _MODELS.items() if base in bases), None)
 
 
+_OTHERS = {
+    "trial": "use def train({}) for the values of the search space, which are passed by name",
+    **dict.fromkeys(("cfg", "hparams", "hp", "params"), "rename it to config for a dict of all values"),
+}
+"""By the parameters of functions for other libraries: what to write here."""
+
+
 def _check_filled(function: str, name: str, space: SearchSpace, source: str) -> None:
     if name in INJECTED:
         return
+    if name not in space and name in _OTHERS:
+        raise TrainFunctionError(
+            f"nothing fills the parameter {name!r} of {function}; {_OTHERS[name].format(', '.join(space.names))}"
+        )
     if name not in space:
         known = [*space.names, *INJECTED]
         raise TrainFunctionError(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from typing import Any, cast
 
-from optimizers.checks import as_int, did_you_mean, explains_init, short
+from optimizers.checks import as_int, did_you_mean, explains_init, read_text, short
 from optimizers.errors import SearchSpaceError
 from optimizers.space.priors import (
     NO_PRIOR,
@@ -383,7 +383,9 @@ def _bounds(domain: Float | Integer) -> list[str]:
     for name in names:
         value = getattr(domain, name)
         if read_number(value) is None:
-            raise SearchSpaceError(f"{name} of {kind} must be a finite number, got {value!r}")
+            number = read_number(read_text(value))
+            remedy = "" if number is None else f"; use {number:g}"
+            raise SearchSpaceError(f"{name} of {kind} must be a finite number, got {value!r}{remedy}")
     if low >= high:
         remedy = f"Constant({low!r})" if low == high else f"{kind}({high!r}, {low!r})"
         raise SearchSpaceError(f"low must be below high, got low={low!r} and high={high!r}; use {remedy}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, short
 from optimizers.errors import SearchSpaceError
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, domain_from_json
 from optimizers.space.scalars import read_number, read_scalar
@@ -95,8 +95,9 @@ def _read(spelling: Any) -> Domain:
                 "or a list"
             )
         case _ if callable(spelling):
+            name = getattr(spelling, "__name__", short(spelling))
             raise SearchSpaceError(
-                f"a domain must not be a function, got {spelling!r}; use Float(low, high), Integer(low, high) or a list"
+                f"a domain must not be a function, got {name}; use Float(low, high), Integer(low, high) or a list"
             )
         case _ if getattr(spelling, "shape", ()):
             raise SearchSpaceError(

@@ -113,7 +113,7 @@ def test_a_number_is_a_number(make: Callable[[Any], Optimizer], message: str) ->
         (lambda: BOHB(grace_period=1), r"BOHB\(\) has no argument 'grace_period', .* mean 'min_budget'"),  # type: ignore[call-arg]
         (lambda: ASHA(3), r"by position, got 3; pass it by name: eta=, "),  # type: ignore[misc]
         (lambda: Sobol(3), r"Sobol\(\) takes no argument by position, got 3; leave it out$"),  # type: ignore[call-arg]
-        (lambda: Sobol(seed=3), "no argument 'seed', got seed=3; it takes no arguments$"),  # type: ignore[call-arg]
+        (lambda: Sobol(seed=3), "no argument 'seed', got seed=3; use seed=3 in the call of the search$"),  # type: ignore[call-arg]
         (lambda: Threshold(), "missing a required argument: 'step'; it takes optimizer, step, worse_than, direction"),  # type: ignore[call-arg]
     ],
 )

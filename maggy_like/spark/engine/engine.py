@@ -31,6 +31,7 @@ from maggy_like.spark.engine.waiting import Diagnosis, other_jobs_hints
 from maggy_like.spark.kinds import is_classic, is_stopped
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths
+from optimizers.checks import explains_init
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ Ports = int | str | Sequence[int]
 T = TypeVar("T")
 
 
+@explains_init
 class SparkEngine(Engine, DriverHost):
     """Run the workers in tasks of a Spark session.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,23 @@ from optuna.distributions import IntDistribution
 from optuna.samplers import TPESampler
 from scipy import stats
 
-from maggy_like import AblationStudy, Choice, Constant, FailurePolicy, Float, Integer, Ordinal, SearchSpace, lagom, run
+import maggy_like
+from maggy_like import (
+    ASHA,
+    AblationStudy,
+    Choice,
+    Constant,
+    FailurePolicy,
+    Float,
+    Integer,
+    LocalEngine,
+    Ordinal,
+    SearchSpace,
+    lagom,
+    run,
+)
 from maggy_like.errors import UserError
+from maggy_like.sklearn import SearchCV
 from optimizers.space.domains import Domain
 
 SPACE = {"lr": [1, 2]}
@@ -65,6 +82,14 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "bounds": (lambda: Integer(min=1, max=3), r"got min=1 \(did you mean 'low'"),  # type: ignore[call-arg]
     "one bound": (lambda: Float(1), "missing a required argument: 'high'; it takes low, high"),  # type: ignore[call-arg]
     "a log by place": (lambda: Float(1, 2, True), "takes only .* by position, got True .* log="),  # type: ignore[misc]
+    "a list as two bounds": (lambda: Float([1, 2]), r"takes low and high, got \[1, 2\]; use Float\(1, 2\)$"),  # type: ignore
+    "choices by place": (lambda: Choice("a", "b"), r"one list, got 2 values; use Choice\(\['a', 'b'\]\)$"),  # type: ignore
+    "a search's in an optimizer": (lambda: ASHA(max_budget=9), "use max_budget=9 in the call of the search$"),  # type: ignore
+    "a search's in an engine": (lambda: LocalEngine(workers=4), "use workers=4 in the call of the search$"),  # type: ignore
+    "a study's by place": (lambda: AblationStudy(train), r"AblationStudy\(\) takes no argument by position"),  # type: ignore
+    "scikit-learn's count": (lambda: SearchCV(None, {}, n_iter=3), "did you mean 'n_trials'"),
+    "scikit-learn's space": (lambda: SearchCV(None, param_grid={}), "did you mean 'search_space'"),
+    "scikit-learn's workers": (lambda: SearchCV(None, {}, n_jobs=-1), "did you mean 'workers'"),
     "choices": (lambda: Choice(choices=[1]), r"\(did you mean 'values'"),  # type: ignore[call-arg]
 }  # fmt: skip
 
@@ -74,6 +99,32 @@ def test_the_error_of_an_unknown_argument_names_the_one_that_was_meant(case: str
     call, message = NAMES[case]
     with pytest.raises(TypeError, match=message):
         call()
+
+
+NAMES_ELSEWHERE: dict[str, tuple[Callable[[], Any], str]] = {
+    "Categorical": (lambda: maggy_like.Categorical, r"no attribute 'Categorical'; use Choice\(\[...\]\)"),
+    "Real": (lambda: maggy_like.Real, r"use Float\(low, high\)"),
+    "fmin": (lambda: maggy_like.fmin, r"use lagom\(train_fn, searchspace\)"),
+    "report": (lambda: maggy_like.report, r"the parameter reporter of train_fn: reporter.report\(...\)"),
+    "model": (lambda: AblationStudy().model, r"'AblationStudy' object has no attribute 'model'; use modules\(...\)"),
+    "feature": (lambda: AblationStudy().feature, r"use features\(...\)"),
+    "run": (lambda: AblationStudy().run, r"use ablate\(train_fn, study\)"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES_ELSEWHERE)
+def test_a_name_of_another_library_is_answered_with_ours(case: str) -> None:
+    call, message = NAMES_ELSEWHERE[case]
+    with pytest.raises(AttributeError, match=message):
+        call()
+    assert copy.deepcopy(AblationStudy(config={"lr": 1})).base == {"lr": 1}
+
+
+def test_a_space_for_run_leads_to_lagom() -> None:
+    with pytest.raises(UserError, match=r"config\['lr'\] must be one value, got Float\(.*; use lagom\(train_fn, "):
+        run(train, {"lr": Float(0, 1)}, engine="inline", progress=False)
+    with pytest.raises(UserError, match=r"max_attempts must be .*, got 0; use 1 for no retries$"):
+        FailurePolicy(0)
 
 
 def test_signatures_are_those_of_the_functions() -> None:
@@ -135,6 +186,22 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a list of optimizers": ({"optimizer": ["asha"]}, r"got \['asha'\]; use one of"),
     "a metric that is none": ({"metric": 3}, "metric must be a name or a list of names, got 3"),
     "a dict of metrics": ({"metric": {"acc": "max"}}, r"got \{'acc': 'max'\}; directions go into direction="),
+    "an objective of Optuna": (
+        {"train_fn": lambda trial: 1.0}, r"nothing fills the parameter 'trial' of .*; use def train\(lr\) for the"),
+    "a dict of all": ({"train_fn": lambda params: 1.0}, "nothing fills the parameter 'params' .*; rename it to config"),
+    "a count as text": ({"n_trials": "20"}, "got '20'; use 20$"),
+    "an unlimited count": ({"n_trials": -1}, "got -1; leave it out for the default$"),
+    "all workers as -1": ({"workers": -1}, "got -1; leave it out for all slots of the engine$"),
+    "all workers in a word": ({"workers": "all"}, "got 'all'; leave it out for all slots of the engine$"),
+    "a timedelta": ({"timeout": timedelta(hours=1)}, r"got datetime.*; use 3600$"),
+    "a time in words": ({"timeout": "1h"}, "got '1h'; leave it out for no limit, or use timeout=3600 for an hour$"),
+    "a flag as direction": ({"direction": True}, "direction must be 'max' or 'min', got True; leave it out, or use"),
+    "a target as text": ({"target": "0.9"}, "got '0.9'; use 0.9$"),
+    "no seed": ({"seed": None}, "seed must be .*, got None; leave it out for 0$"),
+    "a training in a word": ({"train_best": "all"}, "train_best must be .*, got 'all'; use True$"),
+    "a bound as text": ({"space": {"lr": ("DOUBLE", ["1e-4", 1])}}, "got '1e-4'; use 0.0001$"),
+    "a master of Spark": ({"engine": "local[4]"}, r"got 'local\[4\]'; use engine='local', workers=4$"),
+    "a flag as store": ({"store": True}, "or a Store, got True; use 's3://bucket/states'$"),
     "no directory": ({"directory": None}, "directory must be the path or URL of a folder, got None; leave it out"),
     "a number of a directory": ({"directory": 3}, "directory must be the path or URL of a folder, got 3"),
     "an empty directory": ({"directory": ""}, "directory must be the path or URL of a folder, got ''"),

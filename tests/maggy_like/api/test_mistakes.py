@@ -97,7 +97,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
     "n_trials=1e3": ({"n_trials": 1e3}, "n_trials must be a whole number of at least 1, got 1000.0; use 1000$"),
     "max_budget=9.0": ({"max_budget": 9.0}, "max_budget must be a whole number of at least 1, got 9.0; use 9$"),
-    "n_trials=0.0": ({"n_trials": 0.0}, "n_trials must be a whole number of at least 1, got 0.0$"),
+    "n_trials=0.0": (
+        {"n_trials": 0.0}, "n_trials must be a whole number of at least 1, got 0.0; leave it out for the default$"),
     "bounds as floats": (
         {"space": {"lr": ("INTEGER", [1, 1e3])}}, "'lr': high of an Integer must be an int, got 1000.0; use 1000"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),

@@ -126,6 +126,10 @@ def test_spaces_of_randomized_search_cv() -> None:
     [
         ({"space": {"c": Float(0, 1)}}, "must have parameters of SVC, got 'c'; use some of C, "),
         (
+            {"estimator": make_pipeline(SVC()), "space": {"C": [1, 2]}},
+            r"must have parameters of Pipeline, got 'C' \(did you mean 'svc__C'\?\)",
+        ),
+        (
             {"space": {"gama": Float(0, 1)}},
             r"must have parameters of SVC, got 'gama' \(did you mean 'gamma'\?\); use some of",
         ),
