@@ -219,7 +219,7 @@ class Campaign:
         assert driver.stdout is not None
         while driver.poll() is None and not (self.folder / "result.json").exists():
             time.sleep(0.1)
-        while driver.poll() is None and driver.stdout.read1(1 << 20):
+        while driver.poll() is None and os.read(driver.stdout.fileno(), 1 << 20):
             pass
         driver.stdout.close()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_search import STEPS, value
-from benchmarks.platforms.object_store import URL, object_store
+from benchmarks.object_store import URL, object_store
 from maggy_like import Float, Reporter, lagom, load_run
 from maggy_like.errors import JournalError
 from maggy_like.storage.journal import backend_of, lease, read_journal
@@ -47,7 +47,7 @@ def await_file(path: Path) -> None:
 
 def stand_still(folder: Path) -> None:
     """Delay one put to the journal until the file ``go`` is there."""
-    import s3fs
+    import s3fs  # type: ignore[import-untyped]
 
     real, puts = s3fs.S3FileSystem.pipe_file, list[str]()
 

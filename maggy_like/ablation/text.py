@@ -17,8 +17,8 @@ from maggy_like.display.text import clean, number
 from maggy_like.errors import UserError
 from maggy_like.extras import require
 from maggy_like.results.data import ResultData
+from maggy_like.results.formatted import as_html
 from maggy_like.results.report import Section, write_report
-from maggy_like.results.tables import as_html
 from optimizers.comparisons.paired_tests import skewed_together
 from optimizers.comparisons.repeats import VARIANT
 

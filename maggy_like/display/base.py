@@ -254,13 +254,12 @@ def draw(
 def _draw_confirmation(study: Study) -> ConfirmationLine | None:
     if not study.repeats:
         return None
-    from optimizers.comparisons.confirmation import losses_of, repeated, standing  # for confirmations only
+    from optimizers.comparisons.confirmation import recommended, repeated  # for confirmations only
 
-    plan, losses, candidates = study.repeats[-1].repeat, losses_of(study), repeated(study)
-    if plan is None:
-        return None
-    leader = standing(losses, candidates, plan.repeats).leader if losses else None
-    return ConfirmationLine(len(candidates), len(losses), plan.repeats * len(candidates), leader)
+    candidates, ended = len(repeated(study)), sum(trial.is_over for trial in study.repeats)
+    most = candidates * max(trial.repeat.repeats for trial in study.repeats if trial.repeat is not None)
+    found = recommended(study)
+    return ConfirmationLine(candidates, ended, most, None if found is None else found[0].id)
 
 
 def _draw_training(study: Study, now: float) -> TrainingLine | None:

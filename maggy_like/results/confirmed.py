@@ -127,10 +127,10 @@ class Confirmed:
         equal = [it.trial.id for it in others if not by_pair[frozenset((best.trial.id, it.trial.id))].differs]
         if not equal:
             return f"better than the other {len(others)}" if len(others) > 1 else "better than the second best"
-        named = f"trial{'s' * (len(equal) > 1)} {', '.join(map(str, equal))}"
-        if others[0].trial.id in equal:
-            return f"not distinguishable from the second best ({named})"
-        return f"better than the second best, not distinguishable from {named}"
+        if equal[0] != others[0].trial.id:
+            return f"better than the second best, not distinguishable from {_named(equal)}"
+        rest = f", nor from {_named(equal[1:])}" if equal[1:] else ""
+        return f"not distinguishable from the second best, {_named(equal[:1])}{rest}"
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row per candidate.
@@ -178,6 +178,10 @@ class Confirmed:
 
     def _repr_html_(self) -> str:
         return f"{as_html(*self.table())}<p>{html.escape(self.sentence)}</p>"
+
+
+def _named(trials: list[int]) -> str:
+    return f"trial{'s' * (len(trials) > 1)} {', '.join(map(str, trials))}"
 
 
 def confirmed_of(study: Study, objective: str) -> Confirmed | None:

@@ -31,6 +31,7 @@ class Folds:
         params: Arguments of ``fit`` and, with scikit-learn's metadata routing, of the scorer.
         score_params: Arguments of the scorer without metadata routing: values per sample.
         config: Scikit-learn's settings at the call of the search (``sklearn.set_config``).
+        other_splits: Splits by seed, for trials that repeat a configuration with ``seed``.
     """
 
     estimator: Any
@@ -42,6 +43,7 @@ class Folds:
     params: dict[str, Any]
     score_params: dict[str, Any]
     config: dict[str, Any]
+    other_splits: dict[int, list[tuple[Any, Any]]]
 
     @property
     def __name__(self) -> str:  # by which runs and messages call a function
@@ -58,9 +60,10 @@ class Folds:
             self._run(config, reporter)
 
     def _run(self, config: dict[str, Any], reporter: Reporter) -> None:
+        splits = self.other_splits[config.pop("seed")] if self.other_splits and "seed" in config else self.splits
         estimator = clone(self.estimator).set_params(**clone(self.objects.of(config), safe=False))
         scores: list[float] = []
-        for fold, split in enumerate(self.splits[: reporter.budget], start=1):
+        for fold, split in enumerate(splits[: reporter.budget], start=1):
             measured = cross_validate(
                 estimator,
                 self.x,

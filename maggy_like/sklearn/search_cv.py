@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import tempfile
 import time
 import warnings
@@ -21,6 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import indexable
 
 from maggy_like.api.lagom import lagom
+from maggy_like.driver.confirmation import Confirmation, read_confirmation
 from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
@@ -128,6 +130,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         scoring: Metric: a name, a scorer, or None for the estimator's ``score``. Greater values are better.
         cv: Folds: a number, a splitter, or a list of pairs of indices.
         refit: If True, the best configuration is trained on all samples at the end.
+        confirm: If True, or a :class:`~maggy_like.Confirmation`, the best configurations are cross-validated again on
+            new splits, and the best one of these is used. ``cv`` must be a number or a splitter that can shuffle.
         error_score: Score of configurations that fail in ``fit`` or ``score``. With ``"raise"``, the failure is
             raised.
         random_state: Seed of the search. With a seed and one worker, the search is reproducible.
@@ -140,7 +144,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
 
     Attributes:
         best_estimator_: Best estimator, trained on all samples. Exists only with ``refit=True``.
-        best_params_: Best configuration of those that ran all folds.
+        best_params_: Best configuration of those that ran all folds, or the one that ``confirm`` recommends.
         best_score_: Mean score of the best configuration.
         best_index_: Row of the best configuration in ``cv_results_``.
         cv_results_: Table as in scikit-learn's searches, with two additional columns: ``n_folds`` (folds that were
@@ -167,6 +171,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         scoring: Any = None,
         cv: Any = None,
         refit: bool = True,
+        confirm: bool | Confirmation = False,
         error_score: float | str = np.nan,
         random_state: Any = None,
         engine: str | Engine = "auto",
@@ -182,6 +187,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         self.scoring = scoring
         self.cv = cv
         self.refit = refit
+        self.confirm = confirm
         self.error_score = error_score
         self.random_state = random_state
         self.engine = engine
@@ -213,11 +219,14 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         splits = list(splitter.split(X, y, **routed.splitter.split))
         self.n_splits_ = len(splits)
+        others = {
+            seed: list(_shuffled(splitter, seed).split(X, y, **routed.splitter.split)) for seed in self._other_seeds()
+        }
         to_folds = {name: value for name, value in params.items() if name != "groups"}
         config = get_config()
         to_scorer = {} if config["enable_metadata_routing"] else dict(routed.scorer.score)
         result = self._search(
-            Folds(self.estimator, self._objects, X, y, splits, self.scorer_, to_folds, to_scorer, config), space
+            Folds(self.estimator, self._objects, X, y, splits, self.scorer_, to_folds, to_scorer, config, others), space
         )
         self.result_ = result
         if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
@@ -268,6 +277,13 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             raise ConfigError(f"error_score must be a number or 'raise', got {self.error_score!r}")
         return space, objects
 
+    def _other_seeds(self) -> range:
+        """Return the seeds of the repeats of the best configurations."""
+        from optimizers.comparisons.confirmation import FIRST_SEED
+
+        confirmation = read_confirmation(self.confirm)
+        return range(FIRST_SEED, FIRST_SEED + (0 if confirmation is None else confirmation.repeats))
+
     def _search(self, folds: Folds, space: SearchSpace) -> Result:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with tempfile.TemporaryDirectory() as temporary:
@@ -280,6 +296,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 value="last",
                 n_trials=self.n_trials,
                 max_budget=self.n_splits_,
+                confirm=self.confirm,
                 engine=self.engine,
                 workers=self.workers,
                 seed=seed,
@@ -310,6 +327,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 f"{self.n_trials}, or error_score='raise' to see a failure"
             )
         self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
+        if result.confirmed is not None and (best := result.confirmed.best) is not None:
+            self.best_index_ = result.trials.index(best.trial)
         self.best_params_ = self.cv_results_["params"][self.best_index_]
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
         if failed:
@@ -319,3 +338,22 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 FitFailedWarning,
                 stacklevel=3,
             )
+
+
+def _shuffled(splitter: Any, seed: int) -> Any:
+    """Return a splitter that makes other splits.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not hasattr(splitter, "random_state"):
+        kind = type(getattr(splitter, "cv", splitter)).__name__  # scikit-learn wraps a list
+        raise ConfigError(
+            f"confirm= needs a cv that can make other splits, got a {kind}; use a number of folds, or a splitter such "
+            "as ShuffleSplit or StratifiedKFold"
+        )
+    made = copy.copy(splitter)
+    made.random_state = seed
+    if hasattr(made, "shuffle"):
+        made.shuffle = True
+    return made

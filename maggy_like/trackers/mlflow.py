@@ -17,7 +17,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.storage.file_systems import open_url
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable, plain
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import Repeat, TrialState
 from optimizers.space import Config
 
 if TYPE_CHECKING:
@@ -53,10 +53,12 @@ _STATUS = {
 class MLflow(Tracker):
     """Record a run in MLflow: a parent run, and one nested run per trial.
 
-    The parent run has the search space and the limits as parameters. When the run ends, it also has the best value,
-    and the best configuration as ``best_config.json``. A nested run has its configuration, each metric by step, its
-    best value, its state, and the reason of a failure. The state ``KILLED`` means that the trial was stopped early.
-    The best trial also has its saved state as an artifact. With ``resume=True``, the same parent run continues.
+    The parent run has the search space and the limits as parameters. When the run ends, it also has the best value, and
+    the best configuration as ``best_config.json``. With ``confirm=``, it has the mean of the confirmed configuration as
+    ``confirmed_METRIC``, and repeats have the tag ``maggy_like.repeat_of``. A nested run has its configuration, each
+    metric by step, its best value, its state, and the reason of a failure. The state ``KILLED`` means that the trial
+    was stopped early. The best trial also has its saved state as an artifact. With ``resume=True``, the same parent run
+    continues.
 
     Args:
         experiment: Name of the experiment. Default: ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID`` if set,
@@ -199,10 +201,10 @@ class _Session(Session):
     def record(self, event: Event, now: float) -> None:
         with _answering():
             match event:
-                case TrialCreated(trial=trial, config=config):
-                    self._nested(trial, now, config)
-                case AttemptStarted(trial=trial, config=config):
-                    nested = self._nested(trial, now, config)
+                case TrialCreated(trial=trial, config=config, repeat=repeat):
+                    self._nested(trial, now, config, repeat)
+                case AttemptStarted(trial=trial, config=config, repeat=repeat):
+                    nested = self._nested(trial, now, config, repeat)
                     rests = nested.is_over or nested.state not in ("", TrialState.RUNNING)
                     if rests and not nested.is_final:
                         self._enter(nested, TrialState.RUNNING, now)
@@ -224,6 +226,10 @@ class _Session(Session):
                     nested.is_over = True
             if end.best is not None:
                 self._log_best(end, now)
+            if end.confirmed is not None and end.confirmed_value is not None:
+                name = self._fit("metric", f"confirmed_{end.objective}", own=True)
+                self._client.log_metric(self._parent, name, end.confirmed_value, int(now * 1000))
+                self._client.set_tag(self._parent, "maggy_like.confirmed_trial", str(end.confirmed.id))
             status = {Ending.ERROR: "FAILED", Ending.KILLED: "FAILED"}.get(
                 end.ending, "FINISHED" if end.ending.is_planned else "KILLED"
             )
@@ -283,11 +289,13 @@ class _Session(Session):
             if not (token := page.token):
                 return
 
-    def _nested(self, trial: int, now: float, config: Config | None = None) -> _Nested:
+    def _nested(self, trial: int, now: float, config: Config | None = None, repeat: Repeat | None = None) -> _Nested:
         """Return the nested run of a trial, and create it if there is none."""
         nested = self._trials.get(trial)
         if nested is None:
             tags = self._context | {"mlflow.parentRunId": self._parent, "maggy_like.trial": str(trial)}
+            if repeat is not None:
+                tags["maggy_like.repeat_of"] = str(repeat.of)
             made = self._client.create_run(self._experiment, int(now * 1000), tags, run_name=f"trial {trial}")
             nested = self._trials[trial] = _Nested(made.info.run_id)
         if config and not nested.has_params:

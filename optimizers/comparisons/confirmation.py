@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from optimizers.comparisons.paired_tests import Finding, JointTests, differences, is_usable
 from optimizers.core.study_state import StudyState
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import Trial, TrialState
 
 FIRST_SEED = 1000
 """Seed of the first repeat. A training function's own default should be another one."""
@@ -94,6 +94,17 @@ def standing(losses: Losses, candidates: Sequence[int], repeats: int) -> Standin
             return Standing(tuple(racing), rounds, is_over=True)
         racing = _hopeful(losses, candidates, racing, rounds, repeats)
         rounds = rounds + 1 if len(racing) > 1 else repeats
+
+
+def recommended(study: StudyState) -> tuple[Trial, float] | None:
+    """Return the trial of a search whose repeats are the best so far, and the mean value of its repeats, if any."""
+    plan = study.repeats[-1].repeat if study.repeats else None
+    losses = losses_of(study)
+    if plan is None or not losses:
+        return None
+    leader = standing(losses, repeated(study), plan.repeats).leader
+    values = np.empty(0) if leader is None else values_of(losses, leader)
+    return None if leader is None or not len(values) else (study.trials[leader], study.loss(1.0) * float(values.mean()))
 
 
 def _mean(losses: Losses, candidate: int, rounds: int) -> float:

@@ -52,7 +52,7 @@ def object_store() -> Iterator[dict[str, str]]:
     """The environment in which ``s3://`` names the store; its bucket is ``runs``."""
     pytest.importorskip("moto.server", reason="needs the extra 'test'")
     pytest.importorskip("s3fs", reason="needs the extra 'test'")
-    from object_store import object_store
+    from benchmarks.object_store import object_store
 
     with object_store() as environment:
         yield environment

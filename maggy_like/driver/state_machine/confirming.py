@@ -49,7 +49,7 @@ class Confirming:
         self._known: tuple[object, Standing] | None = None
 
     def look_again(self) -> None:
-        """Forget the candidates, because the search has gone on since they were chosen."""
+        """Forget the candidates, since the search has new results."""
         self._known = None
 
     def take(self) -> TrialCreated | None:

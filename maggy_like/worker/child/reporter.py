@@ -253,7 +253,8 @@ class Reporter:
             >>> reporter.report(loss=0.3, accuracy=0.9, step=epoch)
         """
         if unnamed:
-            one = f"{value}={value}" if isinstance(value, str) and value.isidentifier() else "loss"
+            name: Any = value
+            one = f"{name}={name}" if isinstance(name, str) and name.isidentifier() else "loss"
             raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed))), one=one))
         sender = self._sender
         if sender is not None:

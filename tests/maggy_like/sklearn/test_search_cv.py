@@ -15,13 +15,13 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from maggy_like import Choice, Float, Integer, RandomSearch, load_run
+from maggy_like import Choice, Confirmation, Float, Integer, RandomSearch, load_run
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.sklearn import SearchCV
 from maggy_like.sklearn.spaces import read_space
@@ -53,6 +53,28 @@ def test_stopped_configurations_are_marked_and_rank_last() -> None:
     assert (np.isfinite(folds).sum(axis=1) == results["n_folds"]).all()
     assert results["mean_test_score"] == pytest.approx(np.nanmean(folds, axis=1))
     assert results["rank_test_score"][~stopped].max() < results["rank_test_score"][stopped].min()
+
+
+def test_the_best_are_confirmed_on_other_splits() -> None:
+    found = search(cv=3, confirm=Confirmation(top=3, repeats=3)).fit(X, Y)
+    confirmed = found.result_.confirmed
+    assert confirmed is not None
+    assert confirmed.is_complete
+    assert found.best_params_ == confirmed.config
+    assert found.best_score_ == found.cv_results_["mean_test_score"][found.best_index_]
+    best = confirmed.best
+    assert best is not None
+    scores = []
+    for repeat in best.repeats:
+        folds = StratifiedKFold(3, shuffle=True, random_state=repeat.config["seed"])
+        scores.append(float(cross_val_score(SVC(**confirmed.config), X, Y, cv=folds).mean()))
+    assert [*best.values.values()] == pytest.approx(scores)
+    assert len(set(scores)) > 1
+
+
+def test_a_confirmation_needs_a_splitter_with_other_splits() -> None:
+    with pytest.raises(UserError, match=r"confirm= needs a cv that can make other splits, got a list; use a number of"):
+        search(cv=[(np.arange(100), np.arange(100, 150))], confirm=True).fit(X, Y)
 
 
 def test_a_seed_repeats_the_search() -> None:

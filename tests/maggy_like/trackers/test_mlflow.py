@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from maggy_like import Float, Result, lagom
+from maggy_like import Confirmation, Float, Result, lagom
 from maggy_like.errors import ConfigError
 from maggy_like.trackers import MLflow, TensorBoard
 from optimizers.core.events import AttemptEnded, Event
@@ -155,6 +155,30 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     printed = "".join(capfd.readouterr())
     assert "mlflow did not receive" in printed
     assert "View run" not in printed  # MLflow says so at the end of each nested run
+
+
+def noisy(lr: float, seed: int = 0) -> dict[str, float]:
+    return {"score": 1.0 - lr if seed == 0 else lr}
+
+
+@pytest.mark.e2e
+def test_a_confirmation_has_its_runs_and_its_mean(server: Server, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    points = [{"lr": 0.25}, {"lr": 0.5}]
+    result = lagom(noisy, {"lr": Float(0, 1)}, optimizer="random", n_trials=2, points_to_evaluate=points,
+                   confirm=Confirmation(top=2, repeats=2), engine="inline", directory=tmp_path, progress=False,
+                   callbacks=[MLflow("digits", server.uri, patience=240.0)])  # fmt: skip
+    assert result.confirmed is not None
+    client = MlflowClient(server.uri)
+    runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert parent.data.metrics["best_score"] == 0.75
+    assert parent.data.metrics["confirmed_score"] == result.confirmed.value == 0.5
+    assert parent.data.tags["maggy_like.confirmed_trial"] == "1"
+    nested = {int(run.data.tags["maggy_like.trial"]): run for run in runs if run is not parent}
+    assert [nested[it].data.tags.get("maggy_like.repeat_of") for it in range(6)] == [None, None, "0", "1", "0", "1"]
+    assert [nested[it].data.params.get("seed") for it in range(6)] == [None, None, "1000", "1000", "1001", "1001"]
 
 
 def report_alike(reporter: Any, **config: Any) -> dict[str, Any]:
