@@ -136,12 +136,11 @@ def _tree(function: types.FunctionType) -> ast.AST:
 
 def _filled_by(node: ast.AST) -> str:
     """Return the name of the container that a statement fills: ``x.append(1)``, ``x[0] = 1``. Empty for all others."""
-    place: ast.expr | None
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         method = node.value.func
-        place = method.value if isinstance(method, ast.Attribute) and method.attr in _FILLS else None
+        place: ast.expr | None = method.value if isinstance(method, ast.Attribute) and method.attr in _FILLS else None
     else:
-        target = node.target if isinstance(node, ast.AugAssign) else None
+        target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
         place = target.value if isinstance(target, ast.Subscript) else None

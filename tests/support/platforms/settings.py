@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
-from object_store import URL, object_store
 
+from benchmarks.object_store import URL, object_store
 from maggy_like import ConnectServer, Result, SparkEngine, StandaloneCluster, load_run
 from optimizers import AttemptEnded, AttemptStarted, Event
 from platforms.networks import client, machine, secluded, tunnel
