@@ -261,7 +261,7 @@ class Monkey:
 
     def disturb(self, driver: subprocess.Popen[bytes], deadline: float) -> None:
         """Watch the search to its end, killing its driver at three points; faults come meanwhile."""
-        kills = list(DRIVER_KILLS)
+        kills, begun = list(DRIVER_KILLS), time.time()
         now = time.monotonic()
         every = {"trial": TRIAL_FAULT_EVERY, "worker": WORKER_FAULT_EVERY, "stranger": KNOCK_EVERY}
         due = {what: now + seconds for what, seconds in every.items()}
@@ -275,10 +275,12 @@ class Monkey:
                 self._record("driver killed", self._running())
                 driver.kill()
                 driver.wait()
-                driver = self.campaign.start(resume=True)
+                driver, begun = self.campaign.start(resume=True), time.time()
                 continue
             for what in [what for what, at in due.items() if now >= at]:
-                due[what] = due[what] + every[what] if self._strike(what, driver) else now + LOOK_AGAIN
+                has_begun = sum(start["time"] > begun for start in self.campaign.lines("starts.jsonl")) >= WORKERS
+                is_struck = has_begun and self._strike(what, driver)  # a worker that cannot even start ends a search
+                due[what] = due[what] + every[what] if is_struck else now + LOOK_AGAIN
             time.sleep(0.05)
         if driver.returncode:
             raise SystemExit(f"the driver failed; see {self.campaign.folder / 'output.txt'}")

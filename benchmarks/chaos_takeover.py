@@ -15,6 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from benchmarks.chaos_search import STEPS, value
 from benchmarks.object_store import URL, object_store
 from maggy_like import Float, Reporter, lagom, load_run
@@ -47,9 +49,8 @@ def await_file(path: Path) -> None:
 
 def stand_still(folder: Path) -> None:
     """Delay one put to the journal until the file ``go`` is there."""
-    import s3fs  # type: ignore[import-untyped]
-
-    real, puts = s3fs.S3FileSystem.pipe_file, list[str]()
+    file_system: Any = fsspec.get_filesystem_class("s3")
+    real, puts = file_system.pipe_file, list[str]()
 
     def pipe_file(fs: Any, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
         puts.extend([path] * ("journal-" in path))
@@ -58,7 +59,7 @@ def stand_still(folder: Path) -> None:
             await_file(folder / "go")
         return real(fs, path, data, *args, **kwargs)
 
-    s3fs.S3FileSystem.pipe_file = pipe_file
+    file_system.pipe_file = pipe_file
 
 
 def drive(who: str, folder: Path) -> None:
