@@ -16,7 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "versions"
 
-PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,spark,tensorboard]"]
+PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,spark,tensorboard]", "s3fs>=2024.12"]
 TOOLS = [
     "hypothesis>=6.150",
     "psutil>=5.9",
