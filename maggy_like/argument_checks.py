@@ -31,7 +31,7 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, reme
         value: The argument.
         least: Smallest allowed value.
         most: Largest allowed value, or None.
-        remedy: What to do, for the message, if the value is not a number in another spelling.
+        remedy: Remedy for the message, unless the value is a number in another spelling.
 
     Raises:
         ConfigError: It is not.

@@ -73,9 +73,9 @@ class TrialsFailedError(UserError):
     """The first trials of a search failed identically and none succeeded (see :class:`maggy_like.FailurePolicy`).
 
     Args:
-        message: How many trials failed, and how.
+        message: Number of trials that failed, with their failure.
         traceback: Traceback of one of the failures. It is part of the error's text, unless the display has shown it.
-        remedy: What to do.
+        remedy: Advice that ends the text.
     """
 
     def __init__(self, message: str, traceback: str = "", remedy: str = "") -> None:

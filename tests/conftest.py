@@ -38,7 +38,13 @@ RunProgram = Callable[..., tuple[str, str]]
 
 STAGES = ("e2e", "browser", "notebook", "example", "spark")
 
-_NEEDS_TORCH = re.compile(r"\b(torch|keras|lightning|transformers|maggy_like\.ml|maggy_like\.distributed)\b")
+_TORCH = r"torch|keras|lightning|transformers|maggy_like\.ml|maggy_like\.distributed"
+_WITH_TORCH = [
+    path.stem
+    for path in (Path(__file__).parent / "support").glob("*.py")
+    if re.search(rf"\b({_TORCH})\b", path.read_text())
+]
+_NEEDS_TORCH = re.compile(rf"\b({'|'.join([_TORCH, *_WITH_TORCH])})\b")
 
 TOGETHER = {
     "spark_local": "spark",

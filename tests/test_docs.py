@@ -83,6 +83,8 @@ def test_the_table_of_supported_versions_is_that_of_the_package() -> None:
     for package in ("pyspark", "torch", "pandas"):
         assert re.search(rf"^{package}>={oldest(package)}\b", extras, re.MULTILINE), package
     assert oldest("Java, for Spark") == str(MIN_JAVA)
+    tested = set(re.findall(r'Row\("(3\.\d+)"', (ROOT / "tests" / "versions.py").read_text()))
+    assert tested == set(re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"]))
 
 
 def _whole_programs() -> Iterator[tuple[str, str]]:

@@ -16,8 +16,16 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "versions"
 
-PACKAGES = [".[spark,optuna,report,sklearn,connect]", "lightgbm", "psutil"]
-TOOLS = ["hypothesis>=6.150", "pytest>=8,<9.2", "pytest-timeout>=2.4", "pytest-xdist>=3.8"]
+PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,spark,tensorboard]", "s3fs>=2024.12"]
+TOOLS = [
+    "hypothesis>=6.150",
+    "psutil>=5.9",
+    "pytest>=8,<9.2",
+    "pytest-timeout>=2.4",
+    "pytest-xdist>=3.8",
+    "requests",  # of a file system that a test names
+    "xgboost-cpu",  # xgboost without the libraries for GPUs
+]
 FAST = "not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance"
 
 
@@ -63,7 +71,9 @@ def run(name: str, row: Row) -> str:
     subprocess.run([*install, *TOOLS], cwd=ROOT, check=True)
     with (FOLDER / f"{name}.txt").open("w") as frozen:
         subprocess.run([binary, "-m", "uv", "pip", "freeze", "--python", binary], check=True, stdout=frozen)
+    # Without the source of frames: Python 3.11 may fail to parse it while a deep recursion unwinds.
     tests = [binary, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", FAST, "-p", "no:cacheprovider"]
+    tests += ["--tb", "native"]
     done = subprocess.run(tests, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     (FOLDER / f"{name}.log").write_text(done.stdout + done.stderr)
     return (

@@ -59,9 +59,9 @@ def as_number(what: str, value: object, remedy: str = "") -> float:
     """Return a metric as a float; numpy scalars and tensors of one element are converted.
 
     Args:
-        what: What the value is, for the message.
+        what: Description of the value, for the message.
         value: The value.
-        remedy: What to do instead, for the message. By default it follows from the value.
+        remedy: Remedy for the message. By default it follows from the value.
 
     Raises:
         ReportError: It is not a number.
