@@ -1,4 +1,4 @@
-"""Make the screenshots of the docs again: real searches in JupyterLab, in its terminal and in a browser.
+"""Make the screenshots of the docs again: real searches in JupyterLab, in a terminal and in a browser.
 
 ``python tests/images.py [cell] [terminal] [report] [forest] [--to FOLDER]`` writes them to ``docs/images``, by default
 all. It needs the environment of ``make test``, and a Chromium on the PATH.
@@ -10,12 +10,14 @@ import argparse
 import contextlib
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from benchmarks.report import chromium  # noqa: E402
 from lab import CELL, CONNECTED, PATIENCE, RUN_ALL, jupyterlab  # noqa: E402
 from PIL import Image  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.terminal_theme import SVG_EXPORT_THEME  # noqa: E402
+from rich.text import Text  # noqa: E402
 
 from maggy_like import load_run  # noqa: E402
 
@@ -39,12 +44,8 @@ MIDDLE = f"/about [0-9:]+ left/.test(document.querySelector('{CELL}')?.innerText
 """Whether the cell shows how long the search will take, which is when five trials have ended."""
 
 
-TERMINAL = "window.jupyterapp.shell.currentWidget.content._term"
-SCREEN = (
-    f"[...Array({TERMINAL}.rows).keys()].map(row => "
-    f"{TERMINAL}.buffer.active.getLine({TERMINAL}.buffer.active.baseY + row)?.translateToString()).join()"
-)
-"""The text of a terminal, which is drawn on a canvas."""
+REDRAWN = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
+"""What rich sends to a terminal before it draws its lines again."""
 
 
 @contextlib.contextmanager
@@ -102,30 +103,43 @@ def cell(folder: Path, to: Path) -> None:
 
 def terminal(folder: Path, to: Path) -> None:
     """``make demo`` in a terminal, in the middle of its search."""
-    (folder / "shell").mkdir()
-    with jupyterlab(folder / "shell", folder / "jupyter-shell") as address, browser(900, 560) as context:
+    columns, lines = "100", "24"
+    pid, screen = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ |= {"COLUMNS": columns, "LINES": lines, "TERM": "xterm-256color"}
+        os.execv(sys.executable, [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "60"])
+    shown, frames = "", [""]
+    while not re.search(r"about .*left", frames[-1]):
+        shown += os.read(screen, 65536).decode(errors="replace")
+        frames = REDRAWN.split(shown.replace("\r\n", "\n"))[:-1] or [""]  # the last one may be incomplete
+    os.kill(pid, signal.SIGINT)
+    with contextlib.suppress(OSError):  # the terminal is closed at the end of the program
+        while os.read(screen, 65536):
+            pass
+    os.waitpid(pid, 0)
+    log = [line for frame in frames for line in frame.partition("───")[0].splitlines() if "trial" in line]
+    _, rule, region = frames[-1].partition("\x1b[2m─")
+    text = Text.from_ansi("\n".join([*log[-6:], f"{rule}{region}".rstrip()]))
+    console = Console(record=True, width=int(columns), file=StringIO(), legacy_windows=False)
+    console.print(text)
+    drawn = console.export_svg(title="python examples/quickstart.py", theme=SVG_EXPORT_THEME)
+    drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # of another host
+    with browser(900, 600) as context:
         page = context.new_page()
-        page.goto(address)
-        page.wait_for_function("window.jupyterapp?.commands.hasCommand('terminal:create-new')")
-        page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
-        page.evaluate("window.jupyterapp.commands.execute('terminal:create-new')")
-        page.locator(".xterm-screen").wait_for()
-        page.evaluate(THEME.format("Dark"))
-        page.wait_for_timeout(1500)
-        page.keyboard.type(f"PS1='$ '; clear; {sys.executable} {ROOT}/examples/quickstart.py --trials 60\n")
-        page.wait_for_function(f"/about [0-9:]+ left/.test({SCREEN})")
-        take(page, ".xterm-screen", to / "terminal.png")
-        page.keyboard.press("Control+C")
-        page.wait_for_timeout(3000)
+        page.set_content(f'<body style="margin:0">{drawn.replace("Fira Code", "DejaVu Sans Mono")}</body>')
+        save(page.locator("svg").first.screenshot(), to / "terminal.png")
 
 
 def report(folder: Path, to: Path) -> None:
     """The beginning of the report of ``make demo``."""
-    command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "30"]
+    command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "20"]
     subprocess.run(command, cwd=folder, check=True)
     run = next((folder / "maggy_runs").iterdir())
     load_run(run).report(folder / "report.html")
-    with browser(1000, 1180) as context:
+    text = (folder / "report.html").read_text()
+    (folder / "report.html").write_text(text.replace(str(folder), "/home/me").replace(run.name, "digits"))
+    with browser(1000, 1290) as context:
         page = context.new_page()
         page.goto((folder / "report.html").as_uri())
         page.wait_for_function("document.querySelectorAll('[data-drawn]').length >= 2")

@@ -15,6 +15,7 @@ import maggy_like.ml
 import maggy_like.sklearn
 import maggy_like.trackers
 import optimizers
+from benchmarks.report import chromium
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
@@ -35,20 +36,63 @@ def test_the_reference_has_all_that_is_public(facade: object) -> None:
     assert public <= NAMED
 
 
-@pytest.mark.example
-def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
         env={"PATH": "", "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+@pytest.mark.example
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
     assert len(pages) > 60
     for page in pages:
         loaded = re.findall(
             r"<(?:script|img|iframe|link rel=\"stylesheet\")[^>]+(?:src|href)=\"(https?:)?//", page.read_text()
         )
         assert not loaded, page
+
+
+PAGES = (
+    "index",
+    "concepts",
+    "five-minutes",
+    "search",
+    "ablation",
+    "environment",
+    "reference/search",
+    "reference/results",
+)
+
+TOO_WIDE = """() => {
+  const wide = (part) => part.scrollWidth > part.clientWidth + 1;
+  const parts = document.querySelectorAll(".md-content pre > code, .md-content .md-typeset__scrollwrap");
+  return [document.documentElement, ...parts].filter(wide).map((part) => part.innerText.slice(0, 40));
+}"""
+
+
+@pytest.mark.example
+@pytest.mark.browser
+def test_code_and_tables_fit_into_their_column_on_a_laptop_and_pages_on_a_phone(site: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        laptop, phone = (browser.new_page(viewport={"width": width, "height": 900}) for width in (1280, 400))
+        for page in PAGES:
+            laptop.goto((site / f"{page}.html").as_uri())
+            assert laptop.evaluate(TOO_WIDE) == [], page
+            phone.goto((site / f"{page}.html").as_uri())
+            assert phone.evaluate("document.documentElement.scrollWidth") == 400, page
+            assert phone.evaluate("[...document.images].filter((one) => !one.alt).length") == 0, page
+        browser.close()

@@ -23,7 +23,7 @@ REDRAW_SECONDS = 0.2
 STATE_STYLES = {
     TrialState.COMPLETED: "green",
     TrialState.STOPPED: "cyan",
-    TrialState.PAUSED: "yellow",
+    TrialState.PAUSED: "default",
     TrialState.FAILED: "red",
     TrialState.RUNNING: "blue",
     TrialState.PENDING: "dim",

@@ -171,7 +171,7 @@ def best(result: ResultData) -> str:
     trial = result.best_trial
     if trial is None:
         return "<p>No trial has a value.</p>"
-    table = f'<div class="scroll">{as_html(["parameter", "value"], pairs(trial.config))}</div>'
+    table = _facts(pairs(trial.config))
     metrics = {name: value for name, value in trial.newest.items() if name != trial.objective}
     said = f"<p>Its newest other metrics: {html.escape(config_text(metrics))}</p>" if metrics else ""
     url = state_of(result, trial)
@@ -244,6 +244,11 @@ def environment(result: ResultData, record: Record | None) -> str:
             ["times resumed", str(max(0, len(record.contents.sessions) - 1))],
             *([name, value] for name, value in (begun.environment if begun is not None else {}).items()),
         ]
+    return _facts(rows)
+
+
+def _facts(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of names and values."""
     body = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(clean(value))}</td></tr>" for name, value in rows)
     return f'<table class="facts">{body}</table>'
 
