@@ -278,7 +278,7 @@ class Agent:
 
     def _obey(self, message: ToWorker) -> None:
         match message:
-            case Assign():
+            case Assign() if self.is_serving:
                 self._attempt = AgentAttempt(message, self._task, shares_gpu=bool(self._context.accelerators))
                 self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():

@@ -22,6 +22,7 @@ from maggy_like.protocol.messages import (
     Beat,
     Broken,
     Finished,
+    Goodbye,
     Halt,
     Imported,
     Kept,
@@ -225,6 +226,15 @@ def test_an_assignment_whose_child_does_not_get_ready_is_a_timeout_of_the_trial(
     assert (end.trial, end.attempt, end.outcome, end.kind) == (1, 1, "died", "timeout")
     assert end.message == "the worker's process could not load train_fn within 0.3 s (see report_timeout)"
     check_goes_on(stage, first, hung)
+
+
+def test_a_worker_that_leaves_takes_no_further_trial(begin: Begin) -> None:
+    stage = begin()
+    child = stage.next_child()
+    stage.next(Ready)
+    stage.say(Shutdown(), assign(0))
+    stage.next(Goodbye)
+    assert child.channel.receive() is None
 
 
 def test_what_a_trial_imports_is_there_for_the_next_one(begin: Begin) -> None:
