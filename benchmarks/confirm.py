@@ -86,7 +86,7 @@ def judge(draw: Draw, seen: Array, true: Array, *, is_tested: bool = True) -> di
     chosen = standing(losses, candidates, REPEATS).leader
     assert chosen is not None
     found = estimates(losses, candidates)[chosen]
-    tested = {}
+    tested: dict[str, float] = {}
     if is_tested:
         tests = pairwise(losses, candidates).items()
         tested["false"] = float(any(it.differs and it.difference * (true[a] - true[b]) <= 0.0 for (a, b), it in tests))

@@ -417,13 +417,13 @@ class Followers:
         saved = None if best is None else best.saved(newest=study.value_rule == "last")
         url = None if saved is None else state_url(self._store, saved.name)
         objective = (best.objective if best is not None else None) or "value"
-        confirmed, mean = None, None
+        confirmed = None
         if study.repeats:
             from optimizers.comparisons.confirmation import recommended  # for confirmations only
 
-            confirmed, mean = recommended(study) or (None, None)
+            confirmed = recommended(study)
         for thread in self._threads:
-            thread.finish(TrackedEnd(ending, objective, best, url, confirmed, mean))
+            thread.finish(TrackedEnd(ending, objective, best, url, confirmed))
         self._source.backlog.close()
         began = time.monotonic()
         patience = INTERRUPTED_PATIENCE if ending is Ending.INTERRUPTED else FUNCTION_PATIENCE

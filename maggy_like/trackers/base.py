@@ -40,16 +40,14 @@ class TrackedEnd:
         objective: Name of the optimised metric.
         best: Best trial, if there is one.
         best_state: URL of the state saved at the best value, if there is one.
-        confirmed: Trial whose configuration was recommended by its repeats with other seeds, if there were any.
-        confirmed_value: Mean value of these repeats.
+        confirmed: Trial that its repeats with other seeds recommend, and their mean value, if there were any.
     """
 
     ending: Ending
     objective: str
     best: Trial | None = None
     best_state: str | None = None
-    confirmed: Trial | None = None
-    confirmed_value: float | None = None
+    confirmed: tuple[Trial, float] | None = None
 
 
 class TrackerUnavailable(Exception):

@@ -226,10 +226,11 @@ class _Session(Session):
                     nested.is_over = True
             if end.best is not None:
                 self._log_best(end, now)
-            if end.confirmed is not None and end.confirmed_value is not None:
+            if end.confirmed is not None:
+                trial, mean = end.confirmed
                 name = self._fit("metric", f"confirmed_{end.objective}", own=True)
-                self._client.log_metric(self._parent, name, end.confirmed_value, int(now * 1000))
-                self._client.set_tag(self._parent, "maggy_like.confirmed_trial", str(end.confirmed.id))
+                self._client.log_metric(self._parent, name, mean, int(now * 1000))
+                self._client.set_tag(self._parent, "maggy_like.confirmed_trial", str(trial.id))
             status = {Ending.ERROR: "FAILED", Ending.KILLED: "FAILED"}.get(
                 end.ending, "FINISHED" if end.ending.is_planned else "KILLED"
             )
