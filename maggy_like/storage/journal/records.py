@@ -124,6 +124,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         environment: Names and versions of what the driver runs on, for people.
         code: At the begin, a hash of the training function's code (see
             :func:`~maggy_like.train_function.code.code_hash`); empty if it is not known.
+        function: At the begin, where the function is (see :func:`~maggy_like.train_function.code.place_of`).
     """
 
     status: Ending
@@ -132,6 +133,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     store: str = "checkpoints"
     environment: dict[str, str] = {}
     code: str = ""
+    function: str = ""
 
 
 Record = RunHeader | RunStatus | Event
