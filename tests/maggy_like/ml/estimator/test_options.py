@@ -211,6 +211,24 @@ def test_ranks_accumulate_and_clip_together(plan: TrainingPlan, tmp_path: Path) 
     assert [epoch["loss"] for epoch in found["history"]] == pytest.approx(losses(plan), rel=1e-5)
 
 
+def test_the_options_apply_to_a_lightning_module(plan: TrainingPlan) -> None:
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = network()
+
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return functional.mse_loss(self.body(batch[0]).float().squeeze(1), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    plan = replace(plan, accumulate=2, clip=0.3, precision="bf16", drop_last=True)
+    assert losses(replace(plan, model=Module, loss=None)) == pytest.approx(losses(plan), rel=1e-6)
+
+
 def test_a_compiled_network_trains_as_the_plain_one_and_is_kept_as_one(plan: TrainingPlan) -> None:
     calls = []
 
