@@ -1,16 +1,25 @@
-"""Search, then train the best configuration on all workers together, without giving them back.
+"""Images with augmentation: search, then train the best configuration on all workers together.
 
-One function does both: alone in a trial of the search, and as one of two ranks in the training that follows.
-With ``spark`` as its argument it runs on a standalone cluster of this machine, else on local processes:
+One function does both: alone in a trial of the search, and as one of two ranks in the training that follows. The same
+workers do both. They are local processes, or with ``spark`` those of a standalone cluster of this machine:
 
     python examples/search_then_train.py [spark]
+
+For your own images, change ``load`` and ``Augmented``, which moves each image by some pixels.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from contextlib import ExitStack
 from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from maggy_like import Float, Integer, Reporter, StandaloneCluster, lagom, spark_session
 from optimizers import AttemptStarted, Event
@@ -19,23 +28,42 @@ SPACE = {
     "lr": Float(1e-3, 1e-1, log=True),
     "channels": Integer(4, 16),
     "batch_size": [32, 64, 128],
+    "shift": [0, 1],
 }
 
 
-def train(lr: float, channels: int, batch_size: int, reporter: Reporter) -> None:
-    """Train a small convolutional network on digits; one step is one pass over the data."""
-    import torch
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Images, each moved by up to ``shift`` pixels, in another way in each epoch.
 
-    torch.manual_seed(0)
+    An image's move depends only on its number and the epoch, so it is the same on any number of workers.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, shift: int) -> None:
+        self.images, self.labels, self.shift, self.epoch = images, labels, shift, 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        random = np.random.default_rng([self.epoch, index])
+        moves = random.integers(-self.shift, self.shift + 1, size=2)
+        return torch.roll(self.images[index], tuple(moves.tolist()), (1, 2)), self.labels[index]
+
+
+def load() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return images and labels to train on, and images and labels to validate on."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8)
     y = torch.tensor(labels, dtype=torch.long)
     fit, held_out = train_test_split(range(len(y)), test_size=0.25, random_state=0, stratify=labels)
-    data = TensorDataset(x[fit], y[fit])
+    return x[fit], y[fit], x[held_out], y[held_out]
+
+
+def train(lr: float, channels: int, batch_size: int, shift: int, reporter: Reporter) -> None:
+    """Train a small convolutional network on digits; one step is one pass over the data."""
+    torch.manual_seed(0)
+    fit, fit_labels, held_out, held_out_labels = load()
+    data = Augmented(fit, fit_labels, shift)
     order = torch.Generator()
     loader = DataLoader(data, batch_size=batch_size, shuffle=True, generator=order)
 
@@ -51,6 +79,7 @@ def train(lr: float, channels: int, batch_size: int, reporter: Reporter) -> None
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
     for step in range(state["step"] + 1, reporter.budget + 1):
+        data.epoch = step
         order.manual_seed(step)  # so that a training that goes on sees what an undisturbed one does
         total = 0.0
         for images_, labels_ in loader:
@@ -60,14 +89,14 @@ def train(lr: float, channels: int, batch_size: int, reporter: Reporter) -> None
             optimizer.step()
             total += loss.item() * len(labels_) * (not reporter.is_stand_in)
         with torch.no_grad():
-            accuracy = (model(x[held_out]).argmax(1) == y[held_out]).float().mean().item()
+            accuracy = (model(held_out).argmax(1) == held_out_labels).float().mean().item()
         reporter.checkpoint({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()})
         mean = reporter.average(loss=total)["loss"] * reporter.world_size / len(data)
         reporter.report(accuracy=accuracy, loss=mean, step=step)
     print(f"rank {reporter.rank} of {reporter.world_size}: accuracy {accuracy:.4f} after {reporter.budget} passes")
 
 
-def main(on_spark: bool) -> None:
+def main(on_spark: bool, n_trials: int) -> None:
     """Search and train, and compare the training with one of a single worker."""
     stages: dict[str, set[int]] = {"search": set(), "training": set()}
 
@@ -89,7 +118,7 @@ def main(on_spark: bool) -> None:
             SPACE,
             optimizer="asha",
             metric="accuracy",
-            n_trials=16,
+            n_trials=n_trials,
             max_budget=18,
             workers=2,
             engine="spark" if on_spark else "local",
@@ -117,4 +146,8 @@ def main(on_spark: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(on_spark="spark" in sys.argv[1:])
+    parser = argparse.ArgumentParser(description="Search, then train the best configuration on two workers.")
+    parser.add_argument("where", nargs="?", choices=["local", "spark"], default="local", help="default: %(default)s")
+    parser.add_argument("--trials", type=int, default=16, help="configurations to try (default: %(default)s)")
+    given = parser.parse_args()
+    main(given.where == "spark", given.trials)

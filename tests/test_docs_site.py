@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.report import chromium
 
 import maggy_like
 import maggy_like.callbacks
@@ -15,7 +16,6 @@ import maggy_like.ml
 import maggy_like.sklearn
 import maggy_like.trackers
 import optimizers
-from benchmarks.report import chromium
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))

@@ -237,7 +237,7 @@ def ablate(
     )
     settings = Settings(
         search=replace(searched, optimizer_name=planned.name, variants=planned.design.described),
-        files=files,
+        files=replace(files, function=""),  # a trial calls it with the arguments of its variant
         limits=LimitSettings(timeout),
         size=check_size(
             workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers

@@ -25,7 +25,7 @@ from maggy_like.storage.run_paths import (
     read_store,
     store_url,
 )
-from maggy_like.train_function.code import code_hash
+from maggy_like.train_function.code import code_hash, place_of
 from optimizers.checks import did_you_mean
 from optimizers.space import Config
 from optimizers.space.domains import Constant, Domain
@@ -63,7 +63,9 @@ def check_files(
             f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
             "use another, or leave it out to keep the states in directory"
         )
-    return FileSettings(name, paths, resume, kept.keep_checkpoints, code_hash(train_fn), overwrite)
+    return FileSettings(
+        name, paths, resume, kept.keep_checkpoints, code_hash(train_fn), overwrite, function=place_of(train_fn)
+    )
 
 
 _ALL = "leave it out for all slots of the engine"

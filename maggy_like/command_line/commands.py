@@ -20,6 +20,7 @@ from maggy_like.errors import MaggyError, UserError
 from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import log_urls, reading_log, written
+from maggy_like.results.record import read_record
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
 from maggy_like.results.tables import best_trials
@@ -164,8 +165,15 @@ def show_command(given: Namespace) -> None:
     if table := best_trials(result, given.trials):
         print("", table, sep="\n")
     if result.failures:
-        failed = result.failures[0].id
-        print("", f"to debug trial {failed}: maggy-like rerun {given.run} {failed} FILE:NAME --pdb", sep="\n")
+        _print_failure(result, result.failures[0])
+
+
+def _print_failure(result: Result, trial: Trial) -> None:
+    assert trial.failure is not None
+    text = trial.failure.traceback.rstrip() or trial.failure.message
+    print("", f"trial {trial.id} failed:", sep="\n")
+    for line in f"{text}\n{read_record(result).rerun_hint(trial.id)}".rstrip().splitlines():
+        _print_line(line)
 
 
 def tail_command(given: Namespace) -> None:

@@ -145,7 +145,7 @@ def _add_rerun(commands: Any) -> None:
     rerun.add_argument("run", metavar="RUN", help=RUN)
     rerun.add_argument("trial", metavar="TRIAL", type=_index, help="number of the trial")
     rerun.add_argument("function", metavar="FILE:NAME", help="file of Python, and the training function in it")
-    rerun.add_argument("--from-checkpoint", action="store_true", help="begin from the state of the last attempt")
+    rerun.add_argument("--from-checkpoint", action="store_true", help="begin where the last attempt began")
     rerun.add_argument("--pdb", action="store_true", help="open the debugger where the function raises")
 
 

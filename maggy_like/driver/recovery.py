@@ -146,7 +146,14 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
         store = paths.recorded_store
-        begun = RunStatus(Ending.RUNNING, time.time(), store=store, environment=environment(), code=files.code)
+        begun = RunStatus(
+            Ending.RUNNING,
+            time.time(),
+            store=store,
+            environment=environment(),
+            code=files.code,
+            function=files.function,
+        )
         journal.note(begun)
         undo.pop_all()
     return journal, hints

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.followers import Followers
@@ -31,6 +32,7 @@ from maggy_like.rpc.server import Server
 from maggy_like.storage.folders import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus, RunTotals
 from maggy_like.storage.run_paths import OutputFolder
+from maggy_like.train_function.code import rerun_hint
 from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study
@@ -287,6 +289,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
         catch=failures.names,
         trial_timeout=failures.trial_timeout,
         target=settings.limits.target,
+        rerun=partial(rerun_hint, settings.files.function, str(settings.paths.directory)),
     )
     return StateMachine(study, options)
 

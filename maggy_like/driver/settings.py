@@ -130,6 +130,8 @@ class FileSettings:
         paths: Paths of its files.
         resume: Whether to resume its journal.
         overwrite: Whether to delete an earlier run of that name. None if the caller does not have this argument.
+        function: Where another process finds the function that a trial calls (see
+            :func:`~maggy_like.train_function.code.place_of`).
         keep_checkpoints: Number of the newest states of an attempt to keep.
         code: Hash of the training function's code. Empty if unknown.
     """
@@ -140,6 +142,7 @@ class FileSettings:
     keep_checkpoints: int = 2
     code: str = ""
     overwrite: bool | None = None
+    function: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from maggy_like.extras import require
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.inference.predictor import Predictor
-from maggy_like.ml.inference.results import FIELDS
+from maggy_like.ml.inference.results import FIELDS, fields_for
 from maggy_like.ml.inference.shipped import ShippedNetwork
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _load_pyfunc(path: str) -> _Predictions:
         outputs if len(outputs) > 1 else next(iter(outputs.values())),
         about["batch_size"],
         cloudpickle.loads((folder / "decode").read_bytes()),
-        tuple(name for name in FIELDS if "struct" in taken or name in taken),
+        fields_for(taken),
         torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
     return _Predictions(predictor, columns)

@@ -13,6 +13,7 @@ from maggy_like.display.text import number
 from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
+from maggy_like.train_function.code import rerun_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
@@ -141,6 +142,11 @@ class Record:
     def clock(self) -> Clock:
         """The run's clock."""
         return clock_of(self.contents)
+
+    def rerun_hint(self, trial: int) -> str:
+        """Return how to run a trial again under a debugger. Empty if its function is not known."""
+        begun = self.contents.begun
+        return "" if begun is None else rerun_hint(begun.function, str(self.result.directory), trial)
 
     @property
     def is_longer(self) -> bool:

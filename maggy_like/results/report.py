@@ -216,7 +216,7 @@ def failures(result: ResultData, record: Record | None) -> str:
     ranked = sorted(causes.values(), key=len, reverse=True)
     n_trials = len(result.failures)
     lines = [f"<p>{len(found):,} attempts failed or were lost; {n_trials:,} trials failed in the end.</p>"]
-    lines += [_cause(group, is_open=place == 0) for place, group in enumerate(ranked[:_CAUSES])]
+    lines += [_cause(record, group, is_open=place == 0) for place, group in enumerate(ranked[:_CAUSES])]
     if len(ranked) > _CAUSES:
         lines.append(f"<p>And {len(ranked) - _CAUSES} more causes; see <code>result.failures</code>.</p>")
     return "".join(lines)
@@ -253,13 +253,14 @@ def _facts(rows: Sequence[Sequence[str]]) -> str:
     return f'<table class="facts">{body}</table>'
 
 
-def _cause(group: Sequence[tuple[int, Failure]], *, is_open: bool) -> str:
+def _cause(record: Record | None, group: Sequence[tuple[int, Failure]], *, is_open: bool) -> str:
     """Return the failures of one cause."""
     failure = group[0][1]
     trials = list(dict.fromkeys(trial for trial, _ in group))
     more = f" and {len(trials) - _NAMED} more" if len(trials) > _NAMED else ""
     named = ", ".join(map(str, trials[:_NAMED])) + more
-    text = html.escape(failure.traceback[-_TRACEBACK:] or failure.message)
+    hint = record.rerun_hint(trials[0]) if record is not None else ""
+    text = html.escape(f"{failure.traceback[-_TRACEBACK:].rstrip() or failure.message}\n{hint}".rstrip())
     said = f"{len(group)} times: {html.escape(clean(failure.message))} <span class='soft'>(trials {named})</span>"
     kind = f"<span class='kind'>{html.escape(failure.kind)}</span>"
     return f"<details{' open' if is_open else ''}><summary>{kind} {said}</summary><pre>{text}</pre></details>"

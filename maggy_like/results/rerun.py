@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from maggy_like.errors import UserError
+from maggy_like.errors import SavedStateError, UserError
 from maggy_like.protocol.messages import UNBOUNDED
 from maggy_like.protocol.state_names import state_url
 from maggy_like.results.data import ResultData, read_saved
@@ -17,8 +17,8 @@ from maggy_like.results.record import read_record
 from maggy_like.train_function.load import arguments_for
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.sender import as_number
-from optimizers.core.events import CheckpointSaved
-from optimizers.core.trial import Trial
+from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, TrialCreated
+from optimizers.core.trial import Trial, TrialState
 
 TOLERANCE = 1e-6
 """Relative difference up to which two values count as equal."""
@@ -97,14 +97,30 @@ class _RecordingReporter(Reporter):
 
 def _began_from(result: ResultData, trial: Trial) -> Any:
     """Return the state from which the last attempt of a trial began."""
-    events = read_record(result).contents.events
-    saved = [event for event in events if isinstance(event, CheckpointSaved) and event.trial == trial.id]
-    before = [event.name for event in saved if event.attempt < trial.attempt]
-    if not before:
+    newest: dict[int, str] = {}  # by trial, the state from which its next attempt begins
+    rests: dict[int, str] = {}  # by trial, the state from which another trial begins (see Trial.rest)
+    began = None
+    for event in read_record(result).contents.events:
+        match event:
+            case TrialCreated(parent=int(parent)) if parent in rests:
+                newest[event.trial] = rests[parent]
+            case AttemptStarted() if event.trial == trial.id:
+                began = newest.get(trial.id)
+            case CheckpointSaved():
+                newest[event.trial] = event.name
+            case AttemptEnded(state=state) if event.trial in newest and state is not TrialState.PENDING:
+                if state is TrialState.PAUSED or event.trial not in rests:
+                    rests[event.trial] = newest[event.trial]
+    if began is None:
         raise UserError(
-            f"from_checkpoint needs a state that an earlier attempt of trial {trial.id} saved, got none; leave it out"
+            f"from_checkpoint needs the state that the last attempt of trial {trial.id} began from, got none; omit it"
         )
-    return read_saved(state_url(result.store, before[-1]), f"trial {trial.id}")
+    try:
+        return read_saved(state_url(result.store, began), f"trial {trial.id}")
+    except SavedStateError as error:
+        raise SavedStateError(
+            f"the state {began} that trial {trial.id} began from is missing or damaged; leave out from_checkpoint"
+        ) from error
 
 
 def _compare(trial: Trial, reports: list[tuple[int, Mapping[str, float]]]) -> tuple[int, Difference | None]:

@@ -164,7 +164,8 @@ class Result(ResultData):
     def _trial(self, trial: int | Trial) -> Trial:
         if isinstance(trial, Trial):
             return trial
-        found = next((known for known in self.trials if known.id == trial), None)
+        training = [] if self.training is None else [self.training.trial]
+        found = next((known for known in (*self.trials, *training) if known.id == trial), None)
         if found is None:
             raise UserError(
                 f"trial must be one of the {len(self.trials)} trials of this result, got {trial!r}; use its number"
@@ -224,14 +225,15 @@ class Result(ResultData):
         Args:
             trial: The trial or its number.
             train_fn: The training function.
-            from_checkpoint: If True, ``reporter.restore()`` returns the state from which the last attempt began.
-                Default False: the trial begins at its first step.
+            from_checkpoint: If True, ``reporter.restore()`` returns the state from which the last attempt began: its
+                own, or with PBT that of another trial. Default False: the trial begins at its first step.
 
         Returns:
             What was reported and returned, and the first value that differs.
 
         Raises:
-            UserError: There is no such trial, or no earlier attempt of it has saved a state.
+            UserError: There is no such trial, or its last attempt began without a state.
+            SavedStateError: The state that its last attempt began from is missing or damaged.
 
         Example:
             >>> print(load_run("maggy_runs/august").rerun(7, train_fn))
@@ -291,9 +293,7 @@ class Result(ResultData):
             UserError: There is no such trial, an argument is not a whole number, or a file system cannot be read.
         """
         trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
-        trained = None if self.training is None else self.training.trial
-        found = trained if trained is not None and trained.id == trial else self._trial(trial)
-        return read_log(RunPaths(self.directory, self.store), trial, rank, found.attempt)
+        return read_log(RunPaths(self.directory, self.store), trial, rank, self._trial(trial).attempt)
 
     def decision_log(self) -> list[str]:
         """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried.

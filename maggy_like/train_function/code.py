@@ -6,6 +6,8 @@ import contextlib
 import dis
 import hashlib
 import inspect
+import os
+import shlex
 import sys
 import types
 from collections import deque
@@ -22,6 +24,40 @@ def name_of(function: object) -> str:
     if isinstance(function, partial):
         return name_of(function.func)
     return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def place_of(function: object) -> str:
+    """Return where another process finds a function: ``FILE:NAME``, or only its name if it is not in a file.
+
+    A file below the working folder has a relative path. Empty for a function of this package.
+    """
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    if (getattr(inner, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    if not isinstance(function, types.FunctionType):
+        return "train_fn"
+    file = function.__code__.co_filename
+    if not os.path.isfile(file) or function.__qualname__ != function.__name__:
+        return function.__name__
+    with contextlib.suppress(OSError):  # the working folder may have been deleted
+        relative = os.path.relpath(file)
+        file = os.path.abspath(file) if relative.startswith(os.pardir) else relative
+    return f"{file}:{function.__name__}"
+
+
+def rerun_hint(function: str, directory: str, trial: int) -> str:
+    """Return how to run a recorded trial again under a debugger. Empty if its function is not known.
+
+    Args:
+        function: What :func:`place_of` returned.
+        directory: Path or URL of the run's folder.
+        trial: Number of the trial.
+    """
+    if ":" in function:
+        return f"to debug it: maggy-like rerun {shlex.quote(directory)} {trial} {shlex.quote(function)} --pdb"
+    return f"to debug it: load_run({directory!r}).rerun({trial}, {function})" if function else ""
 
 
 MAX_VALUES = 1000

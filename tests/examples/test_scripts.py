@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+SAME = r"accuracy of the best weights: (0\.\d+); in the search: \1"
 
 
 @pytest.mark.example
@@ -32,3 +35,47 @@ def test_spark_standalone_uses_both_gpus(run_script: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert "trials ran on: GPU 0 of this machine, GPU 1 of this machine" in done.stdout
     assert ": completed after" in done.stdout
+
+
+@pytest.mark.example
+@pytest.mark.parametrize(
+    ("script", "library", "arguments", "said"),
+    [
+        (
+            "xgboost_cv.py",
+            "xgboost",
+            ("--trials", 3, "--rounds", 9),
+            r"log loss of the folds: 0\.\d+ after [1-9] ",
+        ),
+        ("lightning_module.py", "lightning", ("--trials", 3, "--epochs", 3), SAME),
+        ("keras_model.py", "keras", ("--trials", 3, "--epochs", 3), SAME),
+        ("lora.py", "peft", ("--trials", 3, "--epochs", 3), r"best accuracy: 0\.\d+, with [\d,]+ trained weights of"),
+    ],
+)
+def test_a_library_is_tuned(run_script: Any, script: str, library: str, arguments: tuple[Any, ...], said: str) -> None:
+    if find_spec(library) is None:  # without importing it: keras would look for its backend
+        pytest.skip(f"{library} is not installed")
+    done = run_script(EXAMPLES / script, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert re.search(said, done.stdout)
+    assert re.search(r"3 trials \(", done.stdout)
+
+
+@pytest.mark.spark
+@pytest.mark.example
+def test_lightgbm_trains_and_predicts_on_the_rows_of_a_dataframe(run_script: Any) -> None:
+    done = run_script(EXAMPLES / "lightgbm_spark.py", "--trials", 3, "--rows", 2000)
+    assert done.returncode == 0, done.stderr
+    errors = re.search(r"error of the predictions on Spark: ([0-9.]+); in the search: ([0-9.]+)", done.stdout)
+    assert errors is not None
+    assert errors[1] == errors[2]
+
+
+@pytest.mark.example
+def test_images_are_augmented_and_the_best_is_trained_by_two_workers_as_by_one(run_script: Any) -> None:
+    done = run_script(EXAMPLES / "search_then_train.py", "--trials", 3)
+    assert done.returncode == 0, done.stderr
+    assert "shift=" in done.stdout
+    difference = re.search(r"losses on 2 workers and on one differ by (\S+) at most", done.stdout)
+    assert difference is not None
+    assert float(difference[1]) < 1e-5

@@ -513,7 +513,8 @@ def _show_failure(run: Run, trial: Trial, failure: Failure) -> Commands:
     if trial.is_final_training or failure.cause in run.traced:
         details = ""
     run.traced.add(failure.cause)
-    return [Show(f"failed: {failure.message}" + (f"\n{details}" if details else ""), trial.id)]
+    parts = [f"failed: {failure.message}", *([details, run.options.rerun(trial.id)] if details else [])]
+    return [Show("\n".join(filter(None, parts)), trial.id)]
 
 
 def _show_loss(trial: Trial, failure: Failure) -> list[Show]:

@@ -139,6 +139,7 @@ class Options:
         target: Value of the objective that ends the search.
         heartbeat_timeout: Seconds of silence after which a worker counts as lost.
         store_patience: Seconds that a trial may wait for the store.
+        rerun: Returns how to run a trial again under a debugger; empty if that is not known.
     """
 
     objective: str | None = None
@@ -157,6 +158,7 @@ class Options:
     target: float | None = None
     heartbeat_timeout: float = 15.0
     store_patience: float = STORE_PATIENCE
+    rerun: Callable[[int], str] = "".format
 
     @property
     def grows(self) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from maggy_like.ml.estimator.objective import (
     optimizer_class,
     read_loss,
 )
-from maggy_like.ml.estimator.train import SEARCHABLE, Data, TrainingPlan, configure_optimizer
+from maggy_like.ml.estimator.train import SEARCHABLE, Data, TrainingPlan, check_batches, configure_optimizer
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from optimizers.checks import did_you_mean
 
@@ -359,7 +360,7 @@ def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], f
                 if not isinstance(error, IndexError) and len(plan.features) > 1:
                     continue  # the other columns' numbers may not go with these
                 raise DataError(
-                    f"column {name!r} has numbers from {column.least:.0f} to {column.greatest:.0f}, and the network "
+                    f"column {name!r} has numbers from {column.least:.0f} to {column.greatest:.0f}, and model "
                     f"fails with them: {type(error).__name__}: {error}; an embedding takes those from 0 to "
                     "num_embeddings - 1, so give it more, or index the column (pyspark.ml.feature.StringIndexer)"
                 ) from error
@@ -427,13 +428,12 @@ def _outputs(network: nn.Module, batch: Mapping[str, torch.Tensor], plan: Traini
         outputs = network(*given)
     except Exception as error:
         raise ConfigError(
-            f"the network failed with {columns} (the first dimension is that of the rows): "
-            f"{type(error).__name__}: {error}"
+            f"model failed with {columns} (the first dimension is that of the rows): {type(error).__name__}: {error}"
         ) from error
     found = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
     if len(found) != len(plan.labels) or not all(isinstance(it, torch.Tensor) for it in found):
         raise ConfigError(
-            f"the network must give one tensor for each column of labelCol, {len(plan.labels)} "
+            f"model must return one tensor for each column of labelCol, {len(plan.labels)} "
             f"({', '.join(plan.labels)}), got {len(found)} ({', '.join(type(it).__name__ for it in found)}) for "
             f"columns {columns}"
         )
@@ -526,6 +526,7 @@ def check_data(
     if plan.weight is not None:
         check_weight(plan.weight, found.columns[plan.weight])
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows, held))
+    check_batches(plan.with_config(config))
     loader = ParquetLoader(
         list(prepared.train), plan.columns, batch_size=min(2, found.rows), fractions="float64", shuffle=False
     )
@@ -535,10 +536,11 @@ def check_data(
             "the DataFrame to a new folder (df.write.parquet) and read that"
         )
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
-    fitting, precision = fit_to_rows(plan.with_config(config), batch)
-    check_magnitudes(found, fitting, batch, precision)
-    shapes = check_sample(fitting, batch, found, given)
-    check_whole_numbers(fitting, batch, found)
+    with _uncompiled():
+        fitting, precision = fit_to_rows(plan.with_config(config), batch)
+        check_magnitudes(found, fitting, batch, precision)
+        shapes = check_sample(fitting, batch, found, given)
+        check_whole_numbers(fitting, batch, found)
     plan = replace(plan, as_fractions=fitting.as_fractions, least_share=fitting.least_share)
     inputs = columns_of_arrow(schema_of(prepared), plan.features)
     shaped = tuple(it if it.shape is None else it.with_shape(tuple(batch[it.name].shape[1:])) for it in inputs)
@@ -551,6 +553,13 @@ def check_data(
             kinds[number] = "other"  # several numbers, or classes at several positions, which are not one value
     plan = _weighed(plan, train, found, classes, is_balanced)
     return CheckedData(plan, taken, dict(zip(plan.labels, kinds, strict=True)), remedy(found, plan, precision))
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Compute compiled networks as plain ones, since a few rows are not worth the compilation."""
+    if "torch._dynamo" not in sys.modules:  # whose import takes a second
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: int, is_balanced: bool) -> TrainingPlan:

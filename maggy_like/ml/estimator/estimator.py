@@ -34,7 +34,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
     ``prediction_LABEL`` for each.
 
     Args:
-        model: Network: a module, or a function or class that makes one from ``modelParams``. A Lightning module brings
+        model: Network: a module, or a function or class that makes one from ``modelParams``. It may be compiled by
+            ``torch.compile``: it trains compiled, and the Model has the plain network. A Lightning module brings
             its own loss, optimizer and schedule. One that needs a Trainer (manual optimization, several optimizers,
             hooks within an epoch) is rejected.
         modelParams: Arguments of that function.
@@ -46,10 +47,23 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
             Default: ``"adam"``.
         optimizerParams: Further arguments of the optimizer.
         learningRate: Step size of the optimizer.
+        lrScheduler: Learning rate schedule: a name such as ``"OneCycleLR"``, a class of torch.optim.lr_scheduler, or
+            ``f(optimizer, **lrSchedulerParams)``. If it takes ``total_steps``, it gets how often the schedule advances.
+            ``"ReduceLROnPlateau"`` follows the loss of the validation, if there is one. Default: a constant rate.
+        lrSchedulerParams: Further arguments of the schedule.
+        lrSchedulerInterval: When the schedule advances: after each ``"epoch"`` (the default) or each ``"step"`` of the
+            optimizer.
+        gradientClipVal: Largest norm of the gradients of a step; larger ones are scaled down. Default: no limit.
+        accumulateGradBatches: Number of batches whose gradients are averaged for one step of the optimizer. The last
+            step of an epoch may have fewer. Default: 1.
+        precision: ``"bf16"``, or on GPUs ``"fp16"``, to compute network and loss with autocast. Weights stay as they
+            are, and ``"fp16"`` scales the loss. Default: ``"32"``, without autocast.
         featuresCol: Input column, or a list with one column for each input of the network.
         labelCol: Label column, or a list with one column for each output of the network.
         predictionCol: Name of the new column of predictions.
         probabilityCol: Name of the new column of class probabilities, for losses over classes.
+        rawPredictionCol: Name of a new column of vectors for losses over classes: the logits, or ``[-logit, logit]`` of
+            a binary loss. Evaluators of pyspark.ml expect ``"rawPrediction"``. Default: no such column.
         errorCol: Name of a new column with the reason why a row has no prediction. Default: no such column.
         resultCol: Name of a new column of structs with label, score, vector and error. Default: no such column.
         decode: Functions from the bytes of a row to a tensor, by column: ``{"image": decode_png}``.
@@ -58,6 +72,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         validationIndicatorCol: Boolean column that is true for validation rows.
         validationFraction: Fraction of the rows used for validation, from 0 to less than 1, drawn with ``seed``.
         batchSize: Number of rows of a batch, over all workers.
+        dropLast: If True, the last training batch of an epoch is left out if it has fewer rows. Default: False.
         epochs: Maximum number of passes over the rows.
         patience: Number of epochs without a lower loss after which the training ends. The loss is that of the
             validation, if there is one. Default: no early end.
@@ -100,10 +115,17 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         optimizer: Any = None,
         optimizerParams: Mapping[str, Any] | None = None,
         learningRate: float | None = None,
+        lrScheduler: Any = None,
+        lrSchedulerParams: Mapping[str, Any] | None = None,
+        lrSchedulerInterval: str | None = None,
+        gradientClipVal: float | None = None,
+        accumulateGradBatches: int | None = None,
+        precision: str | None = None,
         featuresCol: str | Sequence[str] | None = None,
         labelCol: str | Sequence[str] | None = None,
         predictionCol: str | None = None,
         probabilityCol: str | None = None,
+        rawPredictionCol: str | None = None,
         errorCol: str | None = None,
         resultCol: str | None = None,
         decode: Mapping[str, Callable[[bytes], Any]] | None = None,
@@ -112,6 +134,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         validationIndicatorCol: str | None = None,
         validationFraction: float | None = None,
         batchSize: int | None = None,
+        dropLast: bool | None = None,
         epochs: int | None = None,
         patience: int | None = None,
         minDelta: float | None = None,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from pyspark.sql import DataFrame
 from torch import nn
 
@@ -37,6 +38,7 @@ from maggy_like.ml.estimator.params import check_room, made_columns
 from maggy_like.ml.estimator.train import (
     Data,
     TrainingPlan,
+    check_precision,
     check_ranks,
     home_of,
     loss_name,
@@ -56,7 +58,16 @@ if TYPE_CHECKING:
     from maggy_like.results.result import Result
 
 
-_OF_LOSS_AND_OPTIMIZER = ("classWeights", "learningRate", "loss", "optimizer", "optimizerParams")
+_OF_LOSS_AND_OPTIMIZER = (
+    "classWeights",
+    "learningRate",
+    "loss",
+    "lrScheduler",
+    "lrSchedulerInterval",
+    "lrSchedulerParams",
+    "optimizer",
+    "optimizerParams",
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,7 @@ def prepare_rows(
     check_room(df, made_columns(params, _kinds(params, checked)))
     if _trains_here(params._given("engine"), df):  # elsewhere only a worker knows its memory
         check_fits(checked.inputs, plan.with_config(config).batch_size)
+        check_precision(plan.precision, torch.device("cuda" if torch.cuda.device_count() else "cpu"))
     return checked
 
 
@@ -210,6 +222,7 @@ def _fitted(
     _check_losses(found, loss_name(best), data.remedy)
     network = build_network(best.model, best.model_params, best.seed)
     network.load_state_dict(found["network"])
+    network._compiled_call_impl = None  # the model has the plain network
     make_portable(network, best.model, best.model_params, best.seed)
     fractions = fractions_of(network)
     return Fitted(
@@ -267,9 +280,16 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
         optimizer=optimizer,
         optimizer_params=params._given("optimizerParams"),
         rate=None if has_own_rate else params._given("learningRate"),
+        schedule=params._given("lrScheduler"),
+        schedule_params=params._given("lrSchedulerParams"),
+        schedule_interval=params._given("lrSchedulerInterval"),
+        clip=params._given("gradientClipVal"),
+        accumulate=params._given("accumulateGradBatches"),
+        precision=params._given("precision"),
         weight=params._given("weightCol"),
         class_weights=None if weights in (None, "balanced") else tuple(weights),  # balanced: once rows are counted
         batch_size=params._given("batchSize"),
+        drop_last=params._given("dropLast"),
         epochs=params._given("epochs"),
         patience=params._given("patience"),
         min_delta=params._given("minDelta"),

@@ -49,9 +49,9 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
 
     :meth:`TorchEstimator.fit` returns it, and :meth:`load` reads a saved one. ``transform`` adds ``predictionCol``:
     the number of the class for losses over classes, the number for losses over numbers, or an array if the output has
-    several numbers. For losses over classes it also adds ``probabilityCol``, a vector. A row that the network cannot
-    take is kept, with nulls in these columns, and ``errorCol`` has the reason. ``transform`` works in batch and on
-    streams. Each Python worker of Spark loads the network once.
+    several numbers. For losses over classes it also adds ``probabilityCol`` and, if named, ``rawPredictionCol``,
+    which are vectors. A row that the network cannot take is kept, with nulls in these columns, and ``errorCol`` has the
+    reason. ``transform`` works in batch and on streams. Each Python worker of Spark loads the network once.
 
     Attributes:
         network: Network, on the CPU.
@@ -137,8 +137,8 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
             batch_size=self._given("batchSize"),
             decode=self._given("decode"),
         )
-        probabilities = [it.name for it in made if it.param == "probabilityCol"]
-        numbers = {name: F.col(quoted(name)).cast("array<double>") for name in probabilities}
+        for_vectors = [it.name for it in made if it.param in ("probabilityCol", "rawPredictionCol")]
+        numbers = {name: F.col(quoted(name)).cast("array<double>") for name in for_vectors}
         vectors = {name: F.when(it.isNotNull(), array_to_vector(it)) for name, it in numbers.items()}
         return found.withColumns(vectors) if vectors else found  # Spark Connect takes no empty dict
 

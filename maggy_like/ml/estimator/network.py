@@ -8,7 +8,7 @@ import io
 import pickle
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -26,6 +26,8 @@ def is_lightning(model: Any) -> bool:
 def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Module:
     """Make the network: a copy of the module, or the result of the function.
 
+    One that ``torch.compile`` has made becomes the plain module. Its calls are compiled as before.
+
     Raises:
         ConfigError: The function takes other arguments, or does not return a module.
     """
@@ -36,7 +38,7 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
                 f"{type(model).__name__}; pass its class, or a function that returns it"
             )
         try:
-            return copy.deepcopy(model)
+            return _uncompiled(copy.deepcopy(model))
         except Exception as error:
             raise ConfigError(
                 f"model must be a module that can be copied, got a {type(model).__name__} ({first_line(error)}); pass "
@@ -53,7 +55,20 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
         network = model(**arguments)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model must return a torch module, got {network!r}")
-    return network
+    return _uncompiled(network)
+
+
+def _uncompiled(network: nn.Module) -> nn.Module:
+    """Return the module that ``torch.compile`` wraps, with compiled calls, as ``nn.Module.compile`` would leave it."""
+    plain: Any = getattr(network, "_orig_mod", None)
+    if plain is None:
+        return network
+
+    def call(*args: Any, **kwargs: Any) -> Any:  # a frame of its own, since those of torch's modules are not compiled
+        return plain._call_impl(*args, **kwargs)
+
+    plain._compiled_call_impl = cast(Any, network).dynamo_ctx(call)
+    return plain  # type: ignore[no-any-return]
 
 
 def first_line(error: Exception) -> str:
@@ -130,7 +145,7 @@ def make_portable(network: nn.Module, make: Any, arguments: Mapping[str, Any], s
             _structure(network)
         except Exception as other:
             raise ConfigError(
-                f"the network or the function that makes it must be picklable; the network is a "
+                f"model must make a network that can be pickled, or be picklable itself; the network is a "
                 f"{type(network).__name__} ({first_line(error)}), and the function failed ({first_line(other)})"
             ) from other
 

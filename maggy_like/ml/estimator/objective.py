@@ -105,9 +105,7 @@ def make_optimizer(
     there = list(parameters)
     trained = [parameter for parameter in there if parameter.requires_grad]
     if not trained:
-        raise ConfigError(
-            f"the network must have parameters to train, got none{'; freeze fewer modules' if there else ''}"
-        )
+        raise ConfigError(f"model must have parameters to train, got none{'; freeze fewer modules' if there else ''}")
     try:
         made = kind(trained, **given)
     except TypeError as error:
@@ -117,6 +115,55 @@ def make_optimizer(
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigError(f"optimizer={optimizer!r} must return an optimizer of torch, got {made!r}")
     return made
+
+
+def make_scheduler(
+    scheduler: Any, optimizer: torch.optim.Optimizer, options: Mapping[str, Any], total_steps: int
+) -> Any:
+    """Create a learning rate schedule.
+
+    Args:
+        scheduler: A name, a class of torch.optim.lr_scheduler, or a function of the optimizer and ``options``.
+        options: Further arguments.
+        total_steps: How often it advances, for one that takes ``total_steps``.
+
+    Raises:
+        ConfigError: The name is unknown, the options are not accepted, or it returns something else.
+    """
+    kind = scheduler
+    if isinstance(scheduler, str) and (kind := _SCHEDULERS.get(_short_schedule(scheduler))) is None:
+        near = did_you_mean(scheduler, [it.__name__ for it in _SCHEDULERS.values()])
+        raise ConfigError(
+            f"lrScheduler must be the name of a class of torch.optim.lr_scheduler, got {scheduler!r}{near}"
+        )
+    if not callable(kind):
+        raise ConfigError(
+            f"lrScheduler must be a name, a class of torch.optim.lr_scheduler or a function, got {scheduler!r}"
+        )
+    given = dict(options)
+    if "total_steps" in inspect.signature(kind).parameters and not {"total_steps", "epochs"} & given.keys():
+        given["total_steps"] = total_steps
+    try:
+        made = kind(optimizer, **given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"lrSchedulerParams must be arguments of lrScheduler={scheduler!r}, got {dict(options)!r}: {error}"
+        ) from error
+    if not callable(getattr(made, "step", None)):
+        raise ConfigError(f"lrScheduler={scheduler!r} must return a scheduler of torch, got {made!r}")
+    return made
+
+
+def _short_schedule(name: str) -> str:
+    """Normalise a name: ``OneCycleLR``, ``one_cycle`` and ``onecyclelr`` are the same."""
+    return name.lower().replace("_", "").removesuffix("lr")
+
+
+_SCHEDULERS = {
+    _short_schedule(name): kind
+    for name, kind in vars(torch.optim.lr_scheduler).items()
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.lr_scheduler.LRScheduler) and name != "LRScheduler"
+}
 
 
 def optimizer_class(optimizer: Any) -> Callable[..., Any]:
@@ -201,12 +248,12 @@ class Objective(nn.Module):
             outputs = (outputs,)
         if len(outputs) != len(self._labels):
             raise ConfigError(
-                f"the network must give one output for each column of labelCol, {len(self._labels)} "
+                f"model must return one output for each column of labelCol, {len(self._labels)} "
                 f"({', '.join(self._labels)}), got {len(outputs)}"
             )
         total, metrics = torch.zeros((), device=outputs[0].device), Metrics()
         for loss, output, name in zip(self._losses, outputs, self._labels, strict=True):
-            output, label = fitted(loss, output, batch[name])
+            output, label = fitted(loss, _in_full(output), batch[name])
             total = total + self._mean(loss, output, label, batch)
             if (right := _right(loss, output, label)) is not None:
                 metrics["accuracy" if len(self._labels) == 1 else f"accuracy_{name}"] = right
@@ -228,6 +275,11 @@ class Objective(nn.Module):
         return weighed
 
 
+def _in_full(output: Tensor) -> Tensor:
+    """Return the output of an autocast network in single precision, in which the loss is computed."""
+    return output.float() if torch.is_autocast_enabled(output.device.type) else output
+
+
 def decoded(
     batch: Mapping[str, Any], decode: Mapping[str, Callable[[bytes], Any]], device: torch.device
 ) -> dict[str, Tensor]:
@@ -245,7 +297,8 @@ def decoded(
         rows = [torch.as_tensor(decode[name](value)) for value in batch[name]]
         if len(shapes := {tuple(row.shape) for row in rows}) > 1:
             raise DataError(f"decode[{name!r}] must give tensors of one shape, got {sorted(shapes)} in one batch")
-        made[name] = torch.stack(rows).to(device)
+        stacked = torch.stack(rows)
+        made[name] = stacked.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else stacked.to(device)
     return made
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from maggy_like.errors import ConfigError, DataError, PlatformError
 from maggy_like.ml.columns.spark_columns import as_told_apart
 from maggy_like.ml.estimator.objective import Kind
+from maggy_like.ml.inference.results import RAW
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
 from optimizers.checks import did_you_mean
@@ -21,7 +22,19 @@ from optimizers.checks import did_you_mean
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-OBJECTS = ("model", "loss", "optimizer", "optimizerParams", "callbacks", "decode", "search", "engine", "runOptions")
+OBJECTS = (
+    "model",
+    "loss",
+    "optimizer",
+    "optimizerParams",
+    "lrScheduler",
+    "lrSchedulerParams",
+    "callbacks",
+    "decode",
+    "search",
+    "engine",
+    "runOptions",
+)
 """Params that may hold Python objects: they are saved as pickles, next to the JSON of the others."""
 
 
@@ -116,6 +129,9 @@ class PredictionParams(Params):
     featuresCol = _param("featuresCol", "input column, or a list with one column for each input of the network", names)
     predictionCol = _param("predictionCol", "name of the new column of predictions", TypeConverters.toString)
     probabilityCol = _param("probabilityCol", "name of the new column of class probabilities", TypeConverters.toString)
+    rawPredictionCol = _param(
+        "rawPredictionCol", "name of a new column: the output before it became probabilities", TypeConverters.toString
+    )
     errorCol = _param("errorCol", "name of a new column: why a row has no prediction", TypeConverters.toString)
     resultCol = _param("resultCol", "name of a new column: structs of the whole result", TypeConverters.toString)
     decode = _param("decode", "functions from the bytes of a row to a tensor, by column", mapping)
@@ -165,6 +181,23 @@ class TrainingParams(PredictionParams):
     optimizer = _param("optimizer", "optimizer: a name such as 'adam', a class of torch.optim, or f(parameters)")
     optimizerParams = _param("optimizerParams", "further arguments of the optimizer", mapping)
     learningRate = _param("learningRate", "step size of the optimizer", positive)
+    lrScheduler = _param(
+        "lrScheduler",
+        "learning rate schedule: a name such as 'OneCycleLR', a class of torch.optim.lr_scheduler, or f(optimizer)",
+    )
+    lrSchedulerParams = _param("lrSchedulerParams", "further arguments of the schedule", mapping)
+    lrSchedulerInterval = _param(
+        "lrSchedulerInterval", "when the schedule advances: after each 'epoch' or 'step'", choice("epoch", "step")
+    )
+    gradientClipVal = _param("gradientClipVal", "largest norm of the gradients of a step", positive)
+    accumulateGradBatches = _param(
+        "accumulateGradBatches", "number of batches whose gradients are averaged for one step", whole(1)
+    )
+    precision = _param(
+        "precision",
+        "number format of the training: '32', or 'bf16' or 'fp16' for autocast",
+        choice("32", "bf16", "fp16"),
+    )
     labelCol = _param("labelCol", "label column, or a list with one column for each output", names)
     weightCol = _param("weightCol", "column with the weight of each row", TypeConverters.toString)
     classWeights = _param("classWeights", "weight of each class, or 'balanced'", class_weights)
@@ -172,6 +205,9 @@ class TrainingParams(PredictionParams):
         "validationIndicatorCol", "boolean column that is true for validation rows", TypeConverters.toString
     )
     validationFraction = _param("validationFraction", "fraction of the rows for validation, drawn with seed", fraction)
+    dropLast = _param(
+        "dropLast", "whether to leave out the last batch of an epoch if it has fewer rows", TypeConverters.toBoolean
+    )
     epochs = _param("epochs", "maximum number of passes over the rows", whole(1))
     patience = _param("patience", "number of epochs without a better metric after which the training ends", whole(1))
     minDelta = _param("minDelta", "minimum decrease of the metric that counts as better", not_negative)
@@ -202,6 +238,11 @@ class TrainingParams(PredictionParams):
             optimizer="adam",
             optimizerParams={},
             learningRate=1e-3,
+            lrSchedulerParams={},
+            lrSchedulerInterval="epoch",
+            accumulateGradBatches=1,
+            precision="32",
+            dropLast=False,
             batchSize=32,
             epochs=10,
             validationFraction=0.0,
@@ -366,7 +407,7 @@ def made_columns(params: PredictionParams, outputs: Mapping[str, Kind]) -> list[
     for label, kind in outputs.items():
         fields = [("predictionCol", "vector" if kind == "other" else "label")]
         if kind in ("classes", "binary", "probability"):
-            fields.append(("probabilityCol", "vector"))
+            fields += [("rawPredictionCol", RAW), ("probabilityCol", "vector")]
         fields += [(param, field) for param, field in (("errorCol", "error"), ("resultCol", "struct"))]
         output, ending = (label, f"_{label}") if len(outputs) > 1 else (None, "")
         made += [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,11 +14,20 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from maggy_like.distributed.ddp import DataParallel
 from maggy_like.errors import ConfigError
 from maggy_like.ml.columns.arrays import fractions_of
 from maggy_like.ml.estimator.lightning import LightningObjective, Schedule, configured_by
 from maggy_like.ml.estimator.network import build_network, freeze, is_lightning, normalises_batches, to_cpu
-from maggy_like.ml.estimator.objective import Loss, Objective, decoded, make_optimizer, optimizer_class, read_loss
+from maggy_like.ml.estimator.objective import (
+    Loss,
+    Objective,
+    decoded,
+    make_optimizer,
+    make_scheduler,
+    optimizer_class,
+    read_loss,
+)
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from maggy_like.worker.child.reporter import Reporter
 from optimizers.checks import did_you_mean
@@ -46,6 +56,10 @@ class TrainingPlan:
 
     Attributes:
         rate: Learning rate; None if the optimizer brings its own.
+        schedule: Learning rate schedule; None for a constant rate.
+        clip: Largest norm of the gradients of a step; None for no limit.
+        accumulate: Number of batches for one step of the optimizer.
+        precision: ``"32"``, or ``"bf16"`` or ``"fp16"`` for autocast.
         weight_scale: Factor that makes the mean weight of the rows 1.
         as_fractions: Integer columns that the network takes as floats.
         least_share: Number of rows that each rank needs of a batch.
@@ -63,10 +77,17 @@ class TrainingPlan:
     optimizer: Any = "adam"
     optimizer_params: dict[str, Any] = field(default_factory=dict)
     rate: float | None = 1e-3
+    schedule: Any = None
+    schedule_params: dict[str, Any] = field(default_factory=dict)
+    schedule_interval: str = "epoch"
+    clip: float | None = None
+    accumulate: int = 1
+    precision: str = "32"
     weight: str | None = None
     class_weights: tuple[float, ...] | None = None
     weight_scale: float = 1.0
     batch_size: int = 32
+    drop_last: bool = False
     epochs: int = 1
     patience: int | None = None
     min_delta: float = 0.0
@@ -84,6 +105,12 @@ class TrainingPlan:
     def columns(self) -> tuple[str, ...]:
         """Columns to read."""
         return (*self.features, *self.labels, *((self.weight,) if self.weight else ()))
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer in an epoch."""
+        batches = self.data.rows // self.batch_size if self.drop_last else math.ceil(self.data.rows / self.batch_size)
+        return math.ceil(batches / self.accumulate)
 
     @property
     def losses(self) -> list[Loss]:
@@ -120,8 +147,7 @@ class TrainingPlan:
         """
         network = build_network(self.model, self.model_params, self.seed)
         if is_lightning(network):
-            steps = math.ceil(self.data.rows / self.batch_size)
-            return LightningObjective(network, self.columns, self.epochs, steps, self.as_fractions)
+            return LightningObjective(network, self.columns, self.epochs, self.steps, self.as_fractions)
         return Objective(
             network,
             self.losses,
@@ -222,6 +248,8 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     """
     plan = plan.with_config(config)
     data = plan.data
+    check_precision(plan.precision, reporter.device)
+    check_batches(plan)
     check_ranks(data.rows, reporter.world_size, plan.batch_size, held=data.held, least=plan.least_share)
     torch.manual_seed(plan.seed)
     objective = plan.objective()
@@ -229,15 +257,17 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     if any(isinstance(parameter, UninitializedParameter) for parameter in objective.network.parameters()):
         _fill_lazy_layers(plan, objective)
     optimizer, schedule = configure_optimizer(plan, objective)
+    scaler = torch.amp.GradScaler(reporter.device.type, enabled=plan.precision == "fp16")
     state = reporter.restore() or {"epoch": 0, "best": None, "waited": 0, "history": []}
     if state["epoch"]:
         objective.network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
         if schedule is not None:
             schedule.load_state_dict(state["schedule"])
+        scaler.load_state_dict(state.get("scaler", {}))
     least_share = 2 if normalises_batches(objective.network, frozen) else 0
     fractions = fractions_of(objective.network)
-    rows = _loader(plan, fractions, data.train, shuffle=True, least_share=least_share)
+    rows = _loader(plan, fractions, data.train, shuffle=True, drop_last=plan.drop_last, least_share=least_share)
     model, optimizer, loader = reporter.prepare(objective, optimizer, rows)
     validation = None
     if data.validation:
@@ -249,15 +279,18 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         torch.manual_seed(
             _mixed(plan.seed, epoch, reporter.rank)
         )  # so that dropout draws the same numbers after a restart
-        count = _Counter(objective, schedule, epoch, len(loader))
-        metrics = _train_epoch(model, objective, optimizer, map(decode, loader), frozen, reporter, count)
+        steps = _Steps(plan, model, optimizer, scaler, len(loader), reporter.device)
+        count = _Counter(objective, schedule, epoch, math.ceil(len(loader) / plan.accumulate))
+        metrics = _train_epoch(steps, objective, map(decode, loader), frozen, reporter, count)
         if validation is not None:
-            found = _validate(objective, map(decode, validation), reporter)
+            with autocast(plan, reporter.device):
+                found = _validate(objective, map(decode, validation), reporter)
             metrics |= {f"validation_{name.removeprefix('val_')}": value for name, value in found.items()}
         value = metrics[counted]
         if schedule is not None:
             schedule.epoch_ended(epoch, metrics)
         _advance(state, plan, epoch, metrics, value, objective, optimizer, schedule)
+        state["scaler"] = scaler.state_dict()
         if reporter.is_main:
             for callback in plan.callbacks:
                 callback(epoch, dict(metrics), objective.network)
@@ -318,6 +351,35 @@ def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least:
         raise ConfigError(f"{workers} cannot share batches of batchSize={batch_size}{why}; {remedy}")
 
 
+def check_precision(precision: str, device: torch.device) -> None:
+    """Check that the device computes in a precision.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if precision == "fp16" and device.type != "cuda":
+        raise ConfigError("precision='fp16' must have workers with GPUs, got a CPU; use precision='bf16', or omit it")
+
+
+def check_batches(plan: TrainingPlan) -> None:
+    """Check that an epoch has a batch.
+
+    Raises:
+        ConfigError: All rows are in a last batch that is left out.
+    """
+    if not plan.steps:
+        raise ConfigError(
+            f"dropLast=True must leave a batch, got {plan.data.rows} rows to train on and batchSize={plan.batch_size}; "
+            "use a smaller batchSize, or dropLast=False"
+        )
+
+
+def autocast(plan: TrainingPlan, device: torch.device) -> torch.autocast:
+    """Return the context in which network and loss are computed."""
+    dtype = torch.float16 if plan.precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=plan.precision != "32")
+
+
 def _fill_lazy_layers(plan: TrainingPlan, objective: Objective | LightningObjective) -> None:
     """Compute some rows to give layers such as ``LazyLinear`` their shape, which a data-parallel network must have."""
     loader = ParquetLoader(list(plan.data.train), plan.columns, batch_size=min(2, plan.data.rows), shuffle=False)
@@ -350,10 +412,61 @@ def _advance(
         state["schedule"] = schedule.state_dict()
 
 
+class _Steps:
+    """The steps of the optimizer in an epoch: each averages the gradients of several batches, and may clip them.
+
+    Args:
+        plan: The training.
+        model: Prepared objective.
+        optimizer: Its optimizer.
+        scaler: Scales the loss, and skips steps whose gradients are infinite; it does nothing if it is disabled.
+        batches: Number of batches of the epoch.
+        device: Device of the batches.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+        batches: int,
+        device: torch.device,
+    ) -> None:
+        self._plan, self._model, self._optimizer, self._scaler = plan, model, optimizer, scaler
+        self._batches, self._device = batches, device
+        self._parameters = [it for group in optimizer.param_groups for it in group["params"]]
+
+    def take(self, batch: Mapping[str, torch.Tensor], index: int) -> tuple[dict[str, torch.Tensor], bool]:
+        """Add the gradients of a batch. Return its metrics, and whether the optimizer took a step."""
+        at_once = self._plan.accumulate
+        begin = index - index % at_once
+        group = min(at_once, self._batches - begin)  # the batches of this step
+        is_last = index + 1 == begin + group
+        if index == begin:
+            self._optimizer.zero_grad()
+        with self._averaging(is_last):
+            with autocast(self._plan, self._device):
+                loss, metrics = self._model(batch, index)
+            self._scaler.scale(loss if group == 1 else loss / group).backward()
+        if is_last:
+            if self._plan.clip is not None:
+                self._scaler.unscale_(self._optimizer)
+                nn.utils.clip_grad_norm_(self._parameters, self._plan.clip)
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        return metrics, is_last
+
+    def _averaging(self, is_last: bool) -> AbstractContextManager[None]:
+        """Let the ranks average gradients only once for each step."""
+        if is_last or not isinstance(self._model, DataParallel):
+            return nullcontext()
+        return self._model.no_sync()
+
+
 def _train_epoch(
-    model: nn.Module,
+    steps: _Steps,
     objective: Objective | LightningObjective,
-    optimizer: torch.optim.Optimizer,
     rows: Iterable[Mapping[str, torch.Tensor]],
     frozen: Sequence[nn.Module],
     reporter: Reporter,
@@ -365,11 +478,9 @@ def _train_epoch(
     _hook(objective, "on_train_epoch_start")
     means = _Means()
     for index, batch in enumerate(rows):
-        loss, metrics = model(batch, index)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        count.stepped()
+        metrics, has_stepped = steps.take(batch, index)
+        if has_stepped:
+            count.stepped()
         means.add(batch, metrics, reporter)
     _hook(objective, "on_train_epoch_end")
     return means.over_ranks(reporter)
@@ -432,19 +543,29 @@ class _Means:
 def configure_optimizer(
     plan: TrainingPlan, objective: Objective | LightningObjective
 ) -> tuple[torch.optim.Optimizer, Schedule | None]:
-    """Create the optimizer and, for a Lightning module with one, the schedule.
+    """Create the optimizer and the learning rate schedule, if there is one.
 
     Raises:
-        ConfigError: The name is unknown, the options are not accepted, or there are several.
+        ConfigError: A name is unknown, the options are not accepted, or there are several.
     """
-    if isinstance(objective, Objective):
-        made = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
-        return made, None
-    return configured_by(objective.network)
+    if not isinstance(objective, Objective):
+        return configured_by(objective.network)
+    optimizer = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
+    if plan.schedule is None:
+        return optimizer, None
+    advances = plan.epochs * (plan.steps if plan.schedule_interval == "step" else 1)
+    scheduler = make_scheduler(plan.schedule, optimizer, plan.schedule_params, advances)
+    return optimizer, Schedule(scheduler, plan.schedule_interval, monitor=loss_name(plan))
 
 
 def _loader(
-    plan: TrainingPlan, fractions: str, urls: Sequence[str], *, shuffle: bool, least_share: int = 0
+    plan: TrainingPlan,
+    fractions: str,
+    urls: Sequence[str],
+    *,
+    shuffle: bool,
+    drop_last: bool = False,
+    least_share: int = 0,
 ) -> ParquetLoader:
     """Load the rows of files in the plan's batches, with floats in the precision of the network."""
     return ParquetLoader(
@@ -454,6 +575,7 @@ def _loader(
         fractions=fractions,
         shuffle=shuffle,
         seed=plan.seed,
+        drop_last=drop_last,
         least_share=least_share,
     )
 

@@ -22,7 +22,7 @@ from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.columns.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
 from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
-from maggy_like.ml.inference.results import FIELDS, Kinds, check_kinds, read_outputs, types_of
+from maggy_like.ml.inference.results import FIELDS, RAW, Kinds, check_kinds, fields_for, read_outputs, types_of
 from maggy_like.ml.inference.shipped import ShippedNetwork
 from maggy_like.spark.engine.job import check_local_workers
 from maggy_like.spark.engine.task import Sent
@@ -73,8 +73,7 @@ def predict(
     """
     wanted = {name: _checked(df, name, part, kind) for name, part in into.items()}
     taken = {field for _, field in wanted.values()}
-    fields = tuple(name for name in FIELDS if "struct" in taken or name in taken)
-    results = as_udf(network, inputs, kind, batch_size=batch_size, decode=decode, fields=fields)
+    results = as_udf(network, inputs, kind, batch_size=batch_size, decode=decode, fields=fields_for(taken))
     given = [_input(df, column) for column in inputs]
     made = f"results_{uuid.uuid4().hex}"
     df = _in_rows(df, inputs[0].name)
@@ -95,8 +94,9 @@ def _checked(df: DataFrame, name: str, part: str | tuple[str, str], kind: Kinds)
     if as_told_apart(df, [name])[0] in as_told_apart(df, df.columns):
         raise DataError(f"into must have new columns, got {name!r}, which exists already; drop it, or use another name")
     output, field = (None, part) if isinstance(part, str) else part
-    if field not in (*FIELDS, "struct"):
-        raise ConfigError(f"into must have fields of a result, got {field!r}; use {', '.join(FIELDS)} or struct")
+    if field not in (*FIELDS, RAW, "struct"):
+        known = ", ".join((*FIELDS, RAW))
+        raise ConfigError(f"into must have fields of a result, got {field!r}; use {known} or struct")
     outputs = [None] if isinstance(kind, str) else list(kind)
     if output not in outputs:
         there = "one output; use only the field" if isinstance(kind, str) else f"the outputs {', '.join(kind)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,9 @@ Kinds = Kind | Mapping[str, Kind]
 FIELDS = {"label": pa.float64(), "score": pa.float64(), "vector": pa.list_(pa.float32()), "error": pa.string()}
 """Fields of a result, and their types in Arrow where the network computes in single precision."""
 
+RAW = "raw"
+"""A further field, which is computed only if a column asks for it: the output before it became probabilities."""
+
 NOT_FINITE = "the network gave a number that is not finite"
 
 
@@ -36,7 +39,21 @@ def types_of(fields: Sequence[str], fractions: str) -> dict[str, pa.DataType]:
         {'label': DataType(double), 'vector': ListType(list<item: double>)}
     """
     vector = pa.list_(pa.float64()) if fractions == "float64" else FIELDS["vector"]
-    return {name: vector if name == "vector" else FIELDS[name] for name in fields}
+    return {name: vector if name in ("vector", RAW) else FIELDS[name] for name in fields}
+
+
+def fields_for(taken: Collection[str]) -> tuple[str, ...]:
+    """Return the fields of a result that columns need.
+
+    Args:
+        taken: Their fields, or ``struct`` for the whole result.
+
+    Example:
+        >>> fields_for({"raw", "label"})
+        ('label', 'raw')
+    """
+    whole = tuple(name for name in FIELDS if "struct" in taken or name in taken)
+    return (*whole, RAW) if RAW in taken else whole
 
 
 def check_kinds(kinds: Kinds) -> None:
@@ -94,7 +111,7 @@ def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
     if kind == "classes":
         vector = numbers.softmax(1)
         score, label = vector.max(1)
-        return {"label": label, "score": score, "vector": vector}
+        return {"label": label, "score": score, "vector": vector, RAW: numbers}
     if kind in ("binary", "probability"):
         if numbers.shape[1] != 1:
             raise DataError(
@@ -103,7 +120,8 @@ def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
             )
         yes = numbers[:, 0].sigmoid() if kind == "binary" else numbers[:, 0]
         vector, label = torch.stack([1 - yes, yes], 1), yes >= 0.5
-        return {"label": label, "score": vector.amax(1), "vector": vector}
+        raw = torch.cat([-numbers, numbers], 1) if kind == "binary" else vector
+        return {"label": label, "score": vector.amax(1), "vector": vector, RAW: raw}
     is_one = kind == "values" and numbers.shape[1] == 1
     return {"vector": numbers, **({"label": numbers[:, 0]} if is_one else {})}
 
@@ -139,7 +157,7 @@ def to_struct(
 
 
 def _to_arrow(values: torch.Tensor, field: str) -> pa.Array:
-    if field != "vector":
+    if field not in ("vector", RAW):
         return pa.array(values.double().numpy())
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * width

@@ -13,7 +13,15 @@ import torch
 
 from maggy_like.distributed.loader import Share, share_of
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.arrays import SparseRows, check_nulls, sparse_rows, to_numpy
+from maggy_like.ml.columns.arrays import (
+    SparseRows,
+    Values,
+    alike_columns,
+    check_nulls,
+    sparse_rows,
+    to_numpy,
+    values_together,
+)
 from maggy_like.ml.columns.column import Column
 
 _STREAM = (0, 0, 1)
@@ -163,6 +171,8 @@ class Window:
         self._sparse: dict[str, list[SparseRows]] = {name: [] for name in sparse}
         self._filled = 0
         self._tensors: dict[str, torch.Tensor] = {}
+        self._arrays: dict[str, Values] = {}
+        self._together: list[list[int]] | None = None
         self._bytes: dict[str, npt.NDArray[np.object_]] = {}
 
     @property
@@ -178,7 +188,13 @@ class Window:
         """
         stop = self._filled + len(batch)
         here = self._positions[self._filled : stop]
+        if self._together is None:
+            self._together = alike_columns(batch.schema, self._columns)
+        together = values_together(batch, self._together)
         for place, column in enumerate(self._columns):
+            if (values := together.get(place)) is not None:
+                self._array(column, ())[here] = values
+                continue
             array = batch.column(place)
             if column.shape is None:
                 check_nulls(array, column)
@@ -189,16 +205,18 @@ class Window:
                 self._sparse[column.name].append(sparse_rows(array, column))
                 continue
             values = to_numpy(array, column)
-            self._tensor(column, values.shape[1:]).numpy()[here] = values
+            self._array(column, values.shape[1:])[here] = values
             if -1 in column.shape:
                 self._columns[place] = column.with_shape(values.shape[1:])
         self._filled = stop
 
-    def _tensor(self, column: Column, shape: tuple[int, ...]) -> torch.Tensor:
-        if column.name not in self._tensors:
+    def _array(self, column: Column, shape: tuple[int, ...]) -> Values:
+        """Return the memory of a column's tensor."""
+        if column.name not in self._arrays:
             kind = getattr(torch, column.dtype)
-            self._tensors[column.name] = torch.empty((self._rows, *shape), dtype=kind, pin_memory=self._pinned)
-        return self._tensors[column.name]
+            tensor = torch.empty((self._rows, *shape), dtype=kind, pin_memory=self._pinned)
+            self._tensors[column.name], self._arrays[column.name] = tensor, tensor.numpy()
+        return self._arrays[column.name]
 
     def batches(self, sizes: list[int]) -> Iterator[dict[str, Any]]:
         """Yield the rows in batches of these sizes: tensors that share the window's memory, and lists of bytes."""

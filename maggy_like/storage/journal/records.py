@@ -173,6 +173,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
         code: At the begin, a hash of the training function's code (see
             :func:`~maggy_like.train_function.code.code_hash`); empty if it is not known.
         totals: At the end, the totals of the run. None in journals of earlier versions.
+        function: At the begin, where the function is (see :func:`~maggy_like.train_function.code.place_of`).
     """
 
     status: Ending
@@ -182,6 +183,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     environment: dict[str, str] = {}
     code: str = ""
     totals: RunTotals | None = None
+    function: str = ""
 
 
 Record = RunHeader | RunStatus | Event

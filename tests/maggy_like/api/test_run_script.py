@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,69 @@ if rank == 0:
 if __name__ == "__main__":
     tell(f"of {world}: {mean.item() / world!r} on {os.environ['LOCAL_RANK']}", sys.argv[1:])
 sys.exit(0)
+"""
+
+SHARDED = """
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from told import tell
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        return x + checkpoint(self.layers, x, use_reentrant=False)
+
+
+def make_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block(), nn.Linear(8, 1))
+    for block in model[:2]:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def main():
+    dist.init_process_group("gloo")
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+    rows = TensorDataset(x, x.sum(1, keepdim=True))
+    sampler = DistributedSampler(rows, seed=2)
+    loader = DataLoader(rows, batch_size=8, sampler=sampler, num_workers=2, persistent_workers=True)
+    model = make_model()
+    for epoch in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        sampler.set_epoch(epoch)
+        for inputs, labels in loader:
+            with torch.autocast("cpu", torch.bfloat16):
+                outputs = model(inputs)
+            loss = nn.functional.mse_loss(outputs.float(), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        tell(f"epoch {epoch} rank {dist.get_rank()}: {loss.item()!r}")
+        dcp.save({"model": get_model_state_dict(model)}, checkpoint_id="states")
+        model = make_model()
+        state = {"model": get_model_state_dict(model)}
+        dcp.load(state, checkpoint_id="states")
+        set_model_state_dict(model, state["model"])
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
 """
 
 # A line is one write: torchrun's ranks are unbuffered and share a pipe, where the words of two prints would mix.
@@ -96,6 +160,22 @@ def test_a_script_trains_as_under_torchrun(script: Path, capfd: pytest.CaptureFi
     assert len(told(out)) == 2
     assert "[trial 0 rank 1] told of 2" in out
     assert model.stat().st_mtime_ns > saved  # where a script of torchrun writes it
+
+
+@pytest.mark.e2e
+def test_sharding_checkpoints_workers_of_loaders_and_autocast_train_as_under_torchrun(
+    script: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(SHARDED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    expected = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=True).stdout
+    shutil.rmtree("states")
+    capfd.readouterr()
+    assert main(["run", "--workers", "2", str(script)]) == 0
+    out = capfd.readouterr().out
+    assert told(out) == told(expected)
+    assert len(told(out)) == 6
+    assert len(list(Path("states").glob("*.distcp"))) == 2
 
 
 @pytest.mark.e2e

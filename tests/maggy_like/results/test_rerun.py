@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from maggy_like import FailurePolicy, Float, Reporter, lagom, load_run
-from maggy_like.errors import UserError
+from maggy_like import AblationStudy, FailurePolicy, Float, Reporter, Store, ablate, lagom, load_run
+from maggy_like.errors import SavedStateError, UserError
 from maggy_like.results.result import Result
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.population import PBT
 
 SCRIPT = """
 def train(x, reporter):
@@ -90,7 +92,12 @@ def test_a_failure_is_found_under_the_debugger(run: tuple[Result, Path]) -> None
     shown = subprocess.run(
         [sys.executable, "-m", "maggy_like", "show", "first"], cwd=script.parent, capture_output=True, text=True
     )
-    assert shown.stdout.endswith("\nto debug trial 1: maggy-like rerun first 1 FILE:NAME --pdb\n")
+    assert "\ntrial 1 failed:\nTraceback (most recent call last)" in shown.stdout
+    *_, error, hint = shown.stdout.splitlines()
+    assert (error, hint) == (
+        "ValueError: total=4.5",
+        f"to debug it: maggy-like rerun {script.parent / 'first'} 1 {script}:train --pdb",
+    )
     assert "trial 1 raised ValueError: total=4.5; add --pdb" in done.stderr
 
 
@@ -114,9 +121,94 @@ def test_it_begins_from_the_state_of_the_last_attempt_if_asked(tmp_path: Path) -
     assert again.difference is None
     first = next(trial for trial in result.trials if trial.attempt == 1)
     with pytest.raises(
-        UserError, match=r"needs a state that an earlier attempt of trial .* saved, got none; leave it out"
+        UserError, match=r"needs the state that the last attempt of trial .* began from, got none; omit it"
     ):
         result.rerun(first, train, from_checkpoint=True)
+
+
+def test_it_begins_from_the_state_of_another_trial_if_asked(tmp_path: Path) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        begun, total = reporter.restore() or (0, 0.0)
+        for step in range(begun + 1, reporter.budget + 1):
+            total += x
+            reporter.checkpoint((step, total))
+            reporter.report(loss=total / step**2, step=step)
+
+    result = lagom(
+        train,
+        {"x": Float(0, 1)},
+        optimizer=PBT(population=4, interval=2, quantile=0.5),
+        n_trials=12,
+        max_budget=8,
+        engine="inline",
+        directory=tmp_path,
+        store=Store(keep_checkpoints=100),
+        progress=False,
+    )
+    children = [trial for trial in result.trials if trial.parent is not None and trial.attempt]
+    assert {trial.attempt > 1 for trial in children} == {True, False}
+    for trial in children:
+        again = result.rerun(trial, train, from_checkpoint=True)
+        assert again.difference is None
+        assert [step for step, _ in again.reports] == [trial.budget - 1, trial.budget]
+        assert again.compared == 2
+    for state in tmp_path.rglob("*.pkl"):
+        state.unlink()
+    with pytest.raises(SavedStateError, match="is missing or damaged; leave out from_checkpoint"):
+        result.rerun(children[0], train, from_checkpoint=True)
+
+
+def test_the_training_of_the_best_is_run_again_by_its_number(tmp_path: Path) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        for step in range(1, reporter.budget + 1):
+            reporter.report(loss=x / step, step=step)
+
+    space = {"x": Float(0, 1)}
+    options = {"optimizer": "random", "n_trials": 2, "max_budget": 3, "train_best": 5, "engine": "inline"}
+    result = lagom(train, space, directory=tmp_path, progress=False, **options)
+    assert str(result.rerun(2, train)) == "trial 2 was run again: 5 reports, 5 values compared, all equal"
+
+
+def test_the_traceback_ends_with_how_to_debug_it(
+    run: tuple[Result, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, script = run
+    result.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    command = f"maggy-like rerun {tmp_path / 'first'} 1 {script}:train --pdb"
+    assert f"ValueError: total=4.5\nto debug it: {command}</pre>" in page
+    search_in_a_notebook(tmp_path / "second", progress="plain")
+    said = capsys.readouterr().out.splitlines()
+    error = said.index("[trial 0] ZeroDivisionError: x")
+    assert said[error + 1] == f"[trial 0] to debug it: load_run('{tmp_path}/second/run').rerun(0, train)"
+
+
+def search_in_a_notebook(folder: Path, **options: Any) -> Result:
+    """Fail the first trial of a function that no file has."""
+    names: dict[str, Any] = {}
+    code = "def train(x):\n    if x < 0.5:\n        raise ZeroDivisionError('x')\n    return x"
+    exec(compile(code, "<ipython-input-1>", "exec"), names)
+    names["train"].__module__ = "__main__"
+    points = [{"x": 0.25}, {"x": 0.75}]
+    space = {"x": Float(0, 1)}
+    failures = FailurePolicy(max_attempts=1)
+    with_files = {"name": "run", "directory": folder, "engine": "inline", "failures": failures, **options}
+    return lagom(names["train"], space, optimizer="random", n_trials=2, points_to_evaluate=points, **with_files)
+
+
+def test_a_trial_of_an_ablation_has_no_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def train(seed: int, augment: bool = True) -> float:
+        if seed == 0:
+            raise ZeroDivisionError("x")
+        return seed + augment
+
+    study = AblationStudy().config(augment=False)
+    failures = FailurePolicy(max_attempts=1)
+    options = {"engine": "inline", "directory": tmp_path, "failures": failures, "progress": "plain"}
+    ablate(train, study, repeats=2, direction="max", metric="value", **options)
+    said = capsys.readouterr().out
+    assert "ZeroDivisionError: x" in said
+    assert "to debug it" not in said
 
 
 def test_a_trial_that_trained_past_the_default_budget_does_so_again(tmp_path: Path) -> None:

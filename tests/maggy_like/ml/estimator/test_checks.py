@@ -39,7 +39,7 @@ class Two(nn.Linear):
 
 
 WRONG: list[tuple[dict[str, Any], ColumnStatistics, type[UserError], str]] = [
-    ({"model": nn.Linear(3, 3)}, CLASSES, ConfigError, r"the network failed with 'x' of shape \[2, 4\]"),
+    ({"model": nn.Linear(3, 3)}, CLASSES, ConfigError, r"model failed with 'x' of shape \[2, 4\]"),
     ({"model": Two(4, 3)}, CLASSES, ConfigError, r"one tensor for each column of labelCol, 1 \(label\), got 2"),
     ({}, replace(CLASSES, greatest=3), DataError, "'label' must have classes 0 to 2, .* got labels from 0 to 3"),
     ({}, replace(CLASSES, least=-1), DataError, "'label' must have classes 0 to 2, .* got labels from -1 to 2"),
@@ -166,7 +166,7 @@ def test_whole_numbers_are_fractions_where_the_network_wants_them() -> None:
     )
     assert plan.as_fractions == ("amounts",)
     wrong = replace(PLAN, model=nn.Linear(3, 3))
-    with pytest.raises(ConfigError, match=r"the network failed with 'x' of shape \[2, 4\] of int64 \("):
+    with pytest.raises(ConfigError, match=r"model failed with 'x' of shape \[2, 4\] of int64 \("):
         check_sample(fit_to_rows(wrong, whole)[0], whole, Statistics(120, {"label": CLASSES}), [])
 
 

@@ -590,6 +590,65 @@ def test_preprocessing_and_network_are_searched_together(
         PipelineSearch([index, estimator], {other.handleInvalid: ["keep"]})
 
 
+@pytest.mark.parametrize(
+    ("loss", "outputs", "raw"),
+    [
+        ("cross_entropy", 3, lambda logits: logits),
+        ("bce_with_logits", 1, lambda logits: np.concatenate([-logits, logits], 1)),
+    ],
+)
+def test_all_options_of_a_training_and_raw_predictions(
+    estimator: TorchEstimator, df: DataFrame, tmp_path: Path, loss: str, outputs: int, raw: Any
+) -> None:
+    from pyspark.ml.evaluation import BinaryClassificationEvaluator
+
+    df = df.withColumn("label", (df.label > 0).cast("double")) if outputs == 1 else df
+    estimator.setParams(
+        model=lambda: torch.compile(nn.Linear(4, outputs), backend="eager"),
+        loss=loss,
+        lrScheduler="OneCycleLR",
+        lrSchedulerParams={"max_lr": 0.1},
+        lrSchedulerInterval="step",
+        gradientClipVal=1.0,
+        accumulateGradBatches=2,
+        precision="bf16",
+        dropLast=True,
+        rawPredictionCol="rawPrediction",
+    )
+    estimator.save(str(tmp_path / "estimator"))
+    model = TorchEstimator.load(str(tmp_path / "estimator")).fit(df)
+    assert type(model.network) is nn.Linear
+    model.save(str(tmp_path / "model"))
+    rows = TorchModel.load(str(tmp_path / "model")).transform(df).collect()
+    with torch.no_grad():
+        logits = model.network(torch.tensor(np.array([row.array for row in rows]), dtype=torch.float32)).numpy()
+    assert np.allclose([row.rawPrediction.toArray() for row in rows], raw(logits), atol=1e-6)
+    assert model.transform(df).columns[-3:] == ["prediction", "rawPrediction", "probability"]
+    if outputs == 1:
+        made = model.transform(df)
+        by_raw, by_probability = (
+            BinaryClassificationEvaluator(rawPredictionCol=name).evaluate(made) for name in made.columns[-2:]
+        )
+        assert by_raw == pytest.approx(by_probability)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"precision": "fp16"}, r"precision='fp16' must have workers with GPUs, got a CPU; use precision='bf16'"),
+        ({"precision": "half"}, r"precision must be one of '32', 'bf16', 'fp16', got 'half'"),
+        ({"lrScheduler": "Step"}, r"lrSchedulerParams must be arguments of lrScheduler='Step', got \{\}"),
+        ({"dropLast": True, "batchSize": 200}, r"dropLast=True must leave a batch, got 120 rows"),
+        ({"gradientClipVal": 0.0}, r"gradientClipVal must be a number above 0, got 0\.0"),
+    ],
+)
+def test_a_mistake_in_an_option_is_found_before_a_worker_starts(
+    estimator: TorchEstimator, df: DataFrame, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        estimator.setParams(**params).fit(df)
+
+
 def test_a_param_that_takes_lists_is_searched_too(estimator: TorchEstimator, df: DataFrame) -> None:
     from pyspark.ml.feature import VectorAssembler
 

@@ -329,3 +329,27 @@ def test_what_is_no_data_in_a_folder_is_passed_over(tmp_path: Path) -> None:
 def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ParquetLoader(table(5), **options)
+
+
+def test_columns_of_plain_numbers_keep_their_types_and_places(tmp_path: Path) -> None:
+    rows = 50
+    kinds = ["float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "float16"]
+    data = {f"{of}_{twin}": (np.arange(rows) * (twin + 1) % 100).astype(of) for twin in range(2) for of in kinds}
+    table = pa.table({**data, "array": [[float(row), 1.0] for row in range(rows)], "id": np.arange(rows)})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=16)
+    loader = ParquetLoader(tmp_path / "rows.parquet", batch_size=8, fractions="float64", buffer_rows=20)
+    batches = list(loader)
+    together = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+    order = together["id"].numpy()
+    assert sorted(order) == list(range(rows))
+    for name, values in data.items():
+        assert np.array_equal(together[name].numpy(), values[order].astype(together[name].numpy().dtype)), name
+        assert together[name].is_contiguous()
+    assert np.array_equal(together["array"][:, 0].numpy(), order)
+
+
+def test_a_null_among_columns_of_one_type_is_found_in_its_column(tmp_path: Path) -> None:
+    table = pa.table({"a": [1.0, 2.0, 3.0], "b": [1.0, None, 3.0], "c": [1.0, 2.0, 3.0]})
+    pq.write_table(table, tmp_path / "rows.parquet", write_statistics=False)
+    with pytest.raises(DataError, match=r"column 'b' must not have nulls, got 1 .* the first in row 1"):
+        list(ParquetLoader(tmp_path / "rows.parquet", batch_size=2, shuffle=False))
