@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from benchmarks.report import chromium  # noqa: E402
 from lab import CELL, CONNECTED, PATIENCE, RUN_ALL, jupyterlab  # noqa: E402
 from PIL import Image  # noqa: E402
+from report_pages import chromium  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.terminal_theme import SVG_EXPORT_THEME  # noqa: E402
 from rich.text import Text  # noqa: E402

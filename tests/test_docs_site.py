@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.report import chromium
+from report_pages import chromium
 
 import maggy_like
 import maggy_like.callbacks

@@ -27,7 +27,7 @@ from maggy_like.results.tables import best_trials
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.script import read_script
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas

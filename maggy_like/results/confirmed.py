@@ -115,8 +115,8 @@ class Confirmed:
         n = len(best.values)
         found = f"{so_far}{self.objective} {number(best.mean)} of trial {best.trial.id} with {n} seeds"
         if math.isfinite(best.low):
-            found += f", {number(best.low)} to {number(best.high)} with 95 % confidence"
-        return f"{found}; {self._next_best(best)}"
+            found += f" (95 % interval {number(best.low)} to {number(best.high)})"
+        return f"{found}, {self._next_best(best)}"
 
     def _next_best(self, best: Candidate) -> str:
         """Say how the recommended candidate compares to the others."""
@@ -127,10 +127,7 @@ class Confirmed:
         equal = [it.trial.id for it in others if not by_pair[frozenset((best.trial.id, it.trial.id))].differs]
         if not equal:
             return f"better than the other {len(others)}" if len(others) > 1 else "better than the second best"
-        if equal[0] != others[0].trial.id:
-            return f"better than the second best, not distinguishable from {_named(equal)}"
-        rest = f", nor from {_named(equal[1:])}" if equal[1:] else ""
-        return f"not distinguishable from the second best, {_named(equal[:1])}{rest}"
+        return f"not distinguishable from {_named(equal)}"
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row per candidate.
