@@ -10,7 +10,7 @@ from hand import Hand
 
 from maggy_like.driver.state_machine.confirming import ConfirmationPlan
 from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.state_machine.run import TrainingPlan
+from maggy_like.driver.state_machine.run import FinalTraining
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Shutdown
 from maggy_like.protocol.task import WorkerId
@@ -81,7 +81,7 @@ def test_repeats_are_no_part_of_the_search() -> None:
 
 
 def test_the_phases_follow_each_other_and_the_training_takes_the_recommended() -> None:
-    run = searched(training=TrainingPlan(5, 2, 2))
+    run = searched(training=FinalTraining(5, 2, 2))
     assert run.machine.is_confirming
     assert not run.machine.is_training
     while run.machine.is_confirming:
