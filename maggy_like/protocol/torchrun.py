@@ -53,12 +53,24 @@ def rank_and_ranks() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
+_OF_LAUNCHERS = """
+    NODE_RANK
+    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+    OMPI_COMM_WORLD_NODE_RANK
+    PMI_RANK PMI_SIZE PMI_LOCAL_RANK PMI_LOCAL_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
+    MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE
+    SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE
+    JSM_NAMESPACE_RANK JSM_NAMESPACE_SIZE JSM_NAMESPACE_LOCAL_RANK JSM_NAMESPACE_LOCAL_SIZE
+"""
+"""Variables by which Accelerate, Lightning and others find the ranks of mpirun, srun and jsrun."""
+
+
 def leave_ranks() -> None:
     """Remove the variables from this process's environment that make it one of several ranks.
 
-    Kubeflow, SageMaker, AzureML and SLURM scripts set them for the whole process that searches; a trial of one worker
+    Kubeflow, SageMaker, AzureML, mpirun and srun set them for the whole process that searches; a trial of one worker
     would wait for ranks that nobody starts.
     """
     single = RankInfo(0, 1, 0, 1, 0, 1)
-    for name in (*environment(single, "", 0), "NODE_RANK"):  # the last is Lightning's
+    for name in (*environment(single, "", 0), *_OF_LAUNCHERS.split()):
         os.environ.pop(name, None)

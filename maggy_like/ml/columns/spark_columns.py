@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column as SparkColumn
@@ -32,7 +34,18 @@ def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> 
     """
     wanted = list(schema.names if names is None else names)
     check_names(wanted, schema.names)
-    return columns_of_arrow(to_arrow_schema(with_plain_vectors(StructType([schema[name] for name in wanted]))))
+    plain = with_plain_vectors(StructType([schema[name] for name in wanted]))
+    return columns_of_arrow(pa.schema([_as_arrow(field) for field in plain]))
+
+
+def _as_arrow(field: StructField) -> pa.Field:
+    try:
+        return to_arrow_schema(StructType([field])).field(0)
+    except (AssertionError, PySparkTypeError) as error:  # timestamps need a time zone, some intervals have no type
+        raise DataError(
+            f"column {field.name!r} must have a type that tensors can have, got {field.dataType.simpleString()}; "
+            "convert its values to numbers first, for example with unix_timestamp or datediff"
+        ) from error
 
 
 def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: str = "float32") -> DataFrame:

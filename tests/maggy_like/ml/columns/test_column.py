@@ -6,7 +6,22 @@ import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, DoubleType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DoubleType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    YearMonthIntervalType,
+)
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns.arrays import to_tensor
@@ -94,6 +109,30 @@ def test_a_schema_says_what_its_columns_are() -> None:
     )
     with pytest.raises(DataError, match="there is no column 'w'"):
         columns_of_spark(schema, ["w"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TimestampType(),
+        TimestampNTZType(),
+        DateType(),
+        DayTimeIntervalType(),
+        YearMonthIntervalType(),
+        StringType(),
+        NullType(),
+        ArrayType(TimestampType()),
+        ArrayType(BinaryType()),
+        StructType().add("a", LongType()),
+        MapType(StringType(), LongType()),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_a_type_that_no_tensor_has_is_refused_with_the_column_and_what_to_do(kind: DataType) -> None:
+    schema = StructType().add("x", LongType()).add("when", kind)
+    with pytest.raises(DataError, match=r"column 'when' must have a type that tensors can have, .*; (convert|select)"):
+        columns_of_spark(schema)
+    assert columns_of_spark(schema, ["x"]) == (Column("x", (), "int64"),)
 
 
 @pytest.mark.spark
