@@ -195,7 +195,7 @@ def no_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> Attr
     if name.startswith("_"):
         return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=owner)
     public = [known for known in dir(owner) if not known.startswith("_")]
-    remedy = f"; use {elsewhere[name]}" if name in elsewhere else did_you_mean(name, public, cutoff=0.7)
+    remedy = f"; use {elsewhere[name]}" if name in elsewhere else did_you_mean(name, public, cutoff=0.75)
     return AttributeError(f"{kind!r} object has no attribute {name!r}{remedy}")
 
 
