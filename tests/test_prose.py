@@ -22,12 +22,14 @@ REFERENCE = frozenset(
 )
 """Pages that are looked up, and may be long or have no code; the generated ones are not measured."""
 
-PAGES = pages_of(ROOT / "docs") | {CHANGELOG: (ROOT / CHANGELOG).read_text()}
+README = "README.md"
+PAGES = pages_of(ROOT / "docs") | {page: (ROOT / page).read_text() for page in (CHANGELOG, README)}
 
 LONGEST_CHANGE = 20
 """Words of an entry in the changelog."""
 
 ACCEPTED: dict[str, dict[str, int]] = {
+    README: {"late code": 1, "long page": 1},  # it says first what the project is, and has at most 150 lines
     "coming-from/index.md": {"late code": 1},
 }
 """How often a page may break a rule. The numbers are exact, so they can only shrink."""
