@@ -86,7 +86,7 @@ class TrialsFailedError(UserError):
         return type(self), self.args, {**self.__dict__, "has_shown_traceback": False}
 
     def __str__(self) -> str:
-        message, traceback, remedy = self.args
+        message, traceback, remedy = map(str, self.args)
         shown = "" if self.has_shown_traceback else traceback.rstrip()
         return message + (f"\n\n{shown}\n" if shown else "") + (f"\n{remedy}" if remedy else "")
 
