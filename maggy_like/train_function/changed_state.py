@@ -140,7 +140,7 @@ def _filled_by(node: ast.AST) -> str:
         method = node.value.func
         place = method.value if isinstance(method, ast.Attribute) and method.attr in _FILLS else None
     else:
-        target = node.target if isinstance(node, ast.AugAssign) else None
+        target: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
         place = target.value if isinstance(target, ast.Subscript) else None

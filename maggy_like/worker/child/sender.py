@@ -98,8 +98,8 @@ def as_step(step: object) -> int:
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
-        is_whole = isinstance(step, float) and step.is_integer()
-        remedy = f"; use {int(step)}" if is_whole else "; count the reports: 1, 2, 3"
+        whole = int(step) if isinstance(step, float) and step.is_integer() else None
+        remedy = "; count the reports: 1, 2, 3" if whole is None else f"; use {whole}"
         raise ReportError(f"step must be a whole number, got {shortened(step)}{remedy}") from None
     if not -MAX_STEP <= number <= MAX_STEP:
         raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")
