@@ -249,8 +249,9 @@ class Reporter:
             >>> reporter.report(loss=0.3, accuracy=0.9, step=epoch)
         """
         if unnamed:
-            one = f"{value}={value}" if isinstance(value, str) and value.isidentifier() else "loss"
-            raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed))), one=one))
+            given: tuple[Any, ...] = (value, *unnamed)
+            one = "{0}={0}".format(*given) if isinstance(given[0], str) and given[0].isidentifier() else "loss"
+            raise ReportError(TOO_MANY.format(", ".join(map(shortened, given)), one=one))
         sender = self._sender
         if sender is not None:
             if sender.fault is not None:
