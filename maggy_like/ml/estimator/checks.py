@@ -559,7 +559,7 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Compute compiled networks as plain ones, since a few rows are not worth the compilation."""
     if "torch._dynamo" not in sys.modules:  # whose import takes a second
         return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return,no-untyped-call]
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: int, is_balanced: bool) -> TrainingPlan:
