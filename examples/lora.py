@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
-from torch import nn
 from transformers import GPT2Config, GPT2ForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 from maggy_like import Choice, Float, Reporter, lagom
@@ -27,7 +26,7 @@ TOKENS, LENGTH = 32, 12
 SPACE = {"learning_rate": Float(1e-4, 3e-2, log=True), "rank": Choice([2, 4, 8, 16]), "lora_dropout": Float(0.0, 0.3)}
 
 
-def make_model(rank: int, lora_dropout: float) -> nn.Module:
+def make_model(rank: int, lora_dropout: float) -> Any:
     """Return the model with adapters."""
     set_seed(0)  # stands for the weights of a trained model
     config = GPT2Config(

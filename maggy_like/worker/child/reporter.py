@@ -253,15 +253,9 @@ class Reporter:
             >>> reporter.report(loss=0.3, accuracy=0.9, step=epoch)
         """
         if unnamed:
-<<<<<<< HEAD
             name: Any = value
             one = f"{name}={name}" if isinstance(name, str) and name.isidentifier() else "loss"
             raise ReportError(TOO_MANY.format(", ".join(map(shortened, (value, *unnamed))), one=one))
-=======
-            given: tuple[Any, ...] = (value, *unnamed)
-            one = "{0}={0}".format(*given) if isinstance(given[0], str) and given[0].isidentifier() else "loss"
-            raise ReportError(TOO_MANY.format(", ".join(map(shortened, given)), one=one))
->>>>>>> 7411feb6f12f892b7fa0e2dfc527511d940de222
         sender = self._sender
         if sender is not None:
             if sender.fault is not None:
