@@ -46,8 +46,8 @@ Array = NDArray[np.float64]
 
 _TRUSTED = 0.5  # rank correlation from which no proposal is random
 _AWAY_SHARE = 0.5  # of the proposals that promise little, those one choice away from the best
-_FULL_EFFORT = 1.0  # seconds of a trial from which a proposal gets the full effort
-_LEAST_EFFORT = 0.25
+_SHORT = 1.0  # seconds of a trial below which a proposal gets less effort
+_LESS_EFFORT = 0.25
 _LATEST = 20  # results from which the duration of trials is estimated
 _PRIOR_WEIGHT = 10.0  # weight of the log prior, divided by the number of results
 
@@ -174,7 +174,9 @@ class BayesianSearch(Optimizer):
 
 
 def _effort(history: History) -> float:
-    """Return the share of the usual effort for a proposal, given the duration of trials; 1 if that is unknown."""
+    """Return the share of the usual effort for a proposal: less if trials are short, 1 if their duration is unknown.
+
+    There are only two shares, so that two searches with the same seed differ only if their trials take about a second.
+    """
     seconds = [seen.seconds for seen in history.observations[-_LATEST:] if seen.seconds > 0.0]
-    typical = float(np.median(seconds)) if seconds else _FULL_EFFORT
-    return min(max(typical / _FULL_EFFORT, _LEAST_EFFORT), 1.0)
+    return _LESS_EFFORT if seconds and np.median(seconds) < _SHORT else 1.0

@@ -210,6 +210,13 @@ def test_times_change_nothing_in_a_search_of_so_many_trials() -> None:
         assert BayesianSearch().ask(index, dear) == BayesianSearch().ask(index, unknown)
 
 
+@pytest.mark.parametrize("few", [0.01, 0.3, 0.9])
+def test_a_seed_repeats_the_proposals_of_short_trials_however_long_they_take(few: float) -> None:
+    first, second = (timed(16, is_timed=False, seconds=lambda config, s=each: s) for each in (0.05, few))
+    for index in range(16, 20):
+        assert BayesianSearch().ask(index, first) == BayesianSearch().ask(index, second)
+
+
 def test_times_that_are_not_known_change_nothing() -> None:
     bounded, unbounded = (timed(16, is_timed=is_timed, seconds=lambda config: 0.0) for is_timed in (True, False))
     assert BayesianSearch().ask(16, bounded) == BayesianSearch().ask(16, unbounded)
