@@ -157,7 +157,7 @@ class _Client:
         reason = self.run.poll() or ""
         if self.run.stopped_by and not self._wanted:
             self._source.say(f"stopped from outside: {self.run.stopped_by}")
-        self._look(now=True)
+        self._look(now=not self._gave_up)  # a job that does not end may write for ever
         return reason
 
     def _look(self, *, now: bool = False) -> None:

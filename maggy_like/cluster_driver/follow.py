@@ -97,24 +97,30 @@ class RunFiles:
         )
 
     def look(self, *, now: bool = False) -> None:
-        """Read what is new, about once per second.
+        """Read what is new, about once per second and for about a second.
 
         Args:
-            now: Whether to read even if it was just read.
+            now: Whether to read even if it was just read, and to the end.
 
         Raises:
             JournalError: The journal could not be read for ten minutes.
         """
         if now or time.monotonic() - self._looked >= LOOK:
-            self._read()
+            began = time.monotonic()
+            if self._read(None if now else began + LOOK):
+                self._looked = time.monotonic()
             self.lines.extend(self._log_lines.take())
-            self._looked = time.monotonic()
         self.snapshot = self._draw()
 
-    def _read(self) -> None:
+    def _read(self, until: float | None) -> bool:
+        """Read the journal, and return whether all of it is read. A driver may write faster than this process reads."""
+        is_complete = True
         try:
             for entries in self.reader.look():
                 self.backlog.put(entries)
+                if until is not None and time.monotonic() >= until:
+                    is_complete = False
+                    break
             self._served, self._has_warned = time.monotonic(), False
         except JournalError as error:
             if time.monotonic() - self._served > STORE_PATIENCE:
@@ -122,6 +128,7 @@ class RunFiles:
             if not self._has_warned:
                 self._has_warned = True
                 self.say(f"{error}; trying again, the run continues meanwhile")
+        return is_complete
 
     def say(self, text: str) -> None:
         """Show a line."""

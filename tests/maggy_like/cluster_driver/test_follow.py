@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from module_time import patch_time
 
-from maggy_like.cluster_driver.follow import MOST, LogLineReader, LogLineWriter
+from maggy_like.cluster_driver import follow
+from maggy_like.cluster_driver.follow import MOST, LogLineReader, LogLineWriter, RunFiles
 from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
@@ -74,6 +76,18 @@ def test_a_driver_that_writes_all_the_time_does_not_keep_the_reader(url: str) ->
         journal.append(created(len(parts)))
     assert len(parts) == 1
     assert events(reader) == created(1)
+    journal.close()
+
+
+def test_a_driver_that_writes_faster_than_it_is_read_does_not_keep_the_watcher(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(backend_of(url))
+    journal.begin(HEADER)
+    run = RunFiles(url, SHOWN)
+    monkeypatch.setattr(run.reader, "look", lambda: itertools.repeat([]))
+    patch_time(monkeypatch, follow, monotonic=itertools.count(time.monotonic() + 10.0, 0.1).__next__)
+    run.look()
     journal.close()
 
 

@@ -87,8 +87,8 @@ def test_what_a_trial_imports_later_trials_and_later_searches_begin_with(
     for name in names[1:]:
         assert not any(imports_of(first, name))
     (log,) = (Path(first.directory) / "workers").glob("*.log")
-    assert "not library_with_a_thread, which starts a thread" in log.read_text()
-    assert "not library_that_refuses_templates, which cannot be imported there (ImportError)" in log.read_text()
+    assert "not library_with_a_thread, since it starts a thread" in log.read_text()
+    assert "not library_that_refuses_templates, since it cannot be imported there (ImportError)" in log.read_text()
     second = search(train, tmp_path / "runs", n_trials=2)
     assert all(imports_of(second, "learned_library"))
     for name in names[1:]:
