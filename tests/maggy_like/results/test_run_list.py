@@ -166,7 +166,7 @@ def test_of_a_run_that_has_ended_only_both_ends_of_the_journal_are_read(
     for name in ("search", "failing", "two", "training"):
         before, after = (asdict(found[name]) | {"seconds": 0} for found in (fast, whole))
         assert repr(before) == repr(after)
-        assert fast[name].seconds == pytest.approx(whole[name].seconds)
+        assert fast[name].seconds == pytest.approx(whole[name].seconds, abs=0.5)  # of another clock
 
 
 def test_an_end_that_is_torn_or_before_a_resume_is_not_taken_for_the_end(tmp_path: Path) -> None:
