@@ -149,13 +149,13 @@ def _check_not_importing_main() -> None:
 
 
 def _watch(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
-    from maggy_like.cluster_driver.watch import watch_run
+    from maggy_like.cluster_driver.follow import watch_run
 
     return watch_run(run, progress, callbacks, FOLLOW)
 
 
 def _stop(journal: str) -> None:
-    from maggy_like.cluster_driver.watch import stop_run
+    from maggy_like.cluster_driver.follow import stop_run
 
     stop_run(journal)
 

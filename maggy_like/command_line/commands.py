@@ -42,14 +42,7 @@ _OVER = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
 
 
 def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable[[str], None]) -> None:
-    """Show what a trial prints until it, or its run, has ended.
-
-    Args:
-        result: Result of the run.
-        trial: Number of the trial.
-        rank: Rank of the worker.
-        first: Number of existing lines to show first.
-        show: Takes each whole line.
+    """Show what a trial prints until it, or its run, has ended. ``first`` existing lines are shown first.
 
     Raises:
         UserError: The log cannot be read.
@@ -71,13 +64,7 @@ def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable
 
 
 class LogTail:
-    """Reads the lines that were added to the log files of a trial's worker since the last read.
-
-    Args:
-        paths: Paths of the run.
-        trial: Number of the trial.
-        rank: Rank of the worker.
-    """
+    """Reads the lines that were added to the log files of a trial's worker since the last read."""
 
     def __init__(self, paths: RunPaths, trial: int, rank: int) -> None:
         self._paths = paths
@@ -86,11 +73,7 @@ class LogTail:
         self._files: dict[str, _File] = {}
 
     def look(self, attempts: int, *, is_over: bool) -> list[str]:
-        """Return the new lines, and the first time all lines.
-
-        Args:
-            attempts: Number of attempts of the trial.
-            is_over: Whether no more lines come, so that an incomplete one counts, too.
+        """Return the new lines of all attempts, also an incomplete one if no more come. The first time it returns all.
 
         Raises:
             UserError: A file system cannot be read.

@@ -251,6 +251,14 @@ def draw(
     )
 
 
+def draw_worker(index: int, host: str, state: str, trial: Trial | None, seconds: float) -> WorkerLine:
+    """Return the line of a worker that runs a trial, or none."""
+    if trial is None:
+        return WorkerLine(index, host, state)
+    budget = trial.budget if trial.budget < UNBOUNDED else 0
+    return WorkerLine(index, host, state, trial.id, trial.step, budget, trial.last_value, seconds)
+
+
 def _draw_confirmation(study: Study) -> ConfirmationLine | None:
     if not study.repeats:
         return None

@@ -78,6 +78,12 @@ def _size(line: LogLine) -> int:
     return sys.getsizeof(line.text) + _OVERHEAD
 
 
+def missed_note(missed: int) -> list[LogLine]:
+    """Return a line about lines that a reader has missed, if there are any."""
+    note = LogLine(None, f"{missed} lines came too fast to be shown; the trials' log files have them")
+    return [note] * bool(missed)
+
+
 Key = tuple[int | None, int | None]
 
 

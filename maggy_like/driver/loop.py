@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_worker
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver.proposer.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
@@ -33,12 +33,11 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.run import Worker
-from maggy_like.driver.stream import entry_of, read_after
+from maggy_like.driver.stream import Backlog, entry_of, read_after
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.messages import (
-    UNBOUNDED,
     Beat,
     Broken,
     Checkpointed,
@@ -58,7 +57,6 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
 from maggy_like.storage.journal import Journal
-from maggy_like.trackers.backlog import Backlog
 from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.study import Study
 
@@ -123,16 +121,8 @@ class Drawing:
 
 def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
     trial = None if worker.trial is None else machine.study.trials[worker.trial]
-    return WorkerLine(
-        worker.id.index,
-        worker.host,
-        worker.state.value,
-        trial=worker.trial,
-        step=trial.step if trial is not None else 0,
-        budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
-        value=trial.last_value if trial is not None else None,
-        seconds=now - worker.attempt.since if worker.attempt is not None else 0.0,
-    )
+    seconds = now - worker.attempt.since if worker.attempt is not None else 0.0
+    return draw_worker(worker.id.index, worker.host, worker.state.value, trial, seconds)
 
 
 def answers(

@@ -126,18 +126,8 @@ def run_search(
 ) -> None:
     """Launch the workers, follow the search until its end, and leave no process behind.
 
-    Args:
-        driver: The driver, not yet started.
-        engine: Engine that provides the slots.
-        task: Task of all workers of the run.
-        admit: Admits an incarnation of a worker, and returns its key pair.
-        size: Number of workers.
-        least: Number of workers that are enough (see :class:`Supervisor`).
-        logs: Folder for the output of the agents.
-        displays: Displays of the search.
-        followers: The displays and callbacks. The caller has begun the callbacks.
-        interrupts: Until this is closed, Ctrl-C and SIGTERM end the search instead of raising, since the caller has
-            files to close and a result to return.
+    Until ``interrupts`` is closed, Ctrl-C and SIGTERM end the search instead of raising, since the caller has files to
+    close and a result to return.
     """
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
     monitor = Monitor(driver, followers, patience)
@@ -158,14 +148,11 @@ def run_search(
 
 
 class Monitor:
-    """Supervises a running search and handles Ctrl-C.
-
-    Attributes:
-        hurried: Whether the user has pressed Ctrl-C a second time.
-    """
+    """Supervises a running search and handles Ctrl-C."""
 
     def __init__(self, driver: Driver, followers: Followers, patience: float = LEAVE_PATIENCE) -> None:
-        self.hurried = self._was_interrupted = self._is_closing = False
+        self.hurried = False  # whether the user has pressed Ctrl-C a second time
+        self._was_interrupted = self._is_closing = False
         self._patience = patience
         self._driver = driver
         self._followers = followers
@@ -191,12 +178,7 @@ class Monitor:
             self._driver.release()
 
     def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
-        """Follow the search until it has ended, and the workers have left or had time to.
-
-        Args:
-            supervisor: Keeps the workers running.
-            first: Reports why no worker has connected.
-        """
+        """Follow the search until it has ended, and the workers have left or had time to."""
         self._supervisor = supervisor
         while not self._driver.has_ended:
             self._look(supervisor)

@@ -198,9 +198,16 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 exits.extend([error] * isinstance(error, SystemExit))
                 driver.post(StopRequested(Ending.ERROR if exits else Ending.INTERRUPTED))
 
-            followers = Followers(driver, spec.callbacks, stopped_by_callback, in_threads=engine.isolation != "none")
-            files, optimizer = settings.files, study.optimizer.describe()
-            followers.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
+            followers = Followers(
+                driver,
+                spec.callbacks,
+                stopped_by_callback,
+                name=settings.files.name,
+                optimizer=study.optimizer.describe(),
+                paths=settings.paths,
+                is_resumed=settings.files.resume,
+                in_threads=engine.isolation != "none",
+            )
             site.begun(driver)
             run_search(
                 driver,

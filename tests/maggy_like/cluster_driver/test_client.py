@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,20 +141,45 @@ def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
     assert record.attempt == 1
 
 
-def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop() -> None:
-    def refuse() -> None:
-        raise OSError("slow down")
+@pytest.mark.e2e
+def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ControlFiles.driver
 
-    cancelled: list[bool] = []
-    client = _Client.__new__(_Client)
-    client._wanted, client._asked, client._hurried, client._run_id = "interrupted", True, False, "now"
-    client.run = SimpleNamespace(cancel=lambda: cancelled.append(True), wait=lambda _: True)  # type: ignore[assignment]
-    client._files = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
-    client._pass_on_stop()
-    assert not cancelled
-    client._files = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
-    client._pass_on_stop()
-    assert cancelled
+    def refuse(files: ControlFiles) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise OSError("slow down")
+        return ask(files)
+
+    def interrupt(event: Event) -> None:
+        monkeypatch.setattr(ControlFiles, "driver", refuse)
+        raise KeyboardInterrupt
+
+    host = ThreadHost()
+    result = search(last, tmp_path, engine=host, callbacks=[interrupt], max_budget=10**9, optimizer="random")
+    assert result.ending == "interrupted"
+    assert host.run is not None
+    assert not host.run.cancelled.is_set()
+
+
+@pytest.mark.e2e
+def test_a_job_is_cancelled_whose_driver_has_not_begun_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.0)
+    background, ended = Background(), threading.Event()
+
+    def begin(attempt: int) -> None:
+        background.stop()
+        ended.wait(60)
+
+    host = ThreadHost(begin=begin)
+    assert background.run(search, last, tmp_path, engine=host, max_budget=10**9).ending == "stopped"
+    assert host.run is not None
+    assert host.run.cancelled.is_set()
+    ended.set()
+    host.run.wait(60)
 
 
 @pytest.mark.e2e

@@ -23,6 +23,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.run import Options
+from maggy_like.driver.stream import Cursor
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import JournalError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
@@ -32,7 +33,6 @@ from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
-from maggy_like.trackers.backlog import Cursor
 from optimizers import Float
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
