@@ -19,7 +19,7 @@ from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.endings import Ending
-from maggy_like.rpc.security import new_key_pair
+from maggy_like.rpc.sockets import new_key_pair
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import Journal, RunStatus, backend_of
 

@@ -16,7 +16,7 @@ from maggy_like.engines.base import Capacity, Engine, EngineRun
 from maggy_like.errors import EngineError, MaggyError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange
-from maggy_like.rpc.security import new_key_pair
+from maggy_like.rpc.sockets import new_key_pair
 from maggy_like.storage.control_files import ErrorRecord
 
 ROUNDS = 4

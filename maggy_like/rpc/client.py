@@ -22,9 +22,8 @@ from maggy_like.protocol.messages import (
     encode,
 )
 from maggy_like.protocol.task import KeyPair
-from maggy_like.rpc.limits import DEAD, WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
-from maggy_like.rpc.security import secure_client
+from maggy_like.rpc.sockets import DEAD, WINDOW, limit_client, secure_client
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats of a worker that sends nothing else."""
