@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
-from maggy_like.driver.failure_policy import FailurePolicy, read_policy
 from maggy_like.driver.followers import Callback
-from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, StopSwitch, TrainingSettings
+from maggy_like.driver.settings import (
+    FailurePolicy,
+    LimitSettings,
+    Outcome,
+    RunSpec,
+    StopSwitch,
+    TrainingSettings,
+    read_policy,
+)
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training

@@ -16,7 +16,7 @@ from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.monitor import run_search
-from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
+from maggy_like.driver.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
-    from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.followers import Callback
+    from maggy_like.driver.settings import FailurePolicy
     from maggy_like.results.plots import Plots
     from maggy_like.results.rerun import Rerun
 

@@ -16,7 +16,7 @@ WARM = (
     "maggy_like.distributed.parallel",
     "maggy_like.distributed.rendezvous",
     "maggy_like.distributed.sharded",
-    "maggy_like.driver.proposer.frames",
+    "maggy_like.driver.proposers",
     "maggy_like.worker.agent.agent",
     "maggy_like.ablation.modules",
     "optimizers.registry",

@@ -16,15 +16,14 @@ from module_time import patch_time
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver import write_ahead as module
-from maggy_like.driver.loop import TICK, Driver
-from maggy_like.driver.proposer.proposers import DirectProposer
+from maggy_like.driver import loop as module
+from maggy_like.driver.loop import TICK, Driver, WriteAhead
+from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
 from maggy_like.driver.state_machine.inputs import StopRequested
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.driver.stream import Cursor
-from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import JournalError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.messages import Beat, Logged, Ready

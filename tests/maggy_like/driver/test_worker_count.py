@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.settings import (
     MOST_UNASKED,
+    FailurePolicy,
     FileSettings,
     SearchSettings,
     Settings,
