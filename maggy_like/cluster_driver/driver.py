@@ -15,7 +15,7 @@ from maggy_like.cluster_driver.tasks import SiblingEngine, folder_not_seen, to_r
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.runner import Site, execute
 from maggy_like.driver.settings import Outcome, RunSpec, Settings
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.endpoint import PortRange

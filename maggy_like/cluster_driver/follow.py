@@ -15,7 +15,7 @@ from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_wo
 from maggy_like.display.lines import LineBuffer, missed_note
 from maggy_like.driver.followers import Callback, Followers, read_callbacks
 from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
-from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE
 from maggy_like.driver.stream import Backlog, JournalReader, read_after
 from maggy_like.errors import JournalError, UserError
 from maggy_like.protocol.endings import Ending, Phase

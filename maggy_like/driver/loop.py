@@ -22,20 +22,19 @@ from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_wo
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import (
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE
+from maggy_like.driver.state_machine.interface import (
     AfterJournal,
     Append,
     AskOptimizer,
     BeforeJournal,
     Command,
+    Input,
     Replace,
     Send,
     Show,
-    StoreReturned,
-)
-from maggy_like.driver.state_machine.inputs import (
-    Input,
     StopRequested,
+    StoreReturned,
     SuggestionReady,
     Tick,
     TrialSaid,
@@ -46,7 +45,6 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.run import Worker
-from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
 from maggy_like.driver.stream import Backlog, entry_of, read_after
 from maggy_like.errors import OptimizerError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from maggy_like.display import Display
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import FirstWorkers, GrowingSupervisor, Supervisor
 from maggy_like.engines.base import Engine
 from maggy_like.protocol.endings import Ending

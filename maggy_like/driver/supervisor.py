@@ -13,7 +13,7 @@ import msgspec
 from maggy_like.display.base import LogLine
 from maggy_like.display.text import tried
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.engines.base import EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
 from maggy_like.protocol.endings import Ending, Phase

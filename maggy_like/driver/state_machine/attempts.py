@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
+from maggy_like.driver.state_machine.interface import Append, Commands, Send, Show, StoreReturned
 from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import StopReason

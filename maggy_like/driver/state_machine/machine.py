@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from maggy_like.driver.state_machine import attempts, phases, workers
-from maggy_like.driver.state_machine.commands import Command, Commands, Show
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Command,
+    Commands,
     Input,
+    Show,
     StopRequested,
     SuggestionReady,
     Tick,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from maggy_like.driver.state_machine import attempts
-from maggy_like.driver.state_machine.commands import Commands, Send, Show
+from maggy_like.driver.state_machine.interface import Commands, Send, Show
 from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished, Shutdown

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from maggy_like.driver.state_machine.commands import AskOptimizer
-from maggy_like.driver.state_machine.inputs import SuggestionReady
+from maggy_like.driver.state_machine.interface import AskOptimizer, SuggestionReady
 from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study

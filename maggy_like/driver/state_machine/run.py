@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from maggy_like.driver.state_machine.confirming import ConfirmationPlan, Confirming
-from maggy_like.driver.state_machine.identical_failures import IdenticalFailures
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE, IdenticalFailures, StoreOutage
 from maggy_like.driver.state_machine.proposals import Proposals
-from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished

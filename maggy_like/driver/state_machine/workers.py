@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from maggy_like.driver.state_machine import attempts, phases
-from maggy_like.driver.state_machine.commands import Commands, Replace, Send, Show
-from maggy_like.driver.state_machine.inputs import WorkerJoined, WorkerLost
+from maggy_like.driver.state_machine.interface import Commands, Replace, Send, Show, WorkerJoined, WorkerLost
 from maggy_like.driver.state_machine.run import Run, Worker, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending, StopReason

@@ -20,8 +20,7 @@ from maggy_like.driver import loop as module
 from maggy_like.driver.loop import TICK, Driver, WriteAhead
 from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import Append, Command, Send, Show, StopRequested, StoreReturned
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.driver.stream import Cursor
 from maggy_like.errors import JournalError, StoreError, WorkerError

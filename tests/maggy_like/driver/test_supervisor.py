@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maggy_like.driver import supervisor
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.driver.supervisor import (
     GOODBYE_PATIENCE,
     GROWTH_PATIENCE,

@@ -19,7 +19,7 @@ from maggy_like.driver.settings import (
     least_workers,
     size_hints,
 )
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import HINT_AGAIN, JOIN_PATIENCE, LOOK, START_PATIENCE, FirstWorkers
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError

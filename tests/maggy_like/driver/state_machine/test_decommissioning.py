@@ -9,7 +9,7 @@ from hand import Hand
 
 from maggy_like.driver.settings import FailurePolicy
 from maggy_like.driver.state_machine.attempts import MAX_NODES
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     Tick,
     TrialSaid,
     WorkerGone,

@@ -10,7 +10,7 @@ import pytest
 from hand import Hand
 
 from maggy_like import SparkEngine
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLost
 from maggy_like.driver.state_machine.run import FinalTraining
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped

@@ -1,4 +1,4 @@
-"""The inputs of the state machine.
+"""The inputs of the state machine, and the commands that it returns.
 
 Every event of a worker carries its index and incarnation, so that a stale message of a lost incarnation changes
 nothing. Those that hold an exception are tracked by the garbage collector, because its traceback may hold them.
@@ -6,12 +6,15 @@ nothing. Those that hold an exception are tracked by the garbage collector, beca
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
+from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, ToWorker, Waiting
 from maggy_like.protocol.task import WorkerId
-from optimizers.core.base import Proposal, Wait
+from optimizers.core.base import Proposal, Update, Wait
+from optimizers.core.events import Event
 
 TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
 """Messages of a worker about its attempt."""
@@ -85,7 +88,7 @@ class TrialSaid(msgspec.Struct, frozen=True, gc=False):
 
 
 class SuggestionReady(msgspec.Struct, frozen=True):
-    """The optimizer answered an :class:`~maggy_like.driver.state_machine.commands.AskOptimizer`.
+    """The optimizer answered an :class:`~maggy_like.driver.state_machine.interface.AskOptimizer`.
 
     Attributes:
         answer: The optimizer's checked answer: a proposal, ``WAIT``, or None if it has none left.
@@ -128,3 +131,66 @@ WorkerEvent = WorkerReady | WorkerSeen | WorkerBroken | WorkerGone | TrialSaid
 """Events of a worker that has joined."""
 
 Input = WorkerEvent | WorkerJoined | WorkerLost | WorkerLeaving | SuggestionReady | Tick | StopRequested
+
+
+class BeforeJournal(msgspec.Struct, frozen=True, gc=False):
+    """A command that must have succeeded before the journal records what follows from it."""
+
+
+class AfterJournal(msgspec.Struct, frozen=True, gc=False):
+    """A command that is carried out once the journal has all events of its round."""
+
+
+class StoreReturned(BeforeJournal, frozen=True, gc=False):
+    """Put the returned value of the function of ``run`` into the store."""
+
+    returned: Any
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    """Write an event to the journal.
+
+    Attributes:
+        value: The value of the trial as of an :class:`AttemptEnded`.
+    """
+
+    event: Event
+    value: float | None = None
+
+
+class Send(AfterJournal, frozen=True, gc=False):
+    """Send a message to a worker."""
+
+    worker: WorkerId
+    message: ToWorker
+
+
+class Replace(AfterJournal, frozen=True, gc=False):
+    """Let the engine launch a new incarnation of a lost worker."""
+
+    worker: WorkerId
+
+
+class AskOptimizer(AfterJournal, frozen=True, gc=False):
+    """Let the optimizer propose its ``index``-th configuration, once it knows ``updates``.
+
+    Attributes:
+        trial: Number of the trial that will have it.
+        most: Maximum number of proposals, each of which treats those before as pending.
+    """
+
+    index: int
+    updates: tuple[Update, ...]
+    trial: int = 0
+    most: int = 1
+
+
+class Show(AfterJournal, frozen=True, gc=False):
+    """Show a line to the user, about a trial or about the run."""
+
+    text: str
+    trial: int | None = None
+
+
+Command = StoreReturned | Append | Send | Replace | AskOptimizer | Show
+Commands = list[Command]
