@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from maggy_like.api.run import run_script
 from maggy_like.api.saved_runs import list_runs, load_run
+from maggy_like.argument_checks import require
 from maggy_like.cluster_driver.follow import RunFiles
 from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
-from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import log_urls, reading_log, written
 from maggy_like.results.record import read_record

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from maggy_like.argument_checks import seconds, whole
+from maggy_like.argument_checks import require, seconds, whole
 from maggy_like.display import Display
 from maggy_like.driver.followers import Listener
 from maggy_like.engines.base import Capacity, Engine
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths

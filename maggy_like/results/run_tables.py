@@ -9,9 +9,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.display.text import config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
-from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.formatted import aligned, as_html
 from maggy_like.results.record import Record, clock_of, improvements, read_record

@@ -29,9 +29,11 @@ from maggy_like.protocol.messages import (
     decode_to_driver,
     encode,
     foreign_hello,
+    foreign_protocol,
+    misfit,
+    own_versions,
 )
 from maggy_like.protocol.task import KeyPair, WorkerId
-from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, bracketed, own_address, take_port
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, is_urgent, read_header
 from maggy_like.rpc.sockets import MAX_BACKLOG, MAX_FRAME, AllowList, limit_server, new_key_pair, secure_server

@@ -25,9 +25,8 @@ from maggy_like.driver.state_machine.run import Options
 from maggy_like.driver.stream import Cursor
 from maggy_like.errors import JournalError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.messages import Beat, Logged, Ready
+from maggy_like.protocol.messages import PYTHON, Beat, Logged, Ready, Versions
 from maggy_like.protocol.task import WorkerId
-from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal

@@ -28,9 +28,9 @@ from maggy_like.protocol.messages import (
     ToDriver,
     ToWorker,
     encode,
+    own_versions,
 )
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerId, WorkerTask
-from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc import server as handshakes
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Received, Server, Unfit
