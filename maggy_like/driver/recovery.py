@@ -18,8 +18,17 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
-from maggy_like.storage.file_systems import is_marked, mark_store, remove_folder, unmark_store
-from maggy_like.storage.folders import local_path, probe, probe_path, url_of, within
+from maggy_like.storage.file_systems import (
+    is_marked,
+    local_path,
+    mark_store,
+    probe,
+    probe_path,
+    remove_folder,
+    unmark_store,
+    url_of,
+    within,
+)
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,

@@ -15,7 +15,6 @@ from functools import partial
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.monitor import run_search
 from maggy_like.driver.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
@@ -23,13 +22,14 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.confirming import ConfirmationPlan
 from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.state_machine.run import FinalTraining, Options
+from maggy_like.driver.supervisor import run_search
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import module_path, remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
-from maggy_like.storage.folders import is_in_memory, parent_of
+from maggy_like.storage.file_systems import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus, RunTotals
 from maggy_like.storage.run_paths import OutputFolder
 from maggy_like.train_function.code import rerun_hint

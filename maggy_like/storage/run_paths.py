@@ -17,13 +17,13 @@ from typing import Any
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
 from maggy_like.processes.resources import working_folder
-from maggy_like.storage.file_systems import put
-from maggy_like.storage.folders import (
+from maggy_like.storage.file_systems import (
     Folder,
     check_folder,
     local_path,
     local_url,
     name_of_folder,
+    put,
     sibling_of,
     url_of,
     within,
