@@ -28,9 +28,6 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, reme
     """Check that an argument is a whole number of at least ``least``; numpy's integers are.
 
     Args:
-        name: The argument's.
-        value: The argument.
-        least: Smallest allowed value.
         most: Largest allowed value, or None.
         remedy: Remedy for the message, unless the value is a number in another spelling.
 
@@ -92,11 +89,6 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
 def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
     """Check that an argument is a list.
 
-    Args:
-        name: The argument's.
-        value: The argument.
-        of: What it is a list of.
-
     Raises:
         ConfigError: It is a single one, or nothing of the kind.
 
@@ -144,10 +136,6 @@ EXTRAS = {
 
 def require(package: str, purpose: str) -> None:
     """Check that a package of an extra is installed.
-
-    Args:
-        package: The name by which it is imported.
-        purpose: What needs it.
 
     Raises:
         UserError: It is missing.

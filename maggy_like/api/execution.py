@@ -41,19 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainAgain:
-    """Trains the best configuration of a search with its function, engine and settings (``result.train``).
-
-    Attributes:
-        spec: The search.
-        execute: Executes a run.
-        objective: Name of the search's objective.
-        direction: Direction of the objective.
-    """
+    """Trains the best configuration of a search with its function, engine and settings (``result.train``)."""
 
     spec: RunSpec
-    execute: Callable[[RunSpec], Outcome]
-    objective: str | None
-    direction: Direction | None
+    execute: Callable[[RunSpec], Outcome]  # executes a run
+    objective: str | None  # name of the search's objective
+    direction: Direction | None  # direction of the objective
 
     def __call__(
         self,
@@ -119,11 +112,6 @@ T = TypeVar("T")
 
 def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | RunHandle[T]:
     """Execute a run here, or with ``block=False`` in a thread.
-
-    Args:
-        spec: The run.
-        finish: Executes it, and makes what is returned.
-        block: Whether to wait for the end.
 
     Returns:
         What ``finish`` returns, or with ``block=False`` the run's handle.

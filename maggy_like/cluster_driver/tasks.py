@@ -81,14 +81,7 @@ class DriverHost(Capacity):
 
     @abstractmethod
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
-        """Launch the driver and the workers.
-
-        Args:
-            plan: Data of the driver's task, pickled.
-            task: Task of the workers, without the driver's address.
-            keys: Key pairs of each worker.
-            journal: Folder of the run's journal.
-        """
+        """Launch the driver and the workers."""
 
 
 class WorkerSlots(Capacity):
@@ -153,13 +146,7 @@ class SiblingRun(EngineRun):
 
 
 class SiblingEngine(Engine):
-    """The engine of the driver in a task. Spark has already launched the workers.
-
-    Args:
-        name: Name of the engine that launched the tasks.
-        size: Number of workers.
-        host: Address of this machine, as the workers reach it.
-    """
+    """The engine of the driver in a task. Spark has already launched the workers."""
 
     def __init__(self, name: str, size: int, host: str) -> None:
         self.name = name

@@ -420,10 +420,6 @@ NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
 def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
     """Check callbacks, and make trackers from names.
 
-    Args:
-        callbacks: The callbacks.
-        directory: Path or URL of the run's folder.
-
     Raises:
         ConfigError: A callback is not a function of one event or a tracker.
         UserError: A tracker cannot be used.

@@ -91,9 +91,6 @@ class WriteAhead:
     The driver continues to receive messages and to answer its workers. It sends nothing that depends on the journal.
 
     Args:
-        journal: The journal.
-        keep: Stores the value of a function that may return anything. None for a training function.
-        show: Shows lines to the user.
         patience: Seconds of refusals after which the run ends.
     """
 
@@ -105,7 +102,7 @@ class WriteAhead:
         patience: float | None = None,
     ) -> None:
         self._journal = journal
-        self._keep = keep
+        self._keep = keep  # stores the value of a function that may return anything. None for a training function
         self._show = show
         self._patience = STORE_PATIENCE if patience is None else patience
         self._commands: list[Command] = []
@@ -122,7 +119,6 @@ class WriteAhead:
         """Take the commands of a round, and return all commands whose events the journal has.
 
         Args:
-            commands: Commands of the round.
             is_last: Whether this is the last attempt, since the run was stopped.
 
         Raises:
@@ -194,15 +190,10 @@ LINES = 500
 
 
 class Drawing:
-    """Makes snapshots of the run in parts, since many workers' lines take as long as thousands of messages.
-
-    Args:
-        base: Snapshot with what stays the same.
-        machine: The state machine.
-    """
+    """Makes snapshots of the run in parts, since many workers' lines take as long as thousands of messages."""
 
     def __init__(self, base: Snapshot, machine: StateMachine) -> None:
-        self._base = base
+        self._base = base  # snapshot with what stays the same
         self._machine = machine
         self._left: list[int] = []  # the workers whose lines are not drawn yet; the last one is next
         self._lines: list[WorkerLine] = []
@@ -212,7 +203,6 @@ class Drawing:
 
         Args:
             elapsed: Seconds since the call.
-            now: Unix time.
             lines: Number of workers' lines to draw at most.
         """
         workers = self._machine.workers
@@ -258,10 +248,7 @@ def answers(
     """Yield each answer of the optimizer. The next question has it as pending.
 
     Args:
-        proposer: Proposer that asks the optimizer.
-        study: The study.
         question: The first proposal, and their number.
-        is_over: Returns whether no more proposals are needed.
     """
     updates: Sequence[Update] = question.updates
     for number in range(question.most):
@@ -293,10 +280,6 @@ LONGEST = 5.0
 class Pace:
     """Decides when something is due, so that it takes at most a share of the time.
 
-    Args:
-        interval: Seconds between two times at least.
-        share: Share of the time that it may take.
-
     Example:
         >>> pace = Pace(interval=0.1, share=0.02)
         >>> pace.is_due(5.0)
@@ -307,7 +290,7 @@ class Pace:
     """
 
     def __init__(self, interval: float, share: float) -> None:
-        self._interval = interval
+        self._interval = interval  # seconds between two times at least
         self._share = share
         self._due = float("-inf")
 
@@ -339,25 +322,14 @@ class Driver:
     """Runs one search.
 
     Args:
-        machine: The state machine. Once the driver runs, only its thread uses it.
-        proposer: Proposer that asks the optimizer.
-        server: The server.
         journal: Journal for events, which is written before anything that depends on them is sent.
         base: Snapshot with what stays the same.
         workers: Number of workers that must connect and leave before the driver is done. 0 if the number may grow.
         keep: Stores the value of a function that may return anything. None for a training function.
-        timeout: Seconds that the search may take.
 
     Attributes:
-        done: Set when the search has ended and all workers have left, or the driver failed.
-        error: The error of the driver itself, if it failed.
-        met: Workers that have connected, including lost ones.
-        ready: Workers that were ready for trials.
-        leaving: Workers that have sent their last message.
         imported: Modules that trials have imported, which the next run of this process should import at once.
-        lines: Log lines for the displays.
         backlog: The newest events in the journal, for callbacks and trackers.
-        replacements: Lost workers that the engine must replace.
     """
 
     def __init__(
@@ -372,18 +344,18 @@ class Driver:
         keep: Callable[[Any], None] | None,
         timeout: float | None,
     ) -> None:
-        self.done = threading.Event()
-        self.error: BaseException | None = None
-        self.met: set[WorkerId] = set()
-        self.ready: set[WorkerId] = set()
-        self.leaving: set[WorkerId] = set()
+        self.done = threading.Event()  # set when the search has ended and all workers have left, or the driver failed
+        self.error: BaseException | None = None  # the error of the driver itself, if it failed
+        self.met: set[WorkerId] = set()  # workers that have connected, including lost ones
+        self.ready: set[WorkerId] = set()  # workers that were ready for trials
+        self.leaving: set[WorkerId] = set()  # workers that have sent their last message
         self.imported: dict[str, None] = {}
-        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
+        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)  # log lines for the displays
         self.backlog = Backlog(partial(read_after, journal.folder), journal.last)
         self._last = journal.last  # number of the last event's record
-        self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
+        self.replacements: SimpleQueue[WorkerId] = SimpleQueue()  # lost workers that the engine must replace
         self._drawing = Drawing(base, machine)
-        self._machine = machine
+        self._machine = machine  # the state machine. Once the driver runs, only its thread uses it
         self._proposer = proposer
         self._server = server
         self._write_ahead = WriteAhead(journal, keep, self._show)

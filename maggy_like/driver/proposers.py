@@ -27,17 +27,11 @@ from optimizers.core.study import Study
 
 @dataclass(frozen=True, slots=True)
 class ProposerLaunch:
-    """The driver's first message to the process.
+    """The driver's first message to the process."""
 
-    Attributes:
-        path: Module search path, since ``PYTHONPATH`` cannot hold all of it.
-        optimizer: The optimizer, pickled.
-        history: The history of the study, pickled.
-    """
-
-    path: tuple[str, ...]
-    optimizer: bytes
-    history: bytes
+    path: tuple[str, ...]  # module search path, since ``PYTHONPATH`` cannot hold all of it
+    optimizer: bytes  # the optimizer, pickled
+    history: bytes  # the history of the study, pickled
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +44,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The process's message to the driver if the optimizer raised an exception.
+    """The process's message to the driver if the optimizer raised an exception."""
 
-    Attributes:
-        error: The exception, pickled. Empty if it cannot be pickled.
-        summary: Its type and message.
-        traceback: Its traceback.
-    """
-
-    error: bytes
-    summary: str
+    error: bytes  # the exception, pickled. Empty if it cannot be pickled
+    summary: str  # its type and message
     traceback: str
 
 

@@ -105,11 +105,6 @@ _MOST_SHOWN = 5
 def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
     """Begin a journal, or replay an old one into the state machine. Afterwards the run's store is marked.
 
-    Args:
-        settings: Settings of the run.
-        machine: The state machine.
-        run_id: The mark.
-
     Returns:
         The journal, and hints about damage and repair.
 

@@ -42,28 +42,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Site:
-    """How a driver and its workers connect.
+    """How a driver and its workers connect."""
 
-    Attributes:
-        run_id: Identifier of the run, with which its store is marked.
-        server: Opens the server.
-        task: Makes the task of all workers once the server is open.
-        admit: Admits an incarnation of a worker, and returns its key pair.
-        begun: Called with the driver before it starts.
-    """
-
-    run_id: str
-    server: Callable[[], Server]
-    task: Callable[[Server], WorkerTask]
-    admit: Callable[[Server, WorkerId], KeyPair]
-    begun: Callable[[Driver], None]
+    run_id: str  # identifier of the run, with which its store is marked
+    server: Callable[[], Server]  # opens the server
+    task: Callable[[Server], WorkerTask]  # makes the task of all workers once the server is open
+    admit: Callable[[Server, WorkerId], KeyPair]  # admits an incarnation of a worker, and returns its key pair
+    begun: Callable[[Driver], None]  # called with the driver before it starts
 
 
 def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
     """Execute a run. After Ctrl-C, or an error of a run that has begun, the outcome is the one so far.
 
     Args:
-        spec: The run.
         site: How the driver and the workers connect. Default by the engine.
 
     Raises:
@@ -323,7 +314,6 @@ def first_snapshot(spec: RunSpec, size: int) -> Snapshot:
     """Return the snapshot before the start.
 
     Args:
-        spec: The run.
         size: Number of workers. 0 if not known.
     """
     settings, search = spec.settings, spec.settings.search

@@ -176,36 +176,25 @@ class SearchSettings:
     """Search space, objectives and optimizer of a search.
 
     Attributes:
-        optimizer_name: Name of the optimizer for users.
-        metrics: Names of the objectives. Empty if a single objective has no name yet.
         directions: Direction of each objective. None if a single objective has no name yet.
-        guessed: Whether the directions follow from the names of the objectives.
-        value: Value of a trial (see :class:`~optimizers.core.study_state.Ranking`).
-        open_ended: Whether nobody has given ``max_budget``.
-        n_trials: Number of configurations to try. None for no limit, 0 for a training without a search.
-        n_configs: Number of configurations of the space, if the search ends once each was tried.
-        points: All of :func:`~optimizers.core.study.initial_points`.
-        is_timed: Whether only time limits the search.
-        earlier: Observations of earlier runs.
-        variants: Descriptions of the variants of an ablation, whose trials are compared in groups.
     """
 
     space: SearchSpace
     optimizer: Optimizer
-    optimizer_name: str
-    metrics: tuple[str, ...] = ()
+    optimizer_name: str  # name of the optimizer for users
+    metrics: tuple[str, ...] = ()  # names of the objectives. Empty if a single objective has no name yet
     directions: tuple[Direction | None, ...] = (None,)
-    guessed: bool = False
-    value: ValueRule = "best"
+    guessed: bool = False  # whether the directions follow from the names of the objectives
+    value: ValueRule = "best"  # value of a trial (see :class:`~optimizers.core.study_state.Ranking`)
     seed: int = 0
     max_budget: int = 1
-    open_ended: bool = False
-    n_trials: int | None = None
-    is_timed: bool = False
-    n_configs: int | None = None
-    points: tuple[Config, ...] = ()
-    earlier: Earlier = ()
-    variants: tuple[str, ...] = ()
+    open_ended: bool = False  # whether nobody has given ``max_budget``
+    n_trials: int | None = None  # number of configurations to try. None for no limit, 0 for a training without a search
+    is_timed: bool = False  # whether only time limits the search
+    n_configs: int | None = None  # number of configurations of the space, if the search ends once each was tried
+    points: tuple[Config, ...] = ()  # all of :func:`~optimizers.core.study.initial_points`
+    earlier: Earlier = ()  # observations of earlier runs
+    variants: tuple[str, ...] = ()  # descriptions of the variants of an ablation, whose trials are compared in groups
 
     @property
     def problem(self) -> Problem:
@@ -239,30 +228,19 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """Limits that end a search before all its trials have ended.
+    """Limits that end a search before all its trials have ended."""
 
-    Attributes:
-        timeout: Seconds that the search may take.
-        target: Value of the objective at which it ends.
-    """
-
-    timeout: float | None = None
-    target: float | None = None
+    timeout: float | None = None  # seconds that the search may take
+    target: float | None = None  # value of the objective at which it ends
 
 
 @dataclass(frozen=True)
 class SizeSettings:
-    """Number of workers of a run.
+    """Number of workers of a run."""
 
-    Attributes:
-        workers: Number of workers. None for all slots of the engine.
-        max_workers: Upper limit of the number if ``workers`` is None. None for no limit.
-        workers_per_trial: Number of workers that run one trial together.
-    """
-
-    workers: int | None = None
-    max_workers: int | None = None
-    workers_per_trial: int = 1
+    workers: int | None = None  # number of workers. None for all slots of the engine
+    max_workers: int | None = None  # upper limit of the number if ``workers`` is None. None for no limit
+    workers_per_trial: int = 1  # number of workers that run one trial together
 
 
 @dataclass(frozen=True)
@@ -270,61 +248,40 @@ class FileSettings:
     """Name and files of a run.
 
     Attributes:
-        name: Name of the run.
-        paths: Paths of its files.
-        resume: Whether to resume its journal.
         overwrite: Whether to delete an earlier run of that name. None if the caller does not have this argument.
         function: Where another process finds the function that a trial calls (see
             :func:`~maggy_like.train_function.code.place_of`).
-        keep_checkpoints: Number of the newest states of an attempt to keep.
-        code: Hash of the training function's code. Empty if unknown.
     """
 
-    name: str
-    paths: RunPaths
-    resume: bool = False
-    keep_checkpoints: int = 2
-    code: str = ""
+    name: str  # name of the run
+    paths: RunPaths  # paths of its files
+    resume: bool = False  # whether to resume its journal
+    keep_checkpoints: int = 2  # number of the newest states of an attempt to keep
+    code: str = ""  # hash of the training function's code. Empty if unknown
     overwrite: bool | None = None
     function: str = ""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """A training on all workers, after a search or without one.
+    """A training on all workers, after a search or without one."""
 
-    Attributes:
-        steps: Number of steps.
-        config: The configuration. None for the best one of the search.
-    """
-
-    steps: int
-    config: Config | None = None
+    steps: int  # number of steps
+    config: Config | None = None  # the configuration. None for the best one of the search
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The checked settings of one run.
+    """The checked settings of one run."""
 
-    Attributes:
-        search: Search space, objectives and optimizer.
-        files: Name and files.
-        limits: Limits that end the search early.
-        size: Number of workers.
-        failures: Retries, and when failures end the search.
-        confirmation: Repeats of the best configurations after the search. None without them.
-        training: Training after the search. None without one.
-        hints: Lines for the user before the start.
-    """
-
-    search: SearchSettings
-    files: FileSettings
-    limits: LimitSettings = field(default_factory=LimitSettings)
-    size: SizeSettings = field(default_factory=SizeSettings)
-    failures: FailurePolicy = field(default_factory=FailurePolicy)
-    confirmation: Confirmation | None = None
-    training: TrainingSettings | None = None
-    hints: tuple[str, ...] = ()
+    search: SearchSettings  # search space, objectives and optimizer
+    files: FileSettings  # name and files
+    limits: LimitSettings = field(default_factory=LimitSettings)  # limits that end the search early
+    size: SizeSettings = field(default_factory=SizeSettings)  # number of workers
+    failures: FailurePolicy = field(default_factory=FailurePolicy)  # retries, and when failures end the search
+    confirmation: Confirmation | None = None  # repeats of the best configurations after the search. None without them
+    training: TrainingSettings | None = None  # training after the search. None without one
+    hints: tuple[str, ...] = ()  # lines for the user before the start
 
     @property
     def paths(self) -> RunPaths:
@@ -466,45 +423,29 @@ class RunSpec:
     """Everything that the runner needs for a run.
 
     Attributes:
-        settings: The checked settings.
-        engine: Engine that provides the workers.
-        payload: The training function, pickled.
-        preload: Modules that workers import once.
-        displays: Displays of the run.
-        callbacks: Callbacks for each recorded event.
-        stop: Switch with which other threads stop the run.
         save_returned: Stores the value of a function that may return anything (see
             :attr:`WorkerTask.returns_anything`).
         sources: Text of the files and notebook cells with the function's code.
-        driver: Place of the driver: this process (``client``) or a task of the ``cluster``.
     """
 
-    settings: Settings
-    engine: Engine
-    payload: bytes
-    preload: tuple[str, ...]
-    displays: Sequence[Display]
-    callbacks: Sequence[Listener] = ()
-    stop: StopSwitch = field(default_factory=StopSwitch)
+    settings: Settings  # the checked settings
+    engine: Engine  # engine that provides the workers
+    payload: bytes  # the training function, pickled
+    preload: tuple[str, ...]  # modules that workers import once
+    displays: Sequence[Display]  # displays of the run
+    callbacks: Sequence[Listener] = ()  # callbacks for each recorded event
+    stop: StopSwitch = field(default_factory=StopSwitch)  # switch with which other threads stop the run
     save_returned: Callable[[Any], None] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
-    driver: DriverSide = "client"
+    driver: DriverSide = "client"  # place of the driver: this process (``client``) or a task of the ``cluster``
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-        machine: The state machine with the study.
-        ending: How the run ended (see :attr:`maggy_like.Result.ending`).
-        seconds: Wall time of all drivers of the run.
-        error: Error that ended the run early. The caller raises it with the result so far.
-        is_longer: Whether the run took longer than ``seconds``, because a killed driver recorded no end.
-    """
-
-    machine: StateMachine
-    ending: Ending
-    seconds: float
-    error: Exception | None = None
-    is_longer: bool = False
+    machine: StateMachine  # the state machine with the study
+    ending: Ending  # how the run ended (see :attr:`maggy_like.Result.ending`)
+    seconds: float  # wall time of all drivers of the run
+    error: Exception | None = None  # error that ended the run early. The caller raises it with the result so far
+    is_longer: bool = False  # whether the run took longer than ``seconds``, because a killed driver recorded no end

@@ -53,21 +53,13 @@ HINT_AFTER = 2.0
 
 @dataclass(slots=True)
 class Vacancy:
-    """Workers that ended together, and will be launched together, as far as there are slots.
+    """Workers that ended together, and will be launched together, as far as there are slots."""
 
-    Attributes:
-        indexes: Indexes of the workers.
-        incarnation: Incarnation of the next launch.
-        since: When they ended.
-        due: When to launch next.
-        is_shown: Whether a hint about their wait was shown.
-    """
-
-    indexes: tuple[int, ...]
-    incarnation: int
-    since: float
-    due: float
-    is_shown: bool = False
+    indexes: tuple[int, ...]  # indexes of the workers
+    incarnation: int  # incarnation of the next launch
+    since: float  # when they ended
+    due: float  # when to launch next
+    is_shown: bool = False  # whether a hint about their wait was shown
 
     def __str__(self) -> str:
         return f"worker{'s' * (len(self.indexes) > 1)} {', '.join(map(str, self.indexes))}"
@@ -80,23 +72,15 @@ class Supervisor:
     things end the search. Either no worker gets ready any more, after :data:`MAX_FUTILE_LAUNCHES` failed launches in a
     row of each one. Or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the others
     wait for slots without a limit.
-
-    Args:
-        engine: Engine that provides the slots.
-        task: Task of all workers of the run.
-        admit: Admits an incarnation of a worker, and returns its key pair.
-        size: Number of workers.
-        least: Number of workers that are enough if there are no longer slots for all.
-        logs: Folder for the output of the agents.
     """
 
     def __init__(
         self, engine: Launcher, task: WorkerTask, admit: Callable[[WorkerId], KeyPair], size: int, least: int, logs: str
     ) -> None:
-        self._least = least
+        self._least = least  # number of workers that are enough if there are no longer slots for all
         self._engine = engine
         self._task = task
-        self._admit = admit
+        self._admit = admit  # admits an incarnation of a worker, and returns its key pair
         self._logs = logs
         self._runs: list[EngineRun] = self._launch(range(size), 0)
         self._vacancies: list[Vacancy] = []
@@ -294,7 +278,6 @@ class Supervisor:
         Args:
             leaving: Workers that have sent their last message. They get :data:`GOODBYE_PATIENCE` to end, since Spark
                 would show a cancelled job as failed.
-            timeout: Seconds for the other workers.
         """
         for run in self._runs:
             if not run.has_come:
@@ -405,12 +388,7 @@ START_PATIENCE = 3600.0
 
 
 class FirstWorkers:
-    """Reports why workers have not connected. Used from the thread that called ``lagom``.
-
-    Args:
-        engine: Engine that may know the reason.
-        size: Number of launched workers.
-    """
+    """Reports why workers have not connected. Used from the thread that called ``lagom``."""
 
     def __init__(self, engine: Launcher, size: int) -> None:
         self._engine = engine

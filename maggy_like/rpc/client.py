@@ -39,13 +39,6 @@ answer shows that the driver is alive, and acknowledges what it has received."""
 class Heartbeat:
     """Determines when a worker's next heartbeat is due.
 
-    Args:
-        now: Time of the monotonic clock.
-        interval: Seconds between two heartbeats of a worker that sends nothing else.
-
-    Attributes:
-        heard: Time of the driver's last message.
-
     Example:
         >>> heartbeat = Heartbeat(now=0.0)
         >>> heartbeat.beat(0.0)
@@ -57,9 +50,9 @@ class Heartbeat:
     """
 
     def __init__(self, now: float, interval: float = HEARTBEAT) -> None:
-        self._interval = interval
+        self._interval = interval  # seconds between two heartbeats of a worker that sends nothing else
         self._beat = self._spoke = float("-inf")
-        self.heard = now
+        self.heard = now  # time of the driver's last message
 
     @property
     def due(self) -> float:
@@ -157,14 +150,7 @@ class Client:
     acknowledged it, and sent again on the next connection.
 
     Args:
-        address: ZeroMQ address of the driver.
-        server_key: The driver's public CURVE key.
-        keys: The worker's own key pair.
         ipv6: Whether the driver listens at an IPv6 address. A name is resolved again for each connection.
-
-    Attributes:
-        sockets: Sockets to be polled for :meth:`receive`.
-        was_answered: Whether the driver has ever sent a message.
     """
 
     def __init__(self, address: str, server_key: bytes, keys: KeyPair, *, ipv6: bool = False) -> None:
@@ -174,9 +160,9 @@ class Client:
         limit_client(self._socket)
         secure_client(self._socket, server_key, keys)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
-        self.sockets = (self._socket, self._monitor)
+        self.sockets = (self._socket, self._monitor)  # sockets to be polled for :meth:`receive`
         self._heartbeat = Heartbeat(time.monotonic())
-        self.was_answered = False
+        self.was_answered = False  # whether the driver has ever sent a message
         self._link = Link(new_session(), max_bytes=WINDOW)
         self._hello: Hello | None = None
         self._connected = False

@@ -55,15 +55,12 @@ class _Queue(msgspec.Struct, Generic[_Frame]):
 
     Attributes:
         frames: Frames in order, each with its due time and its cost; None stands for a frame that was not kept.
-        end: Due time of the last frame that arrived.
-        urgent: Number of frames up to the last urgent one.
-        entry: Valid entry of this connection among those that are due.
     """
 
     frames: deque[tuple[int, int, _Frame | None]]
-    end: int
-    urgent: int = 0
-    entry: int = -1
+    end: int  # due time of the last frame that arrived
+    urgent: int = 0  # number of frames up to the last urgent one
+    entry: int = -1  # valid entry of this connection among those that are due
 
 
 class FairBacklog(Generic[_Frame]):
@@ -73,9 +70,6 @@ class FairBacklog(Generic[_Frame]):
     1994, equations 3 and 4, with equal shares). The frames of one connection stay in order. An urgent one is due
     sooner, and so are earlier ones of its connection. It costs as much as any other, so a connection that declares
     everything urgent soon waits for its share like the others.
-
-    Attributes:
-        size: Number of waiting bytes.
 
     Example:
         >>> backlog = FairBacklog()
@@ -87,7 +81,7 @@ class FairBacklog(Generic[_Frame]):
     """
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size = 0  # number of waiting bytes
         self._count = 0
         self._queues: dict[bytes, _Queue[_Frame]] = {}
         self._due: list[tuple[int, int, bytes]] = []  # of each connection the entry that it names; others are old
@@ -167,26 +161,17 @@ _MAX_CONNECTIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A launched worker that cannot serve this driver, and was refused.
-
-    Attributes:
-        host: Its machine.
-        why: How it differs from the driver, and the remedy.
-    """
+    """A launched worker that cannot serve this driver, and was refused."""
 
     host: str
-    why: str
+    why: str  # how it differs from the driver, and the remedy
 
 
 class Refusals:
-    """Counts refusals, in bounded memory and log lines.
-
-    Attributes:
-        counts: Number by reason. The reasons are our own texts, never the peer's.
-    """
+    """Counts refusals, in bounded memory and log lines."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # number by reason. The reasons are our own texts, never the peer's
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # by connection; the oldest are forgotten first
 
     def is_muted(self, identity: bytes) -> bool:
@@ -226,16 +211,7 @@ _ROUND = 2000
 
 
 class Handshakes:
-    """Admits peers of the run to a ROUTER socket, and counts the others.
-
-    Args:
-        socket: Socket that is not bound yet.
-        allowed: Decides who is admitted.
-        refusals: Counts the others.
-
-    Attributes:
-        sockets: Sockets to be polled for :meth:`attend`.
-    """
+    """Admits peers of the run to a ROUTER socket, and counts the others."""
 
     def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList, refusals: Refusals) -> None:
         socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_PATIENCE * 1000))
@@ -245,7 +221,7 @@ class Handshakes:
         self._monitor = _monitor(socket)
         self._open: deque[float] = deque()  # when connections came whose handshake has not ended
         self._attended = time.monotonic()
-        self.sockets = (allowed.socket, self._monitor)
+        self.sockets = (allowed.socket, self._monitor)  # sockets to be polled for :meth:`attend`
 
     def attend(self, ready: Container[object]) -> None:
         """Process what happened; bounded, never waits.
@@ -311,21 +287,13 @@ MIN_RESEND = 0.02
 
 @dataclass(slots=True)
 class Peer:
-    """A worker's session, and its present connection.
+    """A worker's session, and its present connection."""
 
-    Attributes:
-        worker: Worker of the session.
-        link: Numbers and acknowledges what is sent in it.
-        route: ZeroMQ's name of the connection.
-        connection: Number of connections that the worker has made.
-        leaves: Whether it has sent its goodbye.
-    """
-
-    worker: WorkerId
-    link: Link
-    route: bytes
-    connection: int
-    leaves: bool = False
+    worker: WorkerId  # worker of the session
+    link: Link  # numbers and acknowledges what is sent in it
+    route: bytes  # ZeroMQ's name of the connection
+    connection: int  # number of connections that the worker has made
+    leaves: bool = False  # whether it has sent its goodbye
     _beat_at: float = 0.0
     _beats: float = MAX_BEATS
     _resent_at: float = 0.0
@@ -409,16 +377,12 @@ class Server:
     It accepts only the workers that were admitted, each with its own key, and each only for itself.
 
     Args:
-        host: Name or address at which workers reach it.
         bind: Name or address of this machine to bind to. Default: ``host``.
-        ports: Ports to choose from.
         keys: The server's key pair. Default: a new one.
 
     Attributes:
-        address: Address to which workers connect.
         is_ipv6: Whether it is bound to an IPv6 address, which workers must then choose among the addresses of
             ``host``.
-        public_key: Key by which workers recognise the driver.
 
     Raises:
         EngineError: The address does not belong to this machine, or no port is free.
@@ -434,7 +398,7 @@ class Server:
         self.is_ipv6 = ":" in bound
         self._socket.setsockopt(zmq.IPV6, int(self.is_ipv6))
         keys = keys or new_key_pair()
-        self.public_key = keys[0]
+        self.public_key = keys[0]  # key by which workers recognise the driver
         secure_server(self._socket, keys)
         self._allowed = AllowList(self._context)
         self._handshakes = Handshakes(self._socket, self._allowed, self._refusals)
@@ -445,7 +409,7 @@ class Server:
             self._socket.close(0)
             self._context.term()
             raise
-        self.address = f"tcp://{bracketed(host)}:{port}"
+        self.address = f"tcp://{bracketed(host)}:{port}"  # address to which workers connect
         self._versions = own_versions()
         self._sessions: dict[bytes, Peer] = {}
         self._places: dict[int, Peer] = {}  # the newest incarnation of each

@@ -1,4 +1,4 @@
-"""What holds for both ends' sockets: their limits, and CURVE with a key pair per driver and worker incarnation."""
+"""The limits of both ends' sockets, and CURVE encryption with a key pair per driver and worker incarnation."""
 
 from __future__ import annotations
 
@@ -102,9 +102,6 @@ class AllowList:
     ZeroMQ attaches the answer to every frame of the connection, so that one worker cannot impersonate another. The
     protocol is ZeroMQ's RFC 27. It is served from the same poll loop as the server's socket, so there is neither a
     thread nor a lock; a handshake waits for the driver's loop. Only :meth:`admit` is called from other threads.
-
-    Args:
-        context: The server's own.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:

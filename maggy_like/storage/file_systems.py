@@ -271,7 +271,6 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
 
     Args:
         argument: Name of the argument, for messages; empty if it is obvious.
-        given: A path or a URL.
 
     Raises:
         ConfigError: It is neither, or a URL that fsspec would probably misread.

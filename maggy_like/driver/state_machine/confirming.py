@@ -19,26 +19,15 @@ _MOST_EQUAL = 8  # trials per candidate that are looked at, since several may ha
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationPlan:
-    """The repeats of the best trials after the search.
+    """The repeats of the best trials after the search."""
 
-    Attributes:
-        top: Number of trials that are repeated.
-        repeats: Maximum number of repeats of each.
-        steps: Budget of a repeat.
-    """
-
-    top: int
-    repeats: int
-    steps: int
+    top: int  # number of trials that are repeated
+    repeats: int  # maximum number of repeats of each
+    steps: int  # budget of a repeat
 
 
 class Confirming:
-    """Decides which trials of the search are repeated, and how often. All follows from the study.
-
-    Args:
-        study: State of the study.
-        plan: The plan.
-    """
+    """Decides which trials of the search are repeated, and how often. All follows from the study."""
 
     def __init__(self, study: Study, plan: ConfirmationPlan) -> None:
         from optimizers.comparisons import confirmation  # loads scipy, which only confirmations should cost

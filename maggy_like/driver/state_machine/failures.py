@@ -34,8 +34,6 @@ class IdenticalFailures:
     fixed. A success before the resume still counts.
 
     Args:
-        enough: Number of failed trials that ends the search; 0 for never.
-        catch: Names of exceptions that do not count.
         retries: Whether the scheduler can forget that a trial has failed, so that a resumed run tries it again.
 
     Attributes:
@@ -43,7 +41,7 @@ class IdenticalFailures:
     """
 
     def __init__(self, enough: int, catch: Collection[str], *, retries: bool = True) -> None:
-        self.enough = enough
+        self.enough = enough  # number of failed trials that ends the search; 0 for never
         self._retries = retries
         self._catch = frozenset(catch)
         self._paused = set[int]()
@@ -68,7 +66,6 @@ class IdenticalFailures:
         """Return the failed trials that had ended a search according to its journal; a resumed search retries them.
 
         Args:
-            trials: All trials of the study.
             enough: Minimum number of failed trials that ended it; 0 for never.
         """
         found: list[Trial] = []
@@ -152,9 +149,6 @@ class StoreOutage:
 
     A trial waits within its attempt. If several ranks write one state together, one cannot wait by itself: the attempt
     ends, and the trial waits for the next one.
-
-    Args:
-        patience: Seconds that one trial may wait.
     """
 
     def __init__(self, patience: float) -> None:
@@ -214,7 +208,6 @@ class StoreOutage:
 
         Args:
             waits: Pairs of a trial and since when one of its workers waits, including those for a call to return.
-            now: In seconds.
         """
         if not self._has_begun:
             return None

@@ -54,17 +54,12 @@ class WorkerBroken(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerLost(msgspec.Struct, frozen=True, gc=False):
-    """A worker is gone without a goodbye, according to its engine.
-
-    Attributes:
-        with_others: Whether others were lost with it, so that the cause is unknown.
-        with_node: Whether its machine was removed, or may have been.
-    """
+    """A worker is gone without a goodbye, according to its engine."""
 
     worker: WorkerId
     reason: str
-    with_others: bool = False
-    with_node: bool = False
+    with_others: bool = False  # whether others were lost with it, so that the cause is unknown
+    with_node: bool = False  # whether its machine was removed, or may have been
 
 
 class WorkerLeaving(msgspec.Struct, frozen=True, gc=False):
@@ -88,43 +83,27 @@ class TrialSaid(msgspec.Struct, frozen=True, gc=False):
 
 
 class SuggestionReady(msgspec.Struct, frozen=True):
-    """The optimizer answered an :class:`~maggy_like.driver.state_machine.interface.AskOptimizer`.
-
-    Attributes:
-        answer: The optimizer's checked answer: a proposal, ``WAIT``, or None if it has none left.
-        error: Exception that it raised instead.
-        more: Whether the next proposal of the same request follows, which treats this one as pending.
-    """
+    """The optimizer answered an :class:`~maggy_like.driver.state_machine.interface.AskOptimizer`."""
 
     index: int
-    answer: Proposal | Wait | None
-    error: Exception | None = None
-    more: bool = False
+    answer: Proposal | Wait | None  # the optimizer's checked answer: a proposal, ``WAIT``, or None if it has none left
+    error: Exception | None = None  # exception that it raised instead
+    more: bool = False  # whether the next proposal of the same request follows, which treats this one as pending
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """Time has passed.
+    """Time has passed."""
 
-    Attributes:
-        stalled: Seconds for which the driver stood still, and could receive nothing.
-        held: Seconds for which it could decide nothing, because its journal was refused.
-    """
-
-    stalled: float = 0.0
-    held: float = 0.0
+    stalled: float = 0.0  # seconds for which the driver stood still, and could receive nothing
+    held: float = 0.0  # seconds for which it could decide nothing, because its journal was refused
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    """End the search now and keep its results.
-
-    Attributes:
-        error: Exception to raise in the caller, if given.
-        by: Source of the stop, for the reader, if it was not the caller.
-    """
+    """End the search now and keep its results."""
 
     reason: Ending
-    error: Exception | None = None
-    by: str = ""
+    error: Exception | None = None  # exception to raise in the caller, if given
+    by: str = ""  # source of the stop, for the reader, if it was not the caller
 
 
 WorkerEvent = WorkerReady | WorkerSeen | WorkerBroken | WorkerGone | TrialSaid
@@ -148,14 +127,10 @@ class StoreReturned(BeforeJournal, frozen=True, gc=False):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Write an event to the journal.
-
-    Attributes:
-        value: The value of the trial as of an :class:`AttemptEnded`.
-    """
+    """Write an event to the journal."""
 
     event: Event
-    value: float | None = None
+    value: float | None = None  # the value of the trial as of an :class:`AttemptEnded`
 
 
 class Send(AfterJournal, frozen=True, gc=False):
@@ -172,17 +147,12 @@ class Replace(AfterJournal, frozen=True, gc=False):
 
 
 class AskOptimizer(AfterJournal, frozen=True, gc=False):
-    """Let the optimizer propose its ``index``-th configuration, once it knows ``updates``.
-
-    Attributes:
-        trial: Number of the trial that will have it.
-        most: Maximum number of proposals, each of which treats those before as pending.
-    """
+    """Let the optimizer propose its ``index``-th configuration, once it knows ``updates``."""
 
     index: int
     updates: tuple[Update, ...]
-    trial: int = 0
-    most: int = 1
+    trial: int = 0  # number of the trial that will have it
+    most: int = 1  # maximum number of proposals, each of which treats those before as pending
 
 
 class Show(AfterJournal, frozen=True, gc=False):

@@ -50,15 +50,7 @@ class LoggedInput(NamedTuple):
 
 
 class StateMachine:
-    """Hands trials to workers until the search is over.
-
-    Args:
-        study: The study, new or replayed.
-        options: The options of the run.
-
-    Attributes:
-        study: The study.
-    """
+    """Hands trials to workers until the search is over."""
 
     def __init__(self, study: Study, options: Options | None = None) -> None:
         self.study = study
@@ -139,12 +131,7 @@ class StateMachine:
         return phases.start(self._run)
 
     def handle(self, event: Input, now: float) -> list[Command]:
-        """Take in one event.
-
-        Args:
-            event: The event.
-            now: Seconds on any clock that never runs backwards.
-        """
+        """Take in one event."""
         run = self._run
         run.now = now
         self._log.append(LoggedInput(now, event))

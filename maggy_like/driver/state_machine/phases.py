@@ -123,7 +123,6 @@ def choose(idle: Iterable[Worker], count: int) -> list[Worker]:
 
     Args:
         idle: At least ``count``, in order of preference.
-        count: How many.
     """
     hosts: dict[str, list[Worker]] = {}
     for worker in idle:
