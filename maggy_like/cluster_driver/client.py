@@ -117,16 +117,10 @@ class _Client:
 
     def until_done(self) -> Outcome:
         """Follow the run until its end."""
-        settings = self._spec.settings
+        settings, stop = self._spec.settings, lambda error: self.want(Ending.INTERRUPTED)
+        optimizer = settings.search.optimizer.describe()
         self._followers = Followers(
-            self._source,
-            self._spec.callbacks,
-            lambda error: self.want(Ending.INTERRUPTED),
-            name=settings.files.name,
-            optimizer=settings.search.optimizer.describe(),
-            paths=settings.paths,
-            is_resumed=settings.files.resume,
-            in_threads=True,
+            self._source, self._spec.callbacks, stop, settings.files, optimizer, in_threads=True
         )
         self._followers.show_on(self._spec.displays)
         try:

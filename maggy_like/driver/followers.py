@@ -9,7 +9,6 @@ then.
 from __future__ import annotations
 
 import contextvars
-import difflib
 import inspect
 import logging
 import math
@@ -23,17 +22,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from maggy_like import trackers
-from maggy_like.argument_checks import listed
 from maggy_like.display import Display, PlainDisplay, SilentDisplay
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer, missed_note
+from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, Entry, copied
-from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
-from maggy_like.storage.run_paths import RunPaths
-from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
+from maggy_like.trackers.base import Listener, Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
 from maggy_like.train_function.code import name_of
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
@@ -407,78 +403,6 @@ def history_of(trials: Iterable[Trial]) -> Iterator[Event]:
             )
 
 
-Listener = Callable[[Event], None] | Tracker
-"""A function of one event, or a tracker."""
-
-Callback = Listener | str
-"""What a user passes: a listener, or the name of a tracker."""
-
-NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
-"""Trackers by name."""
-
-
-def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
-    """Check callbacks, and make trackers from names.
-
-    Raises:
-        ConfigError: A callback is not a function of one event or a tracker.
-        UserError: A tracker cannot be used.
-    """
-    read: list[Listener] = []
-    for callback in listed("callbacks", callbacks, "functions of one event"):
-        if isinstance(callback, str):
-            callback = _named(callback)
-        if isinstance(callback, Tracker):
-            callback.check(directory)
-            _check_patience(callback)
-        else:
-            _check_function(callback)
-        read.append(callback)
-    return tuple(read)
-
-
-def _named(name: str) -> Tracker:
-    if name in NAMED:
-        made: Tracker = getattr(trackers, NAMED[name])()
-        return made
-    near = difflib.get_close_matches(name.lower(), NAMED, 1)
-    meant = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ConfigError(f"callbacks has no tracker named {name!r}; use {' or '.join(map(repr, NAMED))}{meant}")
-
-
-def _check_patience(tracker: Tracker) -> None:
-    given: Any = tracker.patience
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
-        name = type(tracker).__name__
-        raise ConfigError(f"patience must be seconds from 0 on, got {name}(patience={given!r}); use 30.0")
-
-
-_OF_LIBRARIES = "maggy_like.callbacks."
-
-
-def _home(callback: Any) -> str:
-    return str((callback if isinstance(callback, type) else type(callback)).__module__)
-
-
-def _check_function(callback: Any) -> None:
-    if isinstance(callback, type) and issubclass(callback, Tracker):
-        raise ConfigError(f"callbacks must be objects, got the class {callback.__name__}; use {callback.__name__}()")
-    if _home(callback).startswith(_OF_LIBRARIES):
-        name = name_of(callback)
-        raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
-    if not callable(callback):
-        raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
-    try:
-        inspect.signature(callback).bind(None)
-    except TypeError:
-        takes = inspect.signature(callback)
-        raise ConfigError(
-            f"a callback must take one event, got {name_of(callback)}{takes}; use def f(event): ..."
-        ) from None
-    except ValueError:  # a built-in function without a signature
-        return
-
-
 class Followers:
     """The displays, callbacks and trackers of a run. None of them can change the run or slow it down.
 
@@ -491,15 +415,13 @@ class Followers:
         source: Source,
         callbacks: Sequence[Listener],
         stop: Callable[[BaseException], None],
-        *,
-        name: str,
+        files: FileSettings,
         optimizer: str,
-        paths: RunPaths,
-        is_resumed: bool,
+        *,
         in_threads: bool,
     ) -> None:
         self._source = source
-        self._paths = paths
+        self._paths = paths = files.paths
         self._in_threads = in_threads
         self._displays: list[DisplayFollower] = []
         self._functions = [
@@ -510,7 +432,8 @@ class Followers:
         self._trackers: list[TrackerFollower] = []
         if tracking := [each for each in callbacks if isinstance(each, Tracker)]:
             history = tuple(map(copied, history_of(source.study.trials)))
-            run = TrackedRun(name, str(paths.directory), _settings(optimizer, source.study), is_resumed, history)
+            settings = _settings(optimizer, source.study)
+            run = TrackedRun(files.name, str(paths.directory), settings, files.resume, history)
             self._trackers = [TrackerFollower(each, run, Cursor(source.backlog), self._say) for each in tracking]
 
     def show_on(self, displays: Sequence[Display]) -> None:

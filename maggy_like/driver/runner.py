@@ -193,10 +193,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 driver,
                 spec.callbacks,
                 stopped_by_callback,
-                name=settings.files.name,
-                optimizer=study.optimizer.describe(),
-                paths=settings.paths,
-                is_resumed=settings.files.resume,
+                settings.files,
+                study.optimizer.describe(),
                 in_threads=engine.isolation != "none",
             )
             site.begun(driver)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from maggy_like.argument_checks import require, seconds, whole
 from maggy_like.display import Display
-from maggy_like.driver.followers import Listener
 from maggy_like.engines.base import Capacity, Engine
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
+from maggy_like.trackers.base import Listener
 from optimizers.checks import as_int, class_name, explains_init, short
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction

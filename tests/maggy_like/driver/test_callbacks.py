@@ -17,6 +17,7 @@ import train_functions as fns
 from maggy_like import Choice, Float, lagom, load_run
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver.followers import Followers
+from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, entry_of
 from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.storage.run_paths import RunPaths
@@ -63,10 +64,8 @@ def test_what_a_callback_changes_reaches_neither_the_ledger_nor_another_callback
         source,
         [spoil_event, seen.append],
         pytest.fail,  # type: ignore[arg-type]
-        name="run",
-        optimizer="random",
-        paths=RunPaths(tmp_path, str(tmp_path)),
-        is_resumed=False,
+        FileSettings("run", RunPaths(tmp_path, str(tmp_path)), resume=False),
+        "random",
         in_threads=False,
     )
     for number, (event, same) in enumerate(zip(a_trial(), a_trial(), strict=True)):

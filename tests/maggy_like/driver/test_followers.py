@@ -21,6 +21,7 @@ from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver import followers
 from maggy_like.driver.followers import DisplayFollower, Followers
+from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, Entry, JournalReader
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.storage.journal import backend_of
@@ -48,10 +49,8 @@ class Following(Followers):
             self,  # type: ignore[arg-type]  # it has no snapshot, which only a display needs
             [function],
             self.stops.append,
-            name="run",
-            optimizer="random",
-            paths=RunPaths("runs/run", "runs/run"),
-            is_resumed=False,
+            FileSettings("run", RunPaths("runs/run", "runs/run"), resume=False),
+            "random",
             in_threads=in_thread,
         )
 

@@ -11,6 +11,7 @@ import pytest
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver import followers as module
 from maggy_like.driver.followers import Followers, tracked
+from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, Entry
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.run_paths import RunPaths
@@ -64,10 +65,8 @@ class Followed(Followers):
             self,  # type: ignore[arg-type]  # it has no snapshot, which only a display needs
             [tracker],
             pytest.fail,  # type: ignore[arg-type]
-            name="run",
-            optimizer="random",
-            paths=RunPaths("/runs/run", "/runs/run"),
-            is_resumed=bool(earlier),
+            FileSettings("run", RunPaths("/runs/run", "/runs/run"), resume=bool(earlier)),
+            "random",
             in_threads=True,
         )
 
