@@ -247,8 +247,7 @@ class TrackerFollower:
         self._say = say
         self._error = ""
         self._is_down = False
-        self._is_through = False  # the tracker has received the end of the run
-        self._is_refused = False  # the tracker has rejected the run
+        self._is_through = False  # nothing is left to report: it has received everything, or has rejected the run
         self._asked_at = math.inf  # start of the present call of the tracker; inf without one
         self._again = f"use load_run({run.directory!r}).watch(callbacks=[...]) to send all events again"
         self._session: Session | None = None
@@ -272,9 +271,9 @@ class TrackerFollower:
         is_late = not _has_ended(
             self._thread, deadline, lambda: is_hurried() or time.monotonic() - self._asked_at > silence
         )
-        missed = self._cursor.lost + self._cursor.left
-        if self._is_refused or (self._is_through and not missed):
+        if self._is_through:
             return
+        missed = self._cursor.lost + self._cursor.left
         silent = time.monotonic() - self._asked_at
         slow = f"it has not answered for {silent:.0f} s" if silent >= 1 else "it is slow"
         why = self._error or (slow if is_late else "")
@@ -285,10 +284,10 @@ class TrackerFollower:
         if not self._told(self._open, math.inf):
             return  # the run has ended meanwhile
         if (session := self._session) is None:
-            self._is_refused = True
+            self._is_through = True
             self._say(f"{self._tracker.name} cannot record the run: {self._error}; {self._again}")
-        elif self._told_all(session):
-            self._is_through = self._told(lambda: self._close(session), is_end=True)
+        elif self._told_all(session) and self._told(lambda: self._close(session), is_end=True):
+            self._is_through = not self._cursor.lost
 
     def _open(self) -> None:
         self._session = self._tracker.open(self._run)
