@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from maggy_like.driver.proposers import ProposerLaunch, Question, Raised, pack, unpack
-from maggy_like.processes.lifeline import die_with_parent
+from maggy_like.processes.system import die_with_parent
 from optimizers.core.base import History, Optimizer
 
 

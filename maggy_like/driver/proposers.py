@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from maggy_like.errors import OptimizerError
 from maggy_like.processes.imports import module_path, python_path
-from maggy_like.processes.lifeline import kill_tree
 from maggy_like.processes.pickles import dumps
+from maggy_like.processes.system import kill_tree
 from optimizers.core.base import Answer, Optimizer, Update
 from optimizers.core.study import Study
 

@@ -132,7 +132,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         header = _header(files.name, settings.search)
         if files.resume:
             with no_collections():
-                hints = replay(journal, header, machine)
+                hints = restore(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
             _check_direction(read_header(backend), header, machine.study)
             _check_confirmation(settings, machine.study.repeats)
@@ -268,7 +268,7 @@ def _refused(store: str, error: Exception) -> ConfigError:
     )
 
 
-def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
+def restore(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
     """Replay a journal, and repair it if it is damaged. Return hints about the repair.
 
     Raises:

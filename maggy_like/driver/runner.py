@@ -19,9 +19,8 @@ from maggy_like.driver.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.confirming import ConfirmationPlan
 from maggy_like.driver.state_machine.interface import StopRequested
-from maggy_like.driver.state_machine.run import FinalTraining, Options
+from maggy_like.driver.state_machine.run import ConfirmationPlan, FinalTraining, Options
 from maggy_like.driver.supervisor import run_search
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from maggy_like.errors import ConfigError
-from maggy_like.processes.resources import working_folder
+from maggy_like.processes.system import working_folder
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"})
 """Protocols of stores without folders, in which a put takes effect completely or not at all."""

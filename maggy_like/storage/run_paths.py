@@ -16,7 +16,7 @@ from typing import Any
 
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
-from maggy_like.processes.resources import working_folder
+from maggy_like.processes.system import working_folder
 from maggy_like.storage.file_systems import (
     Folder,
     check_folder,

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 
-from maggy_like.processes.lifeline import die_with_parent, fork_sibling
+from maggy_like.processes.system import die_with_parent, fork_sibling
 from maggy_like.processes.zygote.become import STARTED, become, receive_request, set_base
 
 WARM = (

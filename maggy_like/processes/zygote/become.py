@@ -25,7 +25,7 @@ from typing import NoReturn
 
 import msgspec
 
-from maggy_like.processes.resources import close_all_but
+from maggy_like.processes.system import close_all_but
 
 MAX_DESCRIPTORS = 16
 

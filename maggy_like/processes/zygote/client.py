@@ -22,8 +22,7 @@ import msgspec
 
 from maggy_like.errors import ConfigError
 from maggy_like.processes.imports import module_path, python_path, remembered
-from maggy_like.processes.lifeline import is_supported
-from maggy_like.processes.resources import working_folder
+from maggy_like.processes.system import is_supported, working_folder
 from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
 
 CLOSE_PATIENCE = 0.5

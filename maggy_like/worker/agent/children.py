@@ -16,8 +16,7 @@ import msgspec
 
 from maggy_like.processes.channel import Channel
 from maggy_like.processes.imports import is_installation, is_standard, module_path, python_path
-from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
-from maggy_like.processes.resources import address_space, too_small
+from maggy_like.processes.system import address_space, adopt_orphans, children, end_orphans, kill_tree, too_small
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
 from maggy_like.protocol.messages import PYTHON, FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
