@@ -144,12 +144,12 @@ class Fake:
 
 
 def watch(fake: Any, size: int = 2) -> Callable[[float], None]:
-    first = FirstWorkers(fake, size)
+    first = FirstWorkers(fake, fake, size)
 
     def until(now: float) -> None:
         while fake.now < now:
             fake.now += 0.5
-            first.look(fake)
+            first.look()
 
     return until
 
