@@ -30,11 +30,7 @@ CANCEL_PATIENCE = 15.0
 
 
 def require_driver_host(engine: Engine) -> DriverHost:
-    """Return the engine if it can run the driver in a task.
-
-    Raises:
-        ConfigError: It cannot.
-    """
+    """Return the engine if it can run the driver in a task."""
     if not isinstance(engine, DriverHost):
         raise ConfigError(
             f"driver='cluster' needs a Spark session, and engine={engine.name!r} has none; "
@@ -44,13 +40,7 @@ def require_driver_host(engine: Engine) -> DriverHost:
 
 
 def execute_in_cluster(spec: RunSpec) -> Outcome:
-    """Execute a run with its driver in a task of the application, and follow it until its end.
-
-    Raises:
-        EngineError: The engine cannot provide the driver and the workers.
-        JournalError: The run's files are in use, damaged, or those of another search.
-        UserError: The optimizer or the configuration cannot be used.
-    """
+    """Execute a run with its driver in a task of the application, and follow it until its end."""
     settings, host = spec.settings, require_driver_host(spec.engine)
     check_reach(settings, spec.engine)
     capacity = WorkerSlots(host)
@@ -78,11 +68,7 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
 
 
 def _pickled(plan: Plan) -> bytes:
-    """Pickle the plan.
-
-    Raises:
-        ConfigError: It has something that cannot be sent.
-    """
+    """Pickle the plan."""
     try:
         return dumps(plan)
     except Exception as error:

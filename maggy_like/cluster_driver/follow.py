@@ -52,9 +52,6 @@ class RunFiles:
     """A run as its files show it. Its followers read it like a run of this process.
 
     With ``base``, the snapshot with which a client has begun the run, followers get only later events.
-
-    Raises:
-        JournalError: The journal cannot be read.
     """
 
     def __init__(self, journal: str, base: Snapshot | None = None) -> None:
@@ -103,11 +100,7 @@ class RunFiles:
         )
 
     def look(self, *, now: bool = False) -> None:
-        """Read what is new, about once per second and for about a second. With ``now``, read it at once and to the end.
-
-        Raises:
-            JournalError: The journal could not be read for ten minutes.
-        """
+        """Read what is new, about once per second and for about a second. With ``now``, read all of it at once."""
         if now or time.monotonic() - self._looked >= LOOK:
             began = time.monotonic()
             if self._read(None if now else began + LOOK):
@@ -186,12 +179,7 @@ def _worker_lines(study: Study, now: float) -> list[WorkerLine]:
 
 
 def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], actions: RunActions) -> Result:
-    """Implement :meth:`maggy_like.Result.watch`.
-
-    Raises:
-        MaggyError: The error that a driver in the cluster recorded.
-        JournalError: The journal could not be read for ten minutes.
-    """
+    """Implement :meth:`maggy_like.Result.watch`."""
     display = make_display(progress)
     listeners = read_callbacks(callbacks, str(run.directory))
     source = RunFiles(str(run.directory))
@@ -222,11 +210,7 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], 
 
 
 def stop_run(journal: str) -> None:
-    """Implement :meth:`maggy_like.Result.stop`.
-
-    Raises:
-        UserError: No driver would read the request.
-    """
+    """Implement :meth:`maggy_like.Result.stop`."""
     backend, files = backend_of(journal), ControlFiles(journal)
     record, ends = files.driver(), read_ends(backend)
     if record is not None and not record.is_over and ends is not None and ends.ended is None:

@@ -42,12 +42,7 @@ _OVER = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
 
 
 def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable[[str], None]) -> None:
-    """Show what a trial prints until it, or its run, has ended. ``first`` existing lines are shown first.
-
-    Raises:
-        UserError: The log cannot be read.
-        JournalError: The journal cannot be read.
-    """
+    """Show what a trial prints until it, or its run, has ended. ``first`` existing lines are shown first."""
     source, log = RunFiles(str(result.directory)), LogTail(RunPaths(result.directory, result.store), trial, rank)
     is_first, is_over = True, False
     while not is_over:
@@ -73,11 +68,7 @@ class LogTail:
         self._files: dict[str, _File] = {}
 
     def look(self, attempts: int, *, is_over: bool) -> list[str]:
-        """Return the new lines of all attempts, also an incomplete one if no more come. The first time it returns all.
-
-        Raises:
-            UserError: A file system cannot be read.
-        """
+        """Return the new lines of all attempts, also an incomplete one if no more come."""
         new: list[tuple[float, list[bytes]]] = []
         for url in log_urls(self._paths, self._trial, self._rank, attempts):
             fs, path = open_url(url)
@@ -315,11 +306,7 @@ def _export_to_optuna(result: Result, given: Namespace) -> None:
 
 
 def _target(given: Namespace, default: str) -> str:
-    """Return the file to write.
-
-    Raises:
-        UserError: The file exists already, or is a folder.
-    """
+    """Return the file to write."""
     target = str(given.output or default)
     exists = is_folder = False
     with contextlib.suppress(Exception):  # of any file system: the error of writing has the reason

@@ -193,11 +193,7 @@ class Cursor:
 
 
 def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
-    """Replay a journal into a state machine. Damage is repaired in memory, and the optimizer is not asked.
-
-    Raises:
-        JournalError: The journal is damaged beyond repair.
-    """
+    """Replay a journal into a state machine. Damage is repaired in memory, and the optimizer is not asked."""
     header = contents.header
     study = Study(
         SearchSpace.from_json(header.space),
@@ -219,11 +215,7 @@ def replay(contents: Contents, optimizer: Optimizer) -> StateMachine:
 
 
 class JournalReader:
-    """Reads what a driver appends to a journal, in this process or another one, and replays it.
-
-    Raises:
-        JournalError: The journal cannot be read.
-    """
+    """Reads what a driver appends to a journal, in this process or another one, and replays it."""
 
     def __init__(self, backend: JournalBackend) -> None:
         self._backend = backend
@@ -242,9 +234,6 @@ class JournalReader:
         """Yield the events since the last call in parts of some MiB. The first call yields all events.
 
         It ends with the first small part, so that a driver that writes all the time does not keep the reader forever.
-
-        Raises:
-            JournalError: The journal cannot be read.
         """
         size = BLOCK
         while size >= BLOCK // 2:
@@ -310,11 +299,7 @@ class JournalReader:
 
 
 def read_after(journal: str, number: int) -> Iterator[Sequence[Entry]]:
-    """Yield the events of a journal after a record, in parts of some MiB.
-
-    Raises:
-        JournalError: The journal cannot be read.
-    """
+    """Yield the events of a journal after a record, in parts of some MiB."""
     reader, last = JournalReader(backend_of(journal)), -1
     while reader.contents.last > last:  # a look that reads nothing has reached the end
         last = reader.contents.last

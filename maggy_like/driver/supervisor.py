@@ -589,11 +589,7 @@ class Monitor:
         self._supervisor: Supervisor | None = None
 
     def signalled(self) -> None:
-        """Handle Ctrl-C or SIGTERM: for a function that runs in this thread, else for the search.
-
-        Raises:
-            KeyboardInterrupt: A function runs in this thread.
-        """
+        """Handle Ctrl-C or SIGTERM: for a function that runs in this thread, else for the search."""
         if self._supervisor is not None and self._supervisor.is_in_function:
             raise KeyboardInterrupt
         self.interrupted()
