@@ -237,6 +237,8 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
         returned: What a function given to ``run`` returned, if it is plain data.
         stored: Whether the returned value is in the store, because it is not plain data.
         cut_at: The step past its budget whose report ended the function; None if the function ended by itself.
+        paused: Whether the function waits in its report for the trial's next attempt.
+        whole: Whether the function was free to train to the whole budget, and returned without a report.
     """
 
     trial: Number
@@ -254,6 +256,8 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     stored: bool = False
     attributes: dict[str, Any] = {}
     cut_at: Step | None = None
+    paused: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
@@ -304,6 +308,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
 
     Attributes:
         budget: Step up to which the attempt may run.
+        max_budget: Steps of a full training, if that is more. The attempt pauses at its budget then.
         milestones: Steps at which the trial must wait for a :class:`Decided`.
         objective: The metric that is optimised, or None while it is not known.
         is_search: Whether a metric is optimised; if not, the first reported metric takes its place.
@@ -326,6 +331,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     older: tuple[str, ...] = ()
     open_ended: bool = False
     rank_info: RankInfo | None = None
+    max_budget: int = 0
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):
