@@ -18,7 +18,8 @@ class Progress:
 
     Args:
         reporter: Reporter of the trial.
-        save_every: Number of steps between saved states. The step that uses up the budget is always saved.
+        save_every: Number of steps between saved states. A step after which the trial is paused, and the last one, are
+            always saved.
 
     Attributes:
         restored: The saved state, or None at the beginning of a trial.
@@ -96,7 +97,8 @@ class Progress:
         numbers = {name: value for name, value in metrics.items() if name != "step"}
         if not numbers:
             raise ReportError(f"step {step} must have a metric, got none; configure the library to evaluate or log one")
-        if state is not None and (step % self._save_every == 0 or step >= self._reporter.budget):
+        is_last = step >= self._reporter.budget or self._reporter.pauses_at(step)
+        if state is not None and (is_last or step % self._save_every == 0):
             self._reporter.checkpoint({"step": step, **state()})
         try:
             self._reporter.report(step=step, **numbers)

@@ -288,6 +288,8 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     stored: bool = False  # whether the returned value is in the store, because it is not plain data
     attributes: dict[str, Any] = {}
     cut_at: Step | None = None
+    paused: bool = False  # whether the function waits in its report for the trial's next attempt
+    whole: bool = False  # whether the function was free to train to the whole budget, and returned without a report
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
@@ -349,6 +351,7 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     older: tuple[str, ...] = ()
     open_ended: bool = False  # if True, a function that does not read its budget may train past it
     rank_info: RankInfo | None = None  # the worker's rank, if several run the attempt together
+    max_budget: int = 0  # steps of a full training, if that is more. The attempt pauses at its budget then
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):

@@ -63,7 +63,7 @@ class Rerun:
 def rerun(result: ResultData, trial: Trial, train_fn: Callable[..., Any], *, from_checkpoint: bool) -> Rerun:
     """Run a trial again (see :meth:`maggy_like.Result.rerun`)."""
     state = _began_from(result, trial) if from_checkpoint else None
-    reporter = _RecordingReporter(trial, state)
+    reporter = _RecordingReporter(trial, state, read_record(result).contents.header.max_budget)
     returned = None
     with contextlib.suppress(BudgetUsed):
         returned = train_fn(**arguments_for(inspect.signature(train_fn).parameters.values(), trial.config, reporter))
@@ -74,10 +74,12 @@ def rerun(result: ResultData, trial: Trial, train_fn: Callable[..., Any], *, fro
 class _RecordingReporter(Reporter):
     """Keeps what is reported. States are saved in memory, so the run's own are not touched."""
 
-    def __init__(self, trial: Trial, state: Any) -> None:
-        super().__init__(max(trial.budget, 1))
+    def __init__(self, trial: Trial, state: Any, max_budget: int) -> None:
+        super().__init__(max(trial.budget, 1 if trial.training else max_budget))
         if trial.step > trial.budget:  # nobody had set a budget, so it trained to its own end
             self._limit = UNBOUNDED
+        elif 0 < trial.budget < self._budget:
+            self._limit, self._pauses = trial.budget, True
         self.trial, self.attempt, self.config = trial.id, max(trial.attempt, 1), dict(trial.config)
         self.reports: list[tuple[int, Mapping[str, float]]] = []
         self._state = state
@@ -89,10 +91,13 @@ class _RecordingReporter(Reporter):
         return state
 
     def report(self, value: float | None = None, /, *unnamed: Any, step: int | None = None, **metrics: float) -> None:
-        super().report(value, *unnamed, step=step, **metrics)
-        assert self._step is not None
-        named = metrics if value is None else {self.objective or "value": value, **metrics}
-        self.reports.append((self._step, {name: as_number(name, number) for name, number in named.items()}))
+        last = self._step
+        try:
+            super().report(value, *unnamed, step=step, **metrics)
+        finally:
+            if self._step is not None and self._step != last:
+                named = metrics if value is None else {self.objective or "value": value, **metrics}
+                self.reports.append((self._step, {name: as_number(name, number) for name, number in named.items()}))
 
 
 def _began_from(result: ResultData, trial: Trial) -> Any:

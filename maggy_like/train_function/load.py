@@ -111,7 +111,11 @@ class HasBudget(Protocol):
 
     @property
     def budget(self) -> int:
-        """Steps granted."""
+        """Steps of a full training."""
+
+    @property
+    def granted(self) -> int:
+        """Steps of this attempt."""
 
 
 def arguments_for(
@@ -121,9 +125,12 @@ def arguments_for(
 
     Args:
         parameters: The function's parameters: names of the search space, ``reporter``, ``config`` (all parameters as a
-            dict), ``budget`` (the steps granted), or ``**anything`` for the rest.
+            dict), ``budget``, or ``**anything`` for the rest. ``budget`` is that of the reporter. A function without
+            a reporter cannot be paused in a report, so there it is the steps of this attempt.
     """
     arguments: dict[str, Any] = {}
+    parameters = list(parameters)
+    reports = any(parameter.name == "reporter" for parameter in parameters)
     for parameter in parameters:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments = {**config, **arguments}
@@ -134,5 +141,5 @@ def arguments_for(
         elif parameter.name == "config":
             arguments["config"] = dict(config)
         elif parameter.name == "budget":  # is read only then: see Reporter.budget
-            arguments["budget"] = reporter.budget
+            arguments["budget"] = reporter.budget if reports else reporter.granted
     return arguments

@@ -123,6 +123,8 @@ class Study(StudyState):
         metrics: Mapping[str, float],
         now: float,
         attributes: Mapping[str, Any] | None = None,
+        *,
+        whole: bool = False,
     ) -> list[Event]:
         """Return the events that record that the training function returned.
 
@@ -135,6 +137,7 @@ class Study(StudyState):
             metrics: Other returned metrics.
             now: Current time, in seconds.
             attributes: Returned values that are not numbers.
+            whole: Whether the function trained to its own end without a report. Another attempt would only repeat that.
         """
         final = value if value is not None else trial.last_value
         rest: dict[str, Any] = {"metrics": dict(metrics), "attributes": dict(attributes or {})}
@@ -152,9 +155,10 @@ class Study(StudyState):
         if trial.step < trial.budget and (value is not None or not trial.is_final_training):
             sole = next(iter(metrics)) if len(metrics) == 1 else None
             objective = trial.objective or next(iter(self.objectives.given), None) or sole or "value"
-            column = {objective: ([trial.budget], [final])}
+            step = self.problem.max_budget if whole else trial.budget
+            column = {objective: ([step], [final])}
             events.append(Measured(trial.id, trial.attempt, objective, column, returned=True))
-        state = TrialState.COMPLETED if self.is_final(trial) else TrialState.PAUSED
+        state = TrialState.COMPLETED if whole or self.is_final(trial) else TrialState.PAUSED
         events.append(AttemptEnded(trial.id, trial.attempt, state, now, final, **rest))
         return events
 

@@ -30,6 +30,32 @@ def climb_on(x: float, reporter: Reporter) -> dict[str, float]:
     return {"score": x * reporter.budget, "start": start, "pid": os.getpid()}
 
 
+def climb_with_schedule(folder: str, x: float, reporter: Reporter) -> None:
+    """``climb_on``, with a schedule over the budget; leaves a file that is named after the process as it ends."""
+    budget = reporter.budget
+    try:
+        for step in range((reporter.restore() or 0) + 1, budget + 1):
+            reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step, budget=budget, pid=os.getpid())
+    finally:
+        Path(folder, str(os.getpid())).touch()
+
+
+def square(x: float) -> float:
+    """Neither read a budget nor report."""
+    return x**2
+
+
+def square_of_reporter(x: float, reporter: Reporter) -> float:
+    """Train to the budget, and report nothing."""
+    return x**2 / reporter.budget
+
+
+def square_of_budget(x: float, budget: int) -> dict[str, float]:
+    """Train to the budget, and tell it."""
+    return {"score": x**2 / budget, "trained": budget}
+
+
 def talk(x: float) -> float:
     """Print by all the ways there are."""
     print("from print")

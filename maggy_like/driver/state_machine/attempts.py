@@ -148,6 +148,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
         discard=discard,
         older=older,
         open_ended=run.options.open_ended and grant.budget == run.study.problem.max_budget,
+        max_budget=0 if trial.training else run.study.problem.max_budget,
     )
     attempt = run.attempts[trial.id] = RunningAttempt(trial.id, number, tuple(members), run.now)
     infos = rank_infos(members) if trial.is_final_training or len(members) > 1 else [None]
@@ -402,7 +403,7 @@ def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
     if trial.is_final_training and not message.stored:
         commands.append(StoreReturned(message.returned))
     attributes = as_attributes(message.attributes)
-    changes = run.study.conclude(trial, message.value, message.metrics, run.now, attributes)
+    changes = run.study.conclude(trial, message.value, message.metrics, run.now, attributes, whole=message.whole)
     named = (change.objective for change in changes if isinstance(change, Measured))
     if not trial.training and (run.unclear or any(_is_unclear(run, trial, name) for name in named)):
         return _lose(run, trial, _STOPPED, run.now)

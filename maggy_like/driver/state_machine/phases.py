@@ -100,8 +100,15 @@ def _assign(run: Run) -> Commands:
         if trial is None:
             break
         commands += creation
-        commands += attempts.start(run, members, trial, cause)
+        commands += attempts.start(run, _where_paused(run, trial) or members, trial, cause)
     return commands
+
+
+def _where_paused(run: Run, trial: Trial) -> list[Worker]:
+    """Return the idle worker on which a trial was paused, because its function may still wait there."""
+    if trial.state is not TrialState.PAUSED or run.options.workers_per_trial > 1 or trial.worker not in run.idle:
+        return []
+    return [run.workers[trial.worker]]
 
 
 def _free_members(run: Run) -> list[Worker]:

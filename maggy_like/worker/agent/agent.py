@@ -120,6 +120,9 @@ class FirstContact:
             )
 
 
+PAUSE_PATIENCE = 0.5
+"""Seconds that the process of a paused trial waits for the trial's next attempt, if no other trial is assigned."""
+
 STANDBY_DELAY = 0.02
 """Seconds after a trial's start in which no other child is forked or ended, so that the trial is not slowed down."""
 
@@ -171,10 +174,11 @@ class Agent:
         self._poller = Poller()
         self._launcher = launcher or ForkServerLauncher(task, context)
         self._attempt: AgentAttempt | None = None
+        self._paused: AgentAttempt | None = None  # its function waits in a report
+        self._resume_by: float | None = None  # when a paused function is ended
         self._standby: Child | None = None
         self._exiting: list[Child] = []
         self._spawn_at: float | None = None  # when the next child is made, if it must be made later
-        self._end_at: float | None = None  # when the exiting children are asked to exit, or killed
         self._never_ready = 0
         self._was_one_ready = False
         self._service = AgentState.SERVING
@@ -189,7 +193,7 @@ class Agent:
             if self._lifeline is not None:
                 self._poller.add(self._lifeline, self._leave_now)
             self._spawn()
-            while self.is_serving or self._attempt is not None:
+            while self.is_serving or self._attempt is not None or self._is_unwinding:
                 self._poll_once()
             self._await_logs()
             self._client.send(Goodbye())
@@ -226,8 +230,9 @@ class Agent:
             self._kill_or_give_up(self._attempt)
         if self._spawn_at is not None and now >= self._spawn_at:
             self._spawn()
-        if self._end_at is not None and now >= self._end_at:
-            self._end_exiting()
+        if self._resume_by is not None and now >= self._resume_by:
+            self._end_pause()
+        self._end_exiting(now)
         if not self._client.was_answered:
             self._first_contact.check(now)
         elif now - self._client.heard > self._task.silence:
@@ -255,7 +260,8 @@ class Agent:
     def _patience(self) -> float:
         """Return the seconds until something is due."""
         attempt_due = None if self._attempt is None else self._attempt.due
-        times = self._client.due, self._spawn_at, self._end_at, attempt_due
+        exits = (child.end_at for child in self._exiting)
+        times = self._client.due, self._spawn_at, self._resume_by, attempt_due, *exits
         return max(0.0, min(at for at in times if at is not None) - time.monotonic())
 
     def _hold_back(self) -> None:
@@ -280,7 +286,9 @@ class Agent:
         match message:
             case Assign() if self.is_serving:
                 self._attempt = AgentAttempt(message, self._task, shares_gpu=bool(self._context.accelerators))
-                self._start_if_possible()
+                if not self._continue_if_possible(self._attempt):
+                    self._end_pause()
+                    self._start_if_possible()
             case Meet() | Decided() | Kept() | Halt() | Stop() | Abort():
                 if isinstance(message, Abort) and self._running is not None:  # it may be this one that failed first
                     self._hear_out(self._running)
@@ -294,6 +302,7 @@ class Agent:
     def _dismiss(self) -> None:
         """Leave once the running trial has ended; it is killed if it does not stop soon."""
         self._service = AgentState.DISMISSED
+        self._end_pause()
         if (child := self._running) is None:
             self._attempt = None
         elif self._attempt is not None:
@@ -315,6 +324,11 @@ class Agent:
         """The child that runs the attempt."""
         return None if self._attempt is None else self._attempt.child
 
+    @property
+    def _waiting(self) -> Child | None:
+        """The child whose function is paused."""
+        return None if self._paused is None else self._paused.child
+
     def _start_if_possible(self) -> None:
         """Pass the assignment to the standby child, if it is warm and the GPU is free."""
         attempt, child = self._attempt, self._standby
@@ -322,13 +336,37 @@ class Agent:
             return
         if self._context.accelerators and self._exiting:
             return  # the last trial's process still holds the GPU's memory
-        child.channel.post(encode(attempt.assign))  # before all else: the trial begins with it
+        self._start(attempt, child)
         self._standby = None
+        if self._task.isolation == "process":
+            self._spawn_at = time.monotonic() + STANDBY_DELAY
+
+    def _start(self, attempt: AgentAttempt, child: Child) -> None:
+        child.channel.post(encode(attempt.assign))  # before all else: the trial begins with it
         attempt.start(child, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
             self._poller.add(child.output, lambda: self._read_output(child, output))
-        if self._task.isolation == "process":
-            self._spawn_at = time.monotonic() + STANDBY_DELAY
+
+    def _continue_if_possible(self, attempt: AgentAttempt) -> bool:
+        """Pass the assignment to the paused function, if that is its trial's next attempt."""
+        paused = self._paused
+        if paused is None or paused.child is None or not paused.is_continued_by(attempt.assign):
+            return False
+        self._paused = self._resume_by = None
+        self._start(attempt, paused.child)
+        return True
+
+    @property
+    def _is_unwinding(self) -> bool:
+        """Whether the run is over, and a paused function still cleans up."""
+        return self.was_dismissed and any(child.unwinds and not child.killed for child in self._exiting)
+
+    def _end_pause(self) -> None:
+        """End the paused function, if there is one."""
+        paused, self._paused, self._resume_by = self._paused, None, None
+        if paused is not None and paused.child is not None:
+            paused.child.unwinds = True
+            self._let_exit(paused.child, 0.0 if self._context.accelerators or not self.is_serving else STANDBY_DELAY)
 
     def _kill_or_give_up(self, attempt: AgentAttempt) -> None:
         """Kill the child of an attempt that must end now, or the child that is not ready for it in time."""
@@ -359,7 +397,9 @@ class Agent:
         self._client.send(finished)  # the next assignment is the answer; what else is to be done has time until then
         self._release()
         is_used_up = self._task.isolation == "process" or attempt.is_multi_worker or child.status is not None
-        if is_used_up or (child.is_spoiled and self._are_processes):  # else there is but this one
+        if finished.paused and child.status is None and not child.is_spoiled:
+            self._paused, self._resume_by = attempt, time.monotonic() + PAUSE_PATIENCE
+        elif is_used_up or (child.is_spoiled and self._are_processes):  # else there is but this one
             self._let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
         else:
             self._standby = child
@@ -400,7 +440,7 @@ class Agent:
             self._take_exit(child)
         elif self._attempt is not None and child is self._attempt.child:
             self._attempt.hang_up()
-        elif child is self._standby:
+        elif child in (self._standby, self._waiting):
             self._launcher.kill(child)
 
     def _hear_out(self, child: Child) -> None:
@@ -447,7 +487,8 @@ class Agent:
 
     @property
     def _children(self) -> list[Child]:
-        return [child for child in (self._running, self._standby, *self._exiting) if child is not None]
+        ours = (self._running, self._waiting, self._standby, *self._exiting)
+        return [child for child in ours if child is not None]
 
     @property
     def _are_processes(self) -> bool:
@@ -464,16 +505,18 @@ class Agent:
     def _let_exit(self, child: Child, delay: float = 0.0) -> None:
         """End a child in ``delay`` seconds, which is a quiet moment."""
         self._exiting.append(child)
-        self._end_at = time.monotonic() + delay
+        child.end_at = time.monotonic() + delay
 
-    def _end_exiting(self) -> None:
-        """Ask children to exit that were not asked yet, and kill those whose time is over."""
+    def _end_exiting(self, now: float) -> None:
+        """Ask children to exit whose time has come, and kill those that were asked before."""
         for child in self._exiting:
+            if child.end_at is None or now < child.end_at:
+                continue
             if child.is_dismissed:
                 self._launcher.kill(child)
             child.channel.post(encode(Shutdown()))
             child.is_dismissed = True
-        self._end_at = time.monotonic() + self._task.grace if self._exiting else None
+            child.end_at = now + self._task.grace
 
     def _take_exit(self, child: Child) -> None:
         """Record that a child's process is gone, or was never made; its earlier messages still count."""
@@ -483,6 +526,8 @@ class Agent:
                 self._child_said(child, frame)
         if self._attempt is not None and child is self._attempt.child:
             self._end_attempt(self._attempt, child, self._attempt.post_mortem(child))
+        if child is self._waiting:
+            self._paused = self._resume_by = None
         if child is self._standby:
             self._lose_standby(child)
         if child in self._exiting:

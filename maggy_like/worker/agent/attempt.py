@@ -82,6 +82,7 @@ class AgentAttempt:
         fault: Kind and description of the fault for which the agent ends it, if there is one.
         kill_at: Time at which its process is killed; None while it may run.
         has_lost_messages: Whether a message of the child could not be passed on; if so, its own end is ignored.
+        newest_state: Name of the newest state that the child has saved, or began from.
     """
 
     def __init__(self, assign: Assign, task: WorkerTask, *, shares_gpu: bool = False) -> None:
@@ -94,6 +95,7 @@ class AgentAttempt:
         self.fault: tuple[FailureKind, str] | None = None
         self.kill_at: float | None = None
         self.has_lost_messages = False
+        self.newest_state = assign.checkpoint
         self._task = task
         self._early: list[OfAttempt] = []  # came before its child was ready
         # The process of the trial before has one grace to exit, and gets another to die.
@@ -129,6 +131,16 @@ class AgentAttempt:
         """Whether this is that attempt of that trial."""
         return (self.assign.trial, self.assign.attempt) == (trial, number)
 
+    def is_continued_by(self, following: Assign) -> bool:
+        """Whether an assignment continues this attempt from the point at which its function waits."""
+        mine = self.assign
+        return (
+            following.trial == mine.trial
+            and following.config == mine.config
+            and following.checkpoint == self.newest_state is not None
+            and following.rank_info is None
+        )
+
     # -- its limits ---------------------------------------------------------------------------
 
     @property
@@ -155,6 +167,8 @@ class AgentAttempt:
 
     def heard(self, message: Reported | Checkpointed | Waiting | Beat) -> None:
         """Restart ``report_timeout``, unless the function waits for the driver or the store."""
+        if isinstance(message, Checkpointed):
+            self.newest_state = message.name
         waits = isinstance(message, Waiting) and not message.is_over
         is_kept = message.awaiting if isinstance(message, Reported) else waits
         self._quiet_since = None if is_kept else time.monotonic()

@@ -48,7 +48,9 @@ class Child:
         killed: Whether the agent killed it before it had ended by itself.
         has_hung_up: Whether it has closed its end of the channel while it ran an attempt.
         is_dismissed: Whether it was asked to exit.
+        end_at: When it is asked to exit, or killed; None while it may run.
         is_spoiled: Whether it cannot run another trial.
+        unwinds: Whether its function was paused, and is ended now.
     """
 
     def __init__(self, channel: Channel, output: int | None) -> None:
@@ -62,7 +64,9 @@ class Child:
         self.killed = False
         self.has_hung_up = False
         self.is_dismissed = False
+        self.end_at: float | None = None
         self.is_spoiled = False
+        self.unwinds = False
 
     @property
     def why_never_ready(self) -> str:

@@ -154,7 +154,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
     Raises:
         ReportError: It is not the value of a training (see :func:`read_value`), or cannot be saved.
     """
-    trial, attempt = assign.trial, assign.attempt
+    trial, attempt = assign.trial, reporter.attempt
     if not reporter.is_main:
         return Finished(trial, attempt, "returned")
     if not task.returns_anything:
@@ -167,6 +167,7 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
             found.metrics,
             attributes=found.attributes,
             cut_at=reporter.cut_at,
+            whole=reporter.was_silent,
         )
     if is_flat(returned, MAX_NESTED) and is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
@@ -369,6 +370,8 @@ class TrialRunner:
         self._parameters = inspect.signature(train_fn).parameters.values()
         self._before_end = before_end
         self._imports = imports
+        self._sender: Sender | None = None  # of the newest attempt
+        self._is_end_sent = False
 
     def run(self, assign: Assign, sender: Sender) -> None:
         """Call the function, and send how it ended.
@@ -378,7 +381,9 @@ class TrialRunner:
             KeyboardInterrupt: The user interrupted a function in the caller's process; no end was sent.
         """
         task, process = self._task, os.getpid()
-        reporter = self._reporter(assign, sender)
+        self._sender, self._is_end_sent = sender, False
+        waits = task.isolation == "process" and assign.rank_info is None
+        reporter = Reporter.for_trial(assign, self._store(assign, sender), sender, self._pause if waits else None)
         enter = partial(join, assign, task, sender, self.service)
         self.is_in_function = True
         try:
@@ -389,23 +394,43 @@ class TrialRunner:
             os._exit(0)
         if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
             print(POOL_HINT, file=sys.stderr)
-        self._end(sender, reporter, finished)
+        self._end(reporter, finished)
 
     def cut(self, assign: Assign, sender: Sender) -> None:
         """Send that an attempt has stopped as requested, if its function is not running."""
-        self._end(sender, self._reporter(assign, sender), Finished(assign.trial, assign.attempt, "stopped"))
+        self._sender, self._is_end_sent = sender, False
+        reporter = Reporter.for_trial(assign, self._store(assign, sender), sender)
+        self._end(reporter, Finished(assign.trial, assign.attempt, "stopped"))
 
-    def _reporter(self, assign: Assign, sender: Sender) -> Reporter:
+    def _store(self, assign: Assign, sender: Sender) -> CheckpointStore:
         retry = StoreRetry(self._task.store, sender)
-        return Reporter.for_trial(
-            assign, CheckpointStore(self._task.store, assign.trial, assign.discard, retry), sender
-        )
+        return CheckpointStore(self._task.store, assign.trial, assign.discard, retry)
 
-    def _end(self, sender: Sender, reporter: Reporter, finished: Finished) -> None:
-        finished = wind_up(sender, reporter, finished)  # first, since exit hooks end the threads of remote stores
-        send = partial(send_end, self._channel, sender, reporter, finished)
-        self._before_end(send)
-        send()
+    def _pause(self, reporter: Reporter) -> tuple[Assign, CheckpointStore, Sender] | None:
+        """End the attempt while its function waits in a report; return the trial's next attempt if it runs here."""
+        assert self._sender is not None
+        paused = Finished(reporter.trial, reporter.attempt, "returned", paused=True)
+        finished = wind_up(self._sender, reporter, paused)
+        flush_output()
+        self.service.await_continuation()
+        self._channel.send(encode(finished))
+        self._is_end_sent = True
+        if not finished.paused or (following := self.service.continuation()) is None:
+            return None
+        assign, self._sender = following
+        self._is_end_sent = False
+        return assign, self._store(assign, self._sender), self._sender
+
+    def _end(self, reporter: Reporter, finished: Finished) -> None:
+        sender = self._sender
+        assert sender is not None
+        if self._is_end_sent:
+            self._before_end(lambda: None)
+        else:
+            finished = wind_up(sender, reporter, finished)  # first: exit hooks end the threads of remote stores
+            send = partial(send_end, self._channel, sender, reporter, finished)
+            self._before_end(send)
+            send()
         if self.service.sender is sender:  # an inline attempt may have been ended without it, and the next have begun
             self.service.sender = None
         if self._imports is not None and (modules := self._imports.new()):
@@ -466,7 +491,6 @@ def run_attempt(
     Args:
         enter: Meets the other ranks.
     """
-    trial, attempt = assign.trial, assign.attempt
     membership: Membership | None = None
     try:
         membership = enter()
@@ -477,22 +501,23 @@ def run_attempt(
             membership.leave()
         return finished
     except TrialStopped:
-        return Finished(trial, attempt, "stopped")
+        return Finished(assign.trial, reporter.attempt, "stopped")
     except SystemExit as error:
         message = sendable(f"{name_of(train_fn)} called sys.exit({error.code!r})")
         place = place_of(error)
-        return Finished(trial, attempt, "raised", kind=FailureKind.EXIT, message=message, place=place, at=time.time())
+        kind, at = FailureKind.EXIT, time.time()
+        return Finished(assign.trial, reporter.attempt, "raised", kind=kind, message=message, place=place, at=at)
     except BaseException as error:
         at = time.time()
         if task.isolation == "none" and _is_callers_own(error):
             raise KeyboardInterrupt from error
         if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
-        return raised(trial, attempt, error, membership, at, advice_on(error, task.driver))
+        return raised(assign.trial, reporter.attempt, error, membership, at, advice_on(error, task.driver))
 
 
 def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Reporter, task: WorkerTask) -> Any:
-    """Call the training function; return None if a report ended it at the end of its budget.
+    """Call the training function; return None if a report ended it because the trial is paused, or past its budget.
 
     A function may catch what a report raises, or raise something else instead, as libraries do that catch every
     exception of a callback. Later actions of the function do not count.
@@ -504,14 +529,14 @@ def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Repo
         returned = train_fn(**arguments)
     except BaseException as error:
         is_own = task.isolation == "none" and _is_callers_own(error)
-        if is_own or not (reporter.is_stopped or reporter.cut_at is not None):
+        if is_own or not reporter.has_ended:
             raise
         if not isinstance(error, TrialStopped | BudgetUsed):
             print(f"raised after a report had ended it:\n{format_traceback(error)}", file=sys.stderr)
         returned = None
     if reporter.is_stopped:
         raise TrialStopped
-    return None if reporter.cut_at is not None else returned
+    return None if reporter.has_ended else returned
 
 
 def _is_callers_own(error: BaseException) -> bool:

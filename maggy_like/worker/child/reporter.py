@@ -1,12 +1,12 @@
 """The reporter, through which a training function reports, logs, saves and restores.
 
 A report appends to a list. A service thread sends the list at regular intervals. The trial waits for the driver's
-verdict only at a milestone.
+verdict only at a milestone, and at the rung at which it is paused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maggy_like.protocol.messages import MAX_NAMES, MAX_STEP, UNBOUNDED, Assign
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     import torch
 
 
+OnPause = Callable[["Reporter"], tuple[Assign, CheckpointStore, Sender] | None]
+
+
 class BudgetUsed(BaseException):
-    """The trial reported past its budget. A ``BaseException``, so that ``except Exception`` does not catch it."""
+    """The trial is paused, or reported past its budget.
+
+    A ``BaseException``, so that ``except Exception`` does not catch it.
+    """
 
 
 BROADCAST = "broadcast() of the first Maggy is called report() here; use reporter.report(accuracy=..., step=...)"
@@ -44,15 +50,16 @@ class Reporter:
     one yourself: ``train(lr=0.1, reporter=Reporter(budget=10))``. It checks the calls, and sends nothing.
 
     Args:
-        budget: Number of steps granted. Train up to this step, then return.
+        budget: Number of steps of a full training.
         store: Store for saved states. Default: they are kept in memory.
 
     Attributes:
-        budget: Number of steps granted.
+        budget: Number of steps of a full training.
         trial: Number of the trial, from 0.
         attempt: Number of the attempt of this trial, from 1.
         config: Configuration of the trial, by name of the hyperparameter.
         cut_at: Step of the report that ended the function because it was past the budget; None if there was none.
+        is_paused: Whether a report has ended the function because the trial is paused.
         rank: Number of this worker within the trial, from 0; 0 if the trial runs on one worker.
         world_size: Number of workers that run the trial.
 
@@ -67,10 +74,14 @@ class Reporter:
 
     def __init__(self, budget: int = 1, *, store: CheckpointStore | None = None) -> None:
         self._budget = self._limit = budget
+        self._pauses = False  # whether the attempt pauses at the limit
+        self._was_budget_read = self._was_grant_read = False
+        self._on_pause: OnPause | None = None
         self.trial = 0
         self.attempt = 1
         self.config: dict[str, Any] = {}
         self.cut_at: int | None = None
+        self.is_paused = False
         self.rank, self.world_size = rank_and_ranks()
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
@@ -82,22 +93,37 @@ class Reporter:
         self._names: set[str] = set()
 
     @classmethod
-    def for_trial(cls, assign: Assign, store: CheckpointStore, sender: Sender) -> Reporter:
-        """Create the reporter of an attempt in a child process."""
-        reporter = cls(assign.budget)
-        if assign.open_ended:
-            reporter._limit = UNBOUNDED
+    def for_trial(
+        cls, assign: Assign, store: CheckpointStore, sender: Sender, on_pause: OnPause | None = None
+    ) -> Reporter:
+        """Create the reporter of an attempt in a child process.
+
+        Args:
+            assign: Assignment.
+            store: Store for saved states.
+            sender: To the agent.
+            on_pause: Ends the attempt while the function waits. Returns the next attempt, or None if it is not to run
+                in this process.
+        """
+        reporter = cls(max(assign.budget, assign.max_budget))
         reporter.trial = assign.trial
-        reporter.attempt = assign.attempt
         reporter.config = assign.config
         reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
         reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
-        reporter._objective = assign.objective
         reporter._is_search = assign.is_search
-        reporter._milestones = assign.milestones
-        reporter._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt, assign.older)
-        reporter._sender = sender
+        reporter._on_pause = on_pause
+        reporter._begin(assign, store, sender)
         return reporter
+
+    def _begin(self, assign: Assign, store: CheckpointStore, sender: Sender) -> None:
+        """Begin the first attempt in this process, or the next one of the same trial."""
+        self.attempt = assign.attempt
+        self._pauses = assign.budget < self._budget
+        self._limit = UNBOUNDED if assign.open_ended and not self._was_budget_read else assign.budget
+        self._objective = assign.objective or self._objective
+        self._milestones = assign.milestones
+        self._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt, assign.older)
+        self._sender = sender
 
     def __repr__(self) -> str:
         step = "" if self._step is None else f", step={self._step}"
@@ -105,17 +131,34 @@ class Reporter:
 
     @property
     def budget(self) -> int:
-        """Steps granted: train up to this step, then return.
+        """Steps of a full training: train up to this step.
 
-        A report past the budget ends the function. If neither ``max_budget`` is given nor the function reads this, it
-        may train to its own end.
+        A search may pause or stop the trial earlier, in a report. A report past the budget ends the function. If
+        neither ``max_budget`` is given nor the function reads this, it may train to its own end.
         """
-        self._limit = self._budget
+        self._was_budget_read = True
+        if not self._pauses:
+            self._limit = self._budget
         return self._budget
 
     @budget.setter
     def budget(self, steps: int) -> None:
         self._budget = self._limit = steps
+
+    @property
+    def granted(self) -> int:
+        """Return the step up to which this attempt may train, for a function that cannot be paused in a report."""
+        self._was_budget_read = self._was_grant_read = True
+        return min(self._limit, self._budget)
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether the function could have been paused in a report, but made none."""
+        return self._pauses and not self._was_grant_read and not self.is_under_way
+
+    def pauses_at(self, step: int) -> bool:
+        """Whether the trial is paused by the report of a step."""
+        return self._pauses and step >= self._limit
 
     @property
     def objective(self) -> str | None:
@@ -131,6 +174,11 @@ class Reporter:
     def is_stopped(self) -> bool:
         """Whether a report has asked the function to stop, even if the function caught that."""
         return self._sender is not None and self._sender.stop.is_told
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a report has ended the function, even if the function caught that."""
+        return self.is_stopped or self.is_paused or self.cut_at is not None
 
     @property
     def is_main(self) -> bool:
@@ -233,8 +281,8 @@ class Reporter:
     def report(self, value: float | None = None, /, *unnamed: Any, step: int | None = None, **metrics: float) -> None:
         """Report metrics at a step.
 
-        If the search stops the trial, or its budget is used up, the call ends the function. It does so with a
-        ``BaseException``, so that ``except Exception`` does not catch it.
+        If the search pauses or stops the trial, or its budget is used up, the call ends the function. It does so with
+        a ``BaseException``, so that ``except Exception`` does not catch it.
 
         Args:
             value: Value of the objective, if it needs no name.
@@ -273,8 +321,7 @@ class Reporter:
             if step <= last:
                 raise ReportError(NOT_AFTER.format(step=step, last=last))
             if last >= self._limit:
-                self.cut_at = self.cut_at or step
-                raise BudgetUsed
+                self._end_budget(step)
         if value is not None:
             metrics[self._objective or "value"] = value
         for name, number in metrics.items():
@@ -295,7 +342,38 @@ class Reporter:
                 if sender.wait_for_verdict():
                     self._saves.reported(step)  # the report counts, and so does the state that was saved before it
                     sender.stop.tell()
-            self._saves.reported(step)
+            is_saved = self._saves.reported(step)
+            if step >= self._limit and self._pauses and is_saved:
+                self._pause(waits=True)
+
+    def _end_budget(self, step: int) -> NoReturn:
+        """End the function, which has reported all steps granted before this one.
+
+        Raises:
+            BudgetUsed: Always.
+        """
+        if self._pauses:  # no state belongs to the rung's step, so the next attempt cannot continue from here
+            self._saves.drop_unreported()
+            self._pause(waits=False)
+        self.cut_at = self.cut_at or step
+        raise BudgetUsed
+
+    def _pause(self, *, waits: bool) -> None:
+        """Pause the trial, and return if its next attempt continues here.
+
+        Args:
+            waits: Whether the function can continue from here.
+
+        Raises:
+            BudgetUsed: It does not.
+        """
+        following = None
+        if waits and self._on_pause is not None and not self.is_paused:
+            following = self._on_pause(self)
+        if following is None:
+            self.is_paused = True
+            raise BudgetUsed
+        self._begin(*following)
 
     def _admit(self, name: str) -> None:
         """Register a new metric name.
@@ -351,6 +429,8 @@ class Reporter:
             step: Step that was reported for this state, if you save after the report. Default: the step of the next
                 report.
 
+        If the trial is to be paused after the report of ``step``, the call ends the function, as a report does.
+
         Raises:
             ReportError: No report of ``step`` was made, or the state cannot be pickled.
 
@@ -367,6 +447,8 @@ class Reporter:
         self._saves.save(state)
         if step is not None:
             self._saves.reported(step)
+            if step >= self._limit and self._pauses:
+                self._pause(waits=True)
 
     def restore(self, into: Any = None) -> Any:
         """Return the newest saved state of this trial.

@@ -197,13 +197,26 @@ class Saves:
         with self._calling():
             return sharded.load(self._store.url_of(name), into)
 
-    def reported(self, step: int) -> None:
-        """Record that a report was made, and announce the state before it once it is written."""
+    def reported(self, step: int) -> bool:
+        """Record that a report was made, and announce the state before it once it is written.
+
+        Returns:
+            Whether a state belongs to this step.
+        """
+        is_saved = self._unannounced is not None and self._step is None
         if self._unannounced is not None:
             self._step = step if self._step is None else self._step
             if self._saving is None or self._saving.is_written():
                 self.settle()
                 self._announce(self._step)
+        return is_saved
+
+    def drop_unreported(self) -> None:
+        """Remove a state whose step is not reported, because the attempt ends before that."""
+        if self._unannounced is not None and self._step is None:
+            self.settle()
+            self._remove_later(self._unannounced)
+            self._unannounced = None
 
     def settle(self) -> None:
         """Wait until the newest state is written; if that fails, the one before is the newest again."""

@@ -45,6 +45,7 @@ class Service:
         self.sender: Sender | None = None
         self.membership: Membership | None = None
         self._assignments: deque[tuple[Assign, Sender]] = deque()
+        self._is_woken = threading.Event()
         self._is_over = False
         self._listening = threading.Lock()
         self._channel = channel
@@ -77,6 +78,15 @@ class Service:
     def take_assignment(self) -> tuple[Assign, Sender] | None:
         """Return the next assignment if it has arrived."""
         return self._assignments.popleft() if self._assignments else None
+
+    def await_continuation(self) -> None:
+        """Prepare for :meth:`continuation`, before the agent learns that the trial is paused."""
+        self._is_woken.clear()
+
+    def continuation(self) -> tuple[Assign, Sender] | None:
+        """Wait in a paused trial for its next attempt; None if it does not run in this process."""
+        self._is_woken.wait()
+        return self.take_assignment()
 
     @property
     def is_over(self) -> bool:
@@ -111,6 +121,7 @@ class Service:
         if self.sender is not None and self.sender.fault is None:
             self.sender.fault = Disconnected("the worker is gone")  # no report can be sent from now on
         self._is_over = True
+        self._is_woken.set()
         self._on_orphaned()
 
     def _listen(self) -> bool:
@@ -130,10 +141,12 @@ class Service:
             case Assign() as assign:
                 self.sender = Sender(assign, self._channel.send)
                 self._assignments.append((assign, self.sender))
+                self._is_woken.set()
             case Meet() as meet:
                 self.meetings.put(meet)
             case Shutdown():
                 self._is_over = True
+                self._is_woken.set()
             case Decided(stop=stop) if sender is not None:
                 sender.stop.decide(stop)
             case Kept(discard=discard) if sender is not None:

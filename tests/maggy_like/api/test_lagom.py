@@ -69,14 +69,39 @@ def test_direction_min_turns_the_search(search: Any) -> None:
     assert result.best_value == min(trial.value for trial in result.trials)
 
 
-def test_asha_promotes_from_checkpoints_in_fresh_processes(search: Any) -> None:
+def test_asha_promotes_from_saved_states(search: Any) -> None:
     result = search(fns.climb_on, optimizer=ASHA(min_budget=1, mode="promotion"), n_trials=9)
     assert result.counts == {TrialState.PAUSED: 7, TrialState.COMPLETED: 2}
     top = next(trial for trial in result.trials if trial.state is TrialState.COMPLETED)
     assert top.attempt == 3
     assert list(top.curve.steps) == list(range(1, 10))
-    assert top.metrics["start"] == 4  # went on after step 3
-    assert len({trial.metrics["pid"] for trial in result.trials}) == 9
+
+
+def test_a_function_that_trials_pause_sees_one_budget_and_cleans_up_once_per_process(
+    search: Any, tmp_path: Path
+) -> None:
+    (left := tmp_path / "left").mkdir()
+    asha = ASHA(min_budget=1, mode="promotion")
+    result = search(partial(fns.climb_with_schedule, str(left)), optimizer=asha, metric="score")
+    assert TrialState.PAUSED in result.counts
+    for trial in result.trials:
+        assert set(trial.curves["budget"].values) == {9}
+        pids = {str(int(pid)) for pid in trial.curves["pid"].values}
+        assert pids <= {path.name for path in left.iterdir()}
+
+
+@pytest.mark.parametrize("train_fn", [fns.square, fns.square_of_reporter])
+def test_a_function_without_reports_is_not_promoted_because_it_trains_in_full(search: Any, train_fn: Any) -> None:
+    result = search(train_fn, optimizer=ASHA(min_budget=1, mode="promotion"), n_trials=6, direction="min")
+    assert result.counts == {TrialState.COMPLETED: 6}
+    assert {(trial.attempt, trial.step) for trial in result.trials} == {(1, 9)}
+
+
+def test_a_function_without_a_reporter_gets_the_steps_of_an_attempt_as_budget(search: Any) -> None:
+    options = {"n_trials": 6, "metric": "score", "direction": "min"}
+    result = search(fns.square_of_budget, optimizer=ASHA(min_budget=1, mode="promotion"), **options)
+    assert TrialState.PAUSED in result.counts
+    assert all(trial.metrics["trained"] == trial.step for trial in result.trials)
 
 
 def test_asha_stops_where_nothing_is_saved(search: Any) -> None:

@@ -212,7 +212,7 @@ def test_a_parked_worker_is_called_by_the_result_that_makes_a_promotion_due() ->
     run.finish(FIRST, "returned", 0.2)
     assert run.machine.workers[0].state is WorkerState.IDLE
     run.report(WorkerId(1, 0), 1, 0.1)
-    assert run.holding[FIRST] == Assign(0, 2, run.ledger.trials[0].config, 2, (), "loss")
+    assert run.holding[FIRST] == Assign(0, 2, run.ledger.trials[0].config, 2, (), "loss", max_budget=4)
     run.settle()
 
 

@@ -21,6 +21,7 @@ from maggy_like.protocol.messages import (
     Assign,
     Beat,
     Broken,
+    Checkpointed,
     Finished,
     Goodbye,
     Halt,
@@ -195,6 +196,94 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 def assign(trial: int, *, rank_info: RankInfo | None = None) -> Assign:
     return Assign(trial, 1, {}, 10, rank_info=rank_info)
+
+
+PROMOTED = Assign(0, 2, {}, 10, checkpoint="00000/1-1.pkl")
+"""Continues trial 0 from the state that its first attempt has saved."""
+
+
+def pause_one(stage: Stage) -> tuple[Played, Played]:
+    """Have the first child run trial 0 up to a pause; it, and the next one."""
+    first = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(0))
+    assert first.hear() == assign(0)
+    second = stage.next_child()
+    first.say(Checkpointed(0, 1, 3, "00000/1-1.pkl"))
+    first.say(Finished(0, 1, "returned", paused=True))
+    assert stage.next(Finished).paused
+    return first, second
+
+
+def test_a_paused_trial_that_is_promoted_at_once_continues_in_its_process(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "PAUSE_PATIENCE", PATIENCE)
+    stage = begin()
+    first, second = pause_one(stage)
+    stage.say(PROMOTED)
+    assert first.hear() == PROMOTED
+    first.say(Finished(0, 2, "returned", 1.0))
+    assert stage.next(Finished) == Finished(0, 2, "returned", 1.0)
+    stage.say(assign(1))
+    assert second.hear() == assign(1)
+    assert first.hear() == Shutdown()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        assign(1),
+        msgspec.structs.replace(PROMOTED, checkpoint="00000/1-0.pkl"),
+        msgspec.structs.replace(PROMOTED, checkpoint=None),
+        msgspec.structs.replace(PROMOTED, config={"x": 1}),
+        msgspec.structs.replace(PROMOTED, rank_info=RankInfo(0, 1, 0, 1, 0, 1)),
+    ],
+    ids=["another trial", "an older state", "no state", "another configuration", "a rank"],
+)
+def test_a_paused_function_ends_as_anything_else_is_assigned(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, other: Assign
+) -> None:
+    monkeypatch.setattr(agent, "PAUSE_PATIENCE", PATIENCE)
+    stage = begin()
+    first, second = pause_one(stage)
+    stage.say(other)
+    assert second.hear() == other
+    assert first.hear() == Shutdown()
+
+
+def test_a_paused_function_ends_if_nothing_is_assigned(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "PAUSE_PATIENCE", 0.0)
+    stage = begin()
+    first, second = pause_one(stage)
+    assert first.hear() == Shutdown()
+    stage.say(PROMOTED)
+    assert second.hear() == PROMOTED
+
+
+def test_a_process_that_ends_while_its_trial_is_paused_is_not_missed(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "PAUSE_PATIENCE", PATIENCE)
+    stage = begin()
+    first, second = pause_one(stage)
+    stage.launcher.tell(first.child, status=-9)
+    assert first.channel.receive() is None
+    stage.say(PROMOTED)
+    assert second.hear() == PROMOTED
+
+
+def test_a_worker_that_is_dismissed_lets_a_paused_function_clean_up(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "PAUSE_PATIENCE", PATIENCE)
+    stage = begin(grace=PATIENCE)
+    first, _ = pause_one(stage)
+    stage.say(Shutdown())
+    assert first.hear() == Shutdown()
+    stage.next(Beat)  # the worker has not left
+    stage.launcher.tell(first.child, status=0)
+    stage.next(Goodbye)
 
 
 def run_one(stage: Stage) -> tuple[Played, Played]:

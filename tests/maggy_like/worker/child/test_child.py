@@ -244,6 +244,59 @@ def train_in_a_thread(reporter: Reporter) -> float:
     return 0.0
 
 
+def save_and_report(reporter: Reporter) -> float:
+    """Save and report each step, and return the last."""
+    for step in range(1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(float(step), step=step)
+    return float(reporter.budget)
+
+
+def until_finished(agent: Agent) -> list[Any]:
+    """Return what the child says up to the end of an attempt."""
+    messages = [agent.hear()]
+    while not isinstance(messages[-1], Finished):
+        messages.append(agent.hear())
+    return messages
+
+
+def test_a_paused_function_continues_with_the_next_assignment_of_its_trial(serve: Serve) -> None:
+    agent = serve(save_and_report)
+    agent.tell(Assign(0, 1, {}, 2, max_budget=4))
+    agent.tell(Kept(0, 1), Kept(0, 1))
+    first = until_finished(agent)
+    assert first[-1] == Finished(0, 1, "returned", paused=True)
+    agent.tell(Assign(0, 2, {}, 4, max_budget=4))
+    agent.tell(Kept(0, 2), Kept(0, 2))
+    second = until_finished(agent)
+    assert second[-1] == Finished(0, 2, "returned", 4.0)
+    steps = [
+        step for message in first + second if isinstance(message, Reported) for step in message.columns["value"][0]
+    ]
+    assert steps == [1, 2, 3, 4]
+
+
+def test_a_paused_function_that_is_not_to_continue_cleans_up_and_has_one_end(serve: Serve) -> None:
+    cleaned = threading.Event()
+
+    def train(reporter: Reporter) -> float:
+        try:
+            return save_and_report(reporter)
+        finally:
+            cleaned.set()
+
+    agent = serve(train)
+    agent.tell(Assign(0, 1, {}, 2, max_budget=4))
+    agent.tell(Kept(0, 1), Kept(0, 1))
+    assert until_finished(agent)[-1].paused
+    assert not cleaned.is_set()
+    agent.tell(Shutdown())
+    assert cleaned.wait(300)
+    agent._thread.join(300)
+    agent._theirs._sock.shutdown(socket.SHUT_RDWR)
+    assert agent._channel.receive() is None
+
+
 SWALLOWS = [swallow, swallow_each_time, wrap, exit_instead, train_in_a_thread]
 
 

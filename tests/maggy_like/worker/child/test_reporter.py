@@ -97,6 +97,82 @@ def test_the_budget_s_last_report_returns_and_the_next_ends_the_trial() -> None:
         line.reporter.report(1.0, step=5)
 
 
+class Steps:
+    """A training that is paused at step 3 of 9, and whose next attempts the test gives."""
+
+    def __init__(self, tmp_path: Path, *following: int) -> None:
+        self.store = CheckpointStore(str(tmp_path))
+        self.following = list(following)
+        self.paused: list[int] = []
+        self.frames: list[bytes] = []
+        self.reporter = Reporter.for_trial(*self.attempt(1, 3), self.on_pause)
+
+    def attempt(self, number: int, budget: int) -> tuple[Assign, CheckpointStore, Sender]:
+        assign = Assign(0, number, {}, budget, max_budget=9)
+        return assign, self.store, Sender(assign, self.frames.append)
+
+    def on_pause(self, reporter: Reporter) -> tuple[Assign, CheckpointStore, Sender] | None:
+        self.paused.append(reporter.attempt)
+        return self.attempt(reporter.attempt + 1, self.following.pop(0)) if self.following else None
+
+    def train(self, save: str) -> int:
+        """Train until a report or a save ends the function; return the last step that was begun."""
+        reporter = self.reporter
+        for step in range(1, reporter.budget + 2):
+            try:
+                if save == "before":
+                    reporter.checkpoint(step)
+                reporter.report(1.0, step=step)
+                if save == "after":
+                    reporter.checkpoint(step, step=step)
+            except BudgetUsed:
+                return step
+        raise AssertionError("nothing has ended the function")
+
+
+@pytest.mark.parametrize(("save", "last"), [("before", 3), ("after", 3), ("never", 4)])
+def test_a_trial_is_paused_at_its_rung_once_the_state_of_that_step_is_saved(
+    save: str, last: int, tmp_path: Path
+) -> None:
+    steps = Steps(tmp_path)
+    assert steps.reporter.budget == 9  # so that a schedule is the same in each attempt
+    assert steps.train(save) == last
+    assert steps.reporter.is_paused
+    assert steps.reporter.cut_at is None
+    assert steps.paused == ([] if save == "never" else [1])
+
+
+@pytest.mark.parametrize("save", ["before", "after"])
+def test_a_trial_that_is_promoted_where_it_was_paused_continues_in_place(save: str, tmp_path: Path) -> None:
+    steps = Steps(tmp_path, 6, 9)
+    assert steps.train(save) == 10
+    assert (steps.reporter.attempt, steps.paused) == (3, [1, 2])
+    assert not steps.reporter.is_paused
+    assert steps.reporter.cut_at == 10  # past the whole budget, which ends the function in another way
+
+
+def test_a_report_after_the_pause_pauses_again(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.train("before")
+    with pytest.raises(BudgetUsed):
+        steps.reporter.report(1.0, step=4)
+    assert steps.paused == [1]
+
+
+def test_a_state_of_a_step_that_a_pause_leaves_out_does_not_count(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    for step in (1, 2):
+        steps.reporter.checkpoint(step)
+        steps.reporter.report(1.0, step=step)
+    steps.reporter.report(1.0, step=3)
+    steps.reporter.checkpoint(4)
+    with pytest.raises(BudgetUsed):
+        steps.reporter.report(1.0, step=4)
+    steps.reporter.finish()
+    messages = map(decode_to_driver, steps.frames)
+    assert [message.step for message in messages if isinstance(message, Checkpointed)] == [1, 2]
+
+
 def test_no_except_exception_eats_the_end() -> None:
     assert not issubclass(TrialStopped, Exception)
     assert not issubclass(BudgetUsed, Exception)
