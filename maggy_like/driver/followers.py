@@ -441,7 +441,9 @@ class Followers:
 
     def look(self) -> None:
         """Update the followers without a thread, and report trackers that do not answer."""
-        for follower in (*self._functions, *self._trackers, *self._displays):
+        followers: list[FunctionFollower | TrackerFollower | DisplayFollower]
+        followers = [*self._functions, *self._trackers, *self._displays]
+        for follower in followers:
             follower.look()
 
     @property
