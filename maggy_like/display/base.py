@@ -155,12 +155,7 @@ def draw(
     objective: str | None,
     workers: Sequence[WorkerLine],
 ) -> Snapshot:
-    """Return a snapshot of the study at this moment.
-
-    Args:
-        base: A snapshot with what stays the same.
-        elapsed: Seconds since the call.
-    """
+    """Return a snapshot of the study at the Unix time ``now``. ``base`` has what stays the same."""
     best = study.best if not base.is_ablation else None
     return replace(
         base,

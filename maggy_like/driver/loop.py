@@ -199,12 +199,7 @@ class Drawing:
         self._lines: list[WorkerLine] = []
 
     def advance(self, elapsed: float, now: float, lines: int = LINES) -> Snapshot | None:
-        """Draw the next part. Return the snapshot after the last part, else None.
-
-        Args:
-            elapsed: Seconds since the call.
-            lines: Number of workers' lines to draw at most.
-        """
+        """Draw at most so many workers' lines. Return the snapshot after the last part, else None."""
         workers = self._machine.workers
         if not self._lines:
             self._left = sorted(workers, reverse=True)

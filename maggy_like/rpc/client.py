@@ -37,7 +37,7 @@ answer shows that the driver is alive, and acknowledges what it has received."""
 
 
 class Heartbeat:
-    """Determines when a worker's next heartbeat is due.
+    """Determines when a worker's next heartbeat is due, by the monotonic clock.
 
     Example:
         >>> heartbeat = Heartbeat(now=0.0)

@@ -131,7 +131,7 @@ class StateMachine:
         return phases.start(self._run)
 
     def handle(self, event: Input, now: float) -> list[Command]:
-        """Take in one event."""
+        """Take in one event. ``now`` is in seconds, on any clock that never runs backwards."""
         run = self._run
         run.now = now
         self._log.append(LoggedInput(now, event))

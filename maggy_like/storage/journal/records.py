@@ -86,7 +86,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
 
     version: int  # version of the format
     name: str  # name of the run
-    created: float
+    created: float  # Unix time
     space: dict[str, Any]  # the search space as JSON
     optimizer: str  # the optimizer and its options, from :meth:`Optimizer.describe`
     directions: list[str | None]  # ``max`` or ``min`` for each objective; null if the first report decides it
@@ -142,7 +142,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     """
 
     status: Ending  # ``running`` at the begin, or the run's ending (see :attr:`maggy_like.Result.ending`)
-    time: float
+    time: float  # Unix time
     seconds: float = 0.0  # at the end, the seconds for which the driver had the run
     store: str = "checkpoints"  # the place of the saved states: a URL, or relative to the run's folder
     environment: dict[str, str] = {}  # names and versions of what the driver runs on, for people
