@@ -251,8 +251,7 @@ class TrackerFollower:
         self._asked_at = math.inf  # start of the present call of the tracker; inf without one
         self._again = f"use load_run({run.directory!r}).watch(callbacks=[...]) to send all events again"
         self._session: Session | None = None
-        self._thread = threading.Thread(target=self._follow, name=f"maggy-{tracker.name}", daemon=True)
-        self._thread.start()
+        self._thread = _started(self._follow, f"maggy-{tracker.name}")
 
     def look(self) -> None:
         """Report a tracker that has not answered for long."""
