@@ -42,8 +42,8 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import KeyPair, WorkerId
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.link import new_session
-from maggy_like.rpc.security import secure_client
 from maggy_like.rpc.server import Server
+from maggy_like.rpc.sockets import secure_client
 
 HONEST = 2
 PLACES = 100

@@ -23,7 +23,7 @@ import psutil
 from benchmarks.common import parser, publish
 from maggy_like import Float, simulate
 from maggy_like.driver.recovery import no_collections
-from maggy_like.driver.recovery import replay as take_up
+from maggy_like.driver.recovery import restore as take_up
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of

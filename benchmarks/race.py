@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from benchmarks.common import parser, publish
 from benchmarks.race_systems import SYSTEMS, lines_of
 from benchmarks.race_tasks import TASKS
-from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans
+from maggy_like.processes.system import adopt_orphans, children, end_orphans
 
 OURS = "maggy_like"
 HERE = (OURS, "random")

@@ -40,9 +40,8 @@ from maggy_like.protocol.messages import (
     encode,
 )
 from maggy_like.rpc.client import Heartbeat, is_readable
-from maggy_like.rpc.limits import WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, body_of, new_session, read_header
-from maggy_like.rpc.security import secure_client
+from maggy_like.rpc.sockets import WINDOW, limit_client, secure_client
 
 AT_ONCE = 50
 """Workers that come at once."""

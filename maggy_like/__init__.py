@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from maggy_like.api.lagom import lagom
     from maggy_like.api.run import run, run_script
     from maggy_like.api.saved_runs import compare_runs, list_runs, load_run
-    from maggy_like.driver.confirmation import Confirmation
-    from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.run_handle import RunHandle
+    from maggy_like.driver.settings import Confirmation, FailurePolicy
     from maggy_like.driver.simulate import simulate
     from maggy_like.engines.inline import InlineEngine
     from maggy_like.engines.local import LocalEngine
@@ -56,10 +55,10 @@ _HOMES = {
     "BOHB": "optimizers.schedulers.asha",
     "BayesianSearch": "optimizers.samplers.bayesian",
     "Choice": "optimizers.space.domains",
-    "Confirmation": "maggy_like.driver.confirmation",
+    "Confirmation": "maggy_like.driver.settings",
     "ConnectServer": "maggy_like.spark.servers",
     "Constant": "optimizers.space.domains",
-    "FailurePolicy": "maggy_like.driver.failure_policy",
+    "FailurePolicy": "maggy_like.driver.settings",
     "Float": "optimizers.space.domains",
     "Grid": "optimizers.samplers.non_adaptive",
     "Hyperband": "optimizers.schedulers.asha",

@@ -1,7 +1,8 @@
-"""Checks of single arguments, each with an error that names the argument, its value and the remedy."""
+"""Checks of single arguments and of optional packages, whose errors name the mistake and the remedy."""
 
 from __future__ import annotations
 
+import importlib.util
 import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from numbers import Number
 from os import PathLike
 from typing import Any, TypeVar
 
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, UserError
 from optimizers.checks import as_int, did_you_mean, read_text, short
 
 T = TypeVar("T")
@@ -27,9 +28,6 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, reme
     """Check that an argument is a whole number of at least ``least``; numpy's integers are.
 
     Args:
-        name: The argument's.
-        value: The argument.
-        least: Smallest allowed value.
         most: Largest allowed value, or None.
         remedy: Remedy for the message, unless the value is a number in another spelling.
 
@@ -91,11 +89,6 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
 def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
     """Check that an argument is a list.
 
-    Args:
-        name: The argument's.
-        value: The argument.
-        of: What it is a list of.
-
     Raises:
         ConfigError: It is a single one, or nothing of the kind.
 
@@ -121,3 +114,31 @@ def _written(value: object) -> tuple[str, str]:
         return name, f"[{name}]"
     kind = type(value).__name__
     return f"a {kind}", f"[{kind.lower()}]"
+
+
+EXTRAS = {
+    "keras": "keras",
+    "lightgbm": "lightgbm",
+    "lightning": "lightning",
+    "mlflow": "mlflow",
+    "optuna": "optuna",
+    "pandas": "pandas",
+    "plotly": "report",
+    "pyarrow": "ml",
+    "pyspark": "spark",
+    "tensorboard": "tensorboard",
+    "torch": "torch",
+    "transformers": "transformers",
+    "xgboost": "xgboost",
+}
+"""The extra of maggy_like that brings each package."""
+
+
+def require(package: str, purpose: str) -> None:
+    """Check that a package of an extra is installed.
+
+    Raises:
+        UserError: It is missing.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"{purpose} needs {package}; install it with: pip install 'maggy_like[{EXTRAS[package]}]'")

@@ -22,7 +22,7 @@ import pytest
 from hypothesis_profiles import load_profile
 from warm_processes import WarmPopen, WarmServer
 
-from maggy_like.processes.lifeline import is_supported
+from maggy_like.processes.system import is_supported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from maggy_like.ablation import text
 from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row, Run, verdict
 from maggy_like.ablation.design import Design
 from maggy_like.ablation.text import notes
+from maggy_like.argument_checks import require
 from maggy_like.display.text import clean
 from maggy_like.errors import UserError
-from maggy_like.extras import require
 from optimizers.comparisons.paired_tests import Differences, Finding, compare_samples
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row
+from maggy_like.argument_checks import require
 from maggy_like.display.text import clean, number
 from maggy_like.errors import UserError
-from maggy_like.extras import require
 from maggy_like.results.data import ResultData
 from maggy_like.results.formatted import as_html
 from maggy_like.results.report import Section, write_report

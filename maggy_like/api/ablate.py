@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName
     from maggy_like.ablation.outcome import Ablation
     from maggy_like.ablation.study import AblationStudy
-    from maggy_like.driver.failure_policy import FailurePolicy
-    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.settings import DriverSide
+    from maggy_like.driver.settings import DriverSide, FailurePolicy
     from maggy_like.engines.base import Engine
     from maggy_like.storage.run_paths import Store
+    from maggy_like.trackers.base import Callback
     from optimizers.core.base import Optimizer
     from optimizers.space.search_space import SearchSpace
 
@@ -191,9 +190,8 @@ def ablate(
     from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
     from maggy_like.api.search_settings import check_search
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.followers import read_callbacks
-    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
+    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings, read_policy
+    from maggy_like.trackers.base import read_callbacks
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of

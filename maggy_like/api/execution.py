@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
-from maggy_like.driver.failure_policy import FailurePolicy, read_policy
-from maggy_like.driver.followers import Callback
-from maggy_like.driver.settings import LimitSettings, Outcome, RunSpec, StopSwitch, TrainingSettings
+from maggy_like.driver.settings import (
+    FailurePolicy,
+    LimitSettings,
+    Outcome,
+    RunSpec,
+    StopSwitch,
+    TrainingSettings,
+    read_policy,
+)
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training
 from maggy_like.results.result import Result, RunActions
 from maggy_like.storage.run_paths import check_name
+from maggy_like.trackers.base import Callback
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
 from optimizers.core.trial import TrialState
@@ -34,19 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainAgain:
-    """Trains the best configuration of a search with its function, engine and settings (``result.train``).
-
-    Attributes:
-        spec: The search.
-        execute: Executes a run.
-        objective: Name of the search's objective.
-        direction: Direction of the objective.
-    """
+    """Trains the best configuration of a search with its function, engine and settings (``result.train``)."""
 
     spec: RunSpec
-    execute: Callable[[RunSpec], Outcome]
-    objective: str | None
-    direction: Direction | None
+    execute: Callable[[RunSpec], Outcome]  # executes a run
+    objective: str | None  # name of the search's objective
+    direction: Direction | None  # direction of the objective
 
     def __call__(
         self,
@@ -113,11 +113,6 @@ T = TypeVar("T")
 def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | RunHandle[T]:
     """Execute a run here, or with ``block=False`` in a thread.
 
-    Args:
-        spec: The run.
-        finish: Executes it, and makes what is returned.
-        block: Whether to wait for the end.
-
     Returns:
         What ``finish`` returns, or with ``block=False`` the run's handle.
 
@@ -149,13 +144,13 @@ def _check_not_importing_main() -> None:
 
 
 def _watch(run: Result, progress: bool | str, callbacks: Sequence[Callback]) -> Result:
-    from maggy_like.cluster_driver.watch import watch_run
+    from maggy_like.cluster_driver.follow import watch_run
 
     return watch_run(run, progress, callbacks, FOLLOW)
 
 
 def _stop(journal: str) -> None:
-    from maggy_like.cluster_driver.watch import stop_run
+    from maggy_like.cluster_driver.follow import stop_run
 
     stop_run(journal)
 

@@ -13,14 +13,12 @@ from maggy_like.errors import ConfigError
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.confirmation import Confirmation
-    from maggy_like.driver.failure_policy import FailurePolicy
-    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.settings import DriverSide, SearchSettings, TrainingSettings
+    from maggy_like.driver.settings import Confirmation, DriverSide, FailurePolicy, SearchSettings, TrainingSettings
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
     from maggy_like.storage.run_paths import Store
+    from maggy_like.trackers.base import Callback
     from optimizers.core.base import Optimizer
     from optimizers.core.objectives import Directions
     from optimizers.core.study_state import ValueRule
@@ -175,10 +173,8 @@ def lagom(
     from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
     from maggy_like.api.search_settings import check_search, check_target
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.confirmation import read_confirmation
-    from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.followers import read_callbacks
-    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings
+    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings, read_confirmation, read_policy
+    from maggy_like.trackers.base import read_callbacks
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters

@@ -15,11 +15,11 @@ from maggy_like.errors import ConfigError
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.failure_policy import FailurePolicy
-    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
+    from maggy_like.driver.settings import FailurePolicy
     from maggy_like.engines.base import Engine
     from maggy_like.storage.run_paths import Store
+    from maggy_like.trackers.base import Callback
 
 
 @overload
@@ -110,10 +110,9 @@ def run(
     from maggy_like.api.execution import execute_and_return, save_returned, start
     from maggy_like.api.run_settings import check_config, check_files, check_size, choose_engine
     from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.failure_policy import read_policy
-    from maggy_like.driver.followers import read_callbacks
-    from maggy_like.driver.settings import RunSpec, SearchSettings, Settings, TrainingSettings
+    from maggy_like.driver.settings import RunSpec, SearchSettings, Settings, TrainingSettings, read_policy
     from maggy_like.protocol.messages import UNBOUNDED
+    from maggy_like.trackers.base import read_callbacks
     from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.code import name_of, uses_budget
     from maggy_like.train_function.modules import modules_of

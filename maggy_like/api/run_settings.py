@@ -15,7 +15,7 @@ from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.values import is_encodable, shortened
-from maggy_like.storage.folders import within
+from maggy_like.storage.file_systems import within
 from maggy_like.storage.run_paths import (
     RunPaths,
     Store,

@@ -51,7 +51,6 @@ def gather(
 
     Args:
         warm_start: Results of earlier runs, or paths or URLs of their folders.
-        space: Search space of the new run.
         metrics: Metrics of the new run, if they are known.
         directions: Directions of the new run. None if not known yet.
 
@@ -84,9 +83,7 @@ def recorded(
     """Read from a run's journal what it learned from earlier runs when it began, and its directions.
 
     Args:
-        journal: Folder of the journal.
         warm_start: The given earlier runs, which must be the same. They may have continued, or be deleted.
-        space: Search space of the run.
 
     Raises:
         ConfigError: The run began without earlier runs, or with other ones.

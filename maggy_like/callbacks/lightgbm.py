@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
-from maggy_like.extras import require
 
 require("lightgbm", "LightGBMReport")
 

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
-from maggy_like.extras import require
 from maggy_like.protocol.values import ReportError
 
 require("transformers", "TransformersReport")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
-from maggy_like.extras import require
 
 require("xgboost", "XGBoostReport")
 

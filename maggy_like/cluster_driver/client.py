@@ -7,24 +7,20 @@ import secrets
 import time
 
 from maggy_like.cluster_driver.driver import Plan
-from maggy_like.cluster_driver.follow import RunFiles
+from maggy_like.cluster_driver.follow import POLL, RunFiles
 from maggy_like.cluster_driver.tasks import DriverHost, Keys, WorkerSlots, from_record
 from maggy_like.driver.followers import Followers
-from maggy_like.driver.monitor import interrupts_to
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.runner import check_reach, first_snapshot, new_machine, worker_task
 from maggy_like.driver.settings import Outcome, RunSpec, count_workers, size_hints
-from maggy_like.driver.supervisor import JOIN_PATIENCE
+from maggy_like.driver.supervisor import JOIN_PATIENCE, interrupts_to
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError
 from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.endings import Ending
-from maggy_like.rpc.security import new_key_pair
+from maggy_like.rpc.sockets import new_key_pair
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import Journal, RunStatus, backend_of
-
-POLL = 0.1
-"""Seconds between two checks of the job, and two snapshots."""
 
 END_PATIENCE = 30.0
 """Seconds that a job gets to end after its run."""
@@ -34,11 +30,7 @@ CANCEL_PATIENCE = 15.0
 
 
 def require_driver_host(engine: Engine) -> DriverHost:
-    """Return the engine if it can run the driver in a task.
-
-    Raises:
-        ConfigError: It cannot.
-    """
+    """Return the engine if it can run the driver in a task."""
     if not isinstance(engine, DriverHost):
         raise ConfigError(
             f"driver='cluster' needs a Spark session, and engine={engine.name!r} has none; "
@@ -48,13 +40,7 @@ def require_driver_host(engine: Engine) -> DriverHost:
 
 
 def execute_in_cluster(spec: RunSpec) -> Outcome:
-    """Execute a run with its driver in a task of the application, and follow it until its end.
-
-    Raises:
-        EngineError: The engine cannot provide the driver and the workers.
-        JournalError: The run's files are in use, damaged, or those of another search.
-        UserError: The optimizer or the configuration cannot be used.
-    """
+    """Execute a run with its driver in a task of the application, and follow it until its end."""
     settings, host = spec.settings, require_driver_host(spec.engine)
     check_reach(settings, spec.engine)
     capacity = WorkerSlots(host)
@@ -65,7 +51,7 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     journal, warnings = open_journal(settings, new_machine(settings, size, grows=True), run_id)
     try:
         ControlFiles(settings.paths.journal).clear(run_id)
-        source = RunFiles(settings.paths.journal, first_snapshot(spec, 0), is_new=True)
+        source = RunFiles(settings.paths.journal, first_snapshot(spec, 0))
     finally:
         journal.close()
     server = new_key_pair()
@@ -76,17 +62,13 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings):
         source.say(hint)
     with interrupts_to(client.interrupted):
-        spec.stop.attach(client.stopped)
+        spec.stop.attach(lambda: client.want(Ending.STOPPED))
         client.run = host.launch_with_driver(plan, task, keys, settings.paths.journal)
         return client.until_done()
 
 
 def _pickled(plan: Plan) -> bytes:
-    """Pickle the plan.
-
-    Raises:
-        ConfigError: It has something that cannot be sent.
-    """
+    """Pickle the plan."""
     try:
         return dumps(plan)
     except Exception as error:
@@ -97,42 +79,35 @@ def _pickled(plan: Plan) -> bytes:
 
 
 class _Client:
-    """Follows one run.
-
-    Attributes:
-        run: Its job, once it is launched.
-    """
+    """Follows one run, whose job is launched before :meth:`until_done`."""
 
     run: EngineRun
+    _followers: Followers
 
     def __init__(self, spec: RunSpec, run_id: str, source: RunFiles, started: float) -> None:
         self._spec = spec
         self._run_id = run_id
         self._source = source
-        self._source.began = time.time()
-        self._files = source.files
         self._started = started
         self._wanted: Ending | None = None  # the ending that this process requested
         self._asked = self._hurried = self._gave_up = False
-        self._followers = Followers(source, spec.callbacks, self._stopped_by_callback, in_threads=True)
+
+    def want(self, ending: Ending) -> None:
+        """Stop the search. For any thread."""
+        self._wanted = self._wanted or ending
 
     def interrupted(self, count: int) -> None:
         """Stop the search after the first Ctrl-C or SIGTERM, and cancel the job after the second."""
-        self._wanted = self._wanted or Ending.INTERRUPTED
+        self.want(Ending.INTERRUPTED)
         self._hurried |= count > 1
-
-    def stopped(self) -> None:
-        """Stop the search for another thread."""
-        self._wanted = self._wanted or Ending.STOPPED
-
-    def _stopped_by_callback(self, error: BaseException) -> None:
-        self._wanted = self._wanted or Ending.INTERRUPTED
 
     def until_done(self) -> Outcome:
         """Follow the run until its end."""
-        settings = self._spec.settings
-        files, optimizer = settings.files, settings.search.optimizer.describe()
-        self._followers.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
+        settings, stop = self._spec.settings, lambda error: self.want(Ending.INTERRUPTED)
+        optimizer = settings.search.optimizer.describe()
+        self._followers = Followers(
+            self._source, self._spec.callbacks, stop, settings.files, optimizer, in_threads=True
+        )
         self._followers.show_on(self._spec.displays)
         try:
             reason = self._await_end()
@@ -177,7 +152,7 @@ class _Client:
         if self._wanted and not self._asked:
             self._asked = True
             try:
-                self._files.ask_to_stop(StopRequestRecord(self._run_id, self._wanted))
+                self._source.files.ask_to_stop(StopRequestRecord(self._run_id, self._wanted))
             except Exception as error:  # of any file system
                 self._source.say(f"the driver cannot be asked to stop: {error!r}")
                 self._hurried = True
@@ -190,19 +165,15 @@ class _Client:
 
     def _driver(self) -> DriverRecord | None:
         """Return the driver's record, once it is written."""
-        try:
-            record = self._files.driver()
-        except Exception:  # of any file system
-            return None
+        record = self._source.driver()
         return record if record is not None and record.run == self._run_id else None
 
     def _may_have_begun(self) -> bool:
         """Return whether the driver may have started. Without an answer of the file system it may have."""
-        try:
-            record = self._files.driver()
-        except Exception:  # of any file system
-            return True
-        return record is not None and record.run == self._run_id
+        with contextlib.suppress(Exception):
+            record = self._source.files.driver()
+            return record is not None and record.run == self._run_id
+        return True
 
     def _outcome(self, reason: str) -> Outcome:
         seconds = time.monotonic() - self._started

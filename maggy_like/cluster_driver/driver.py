@@ -15,7 +15,7 @@ from maggy_like.cluster_driver.tasks import SiblingEngine, folder_not_seen, to_r
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.runner import Site, execute
 from maggy_like.driver.settings import Outcome, RunSpec, Settings
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.endpoint import PortRange
@@ -31,33 +31,21 @@ STOP_LOOK = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """The data of the driver's task.
+    """The data of the driver's task."""
 
-    Attributes:
-        settings: Settings of the run. The client has begun its journal, which the driver resumes.
-        size: Number of workers.
-        server: Key pair of the server.
-        public: Public keys of each worker's incarnations, by worker index.
-        engine: Name of the engine.
-        ports: Ports of which the server takes one.
-    """
-
-    settings: Settings
-    size: int
-    server: KeyPair
-    public: tuple[tuple[bytes, ...], ...]
-    engine: str
-    ports: PortRange
+    settings: Settings  # settings of the run. The client has begun its journal, which the driver resumes
+    size: int  # number of workers
+    server: KeyPair  # key pair of the server
+    public: tuple[tuple[bytes, ...], ...]  # public keys of each worker's incarnations, by worker index
+    engine: str  # name of the engine
+    ports: PortRange  # ports of which the server takes one
 
 
 def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
     """Drive the run until its end, and record the end for the clients.
 
     Args:
-        plan: Data of this task.
-        task: Task of the workers, without the driver's address.
         attempt: Spark's attempt number of this task. A later attempt continues from the end of the journal.
-        host: Address of this machine, as the workers reach it.
 
     Raises:
         StoreError: The journal cannot be read or written now; a retry may succeed.

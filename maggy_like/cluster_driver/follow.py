@@ -1,4 +1,4 @@
-"""A run whose driver is elsewhere, read from its files: its journal, and a file with its newest log lines."""
+"""A run whose driver is elsewhere, followed by its files: its journal, and a file with its newest log lines."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw
-from maggy_like.display.lines import LineBuffer
+from maggy_like.cluster_driver.tasks import from_record
+from maggy_like.display import make_display
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_worker
+from maggy_like.display.lines import LineBuffer, missed_note
+from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
-from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE
-from maggy_like.driver.stream import JournalReader, read_after
-from maggy_like.errors import JournalError
-from maggy_like.protocol.endings import Phase
-from maggy_like.protocol.messages import UNBOUNDED
-from maggy_like.storage.control_files import ControlFiles, DriverRecord, LogLineRecord, LogLinesRecord
-from maggy_like.storage.journal import RunStatus, backend_of
-from maggy_like.trackers.backlog import Backlog
+from maggy_like.driver.settings import FileSettings
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE
+from maggy_like.driver.stream import Backlog, JournalReader, read_after
+from maggy_like.errors import JournalError, UserError
+from maggy_like.protocol.endings import Ending, Phase
+from maggy_like.results.result import Result, RunActions
+from maggy_like.results.runs import read_run
+from maggy_like.storage.control_files import (
+    ControlFiles,
+    DriverRecord,
+    LogLineRecord,
+    LogLinesRecord,
+    StopRequestRecord,
+)
+from maggy_like.storage.journal import RunStatus, backend_of, read_ends
+from maggy_like.storage.run_paths import RunPaths
+from maggy_like.trackers.base import Callback, read_callbacks
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
+
+POLL = 0.1
+"""Seconds between two snapshots."""
 
 LOOK = 1.0
 """Seconds between two reads of the journal."""
@@ -35,34 +51,21 @@ SUCCESSION_PATIENCE = 180.0
 class RunFiles:
     """A run as its files show it. Its followers read it like a run of this process.
 
-    Args:
-        journal: Folder of the journal.
-        base: Snapshot with what stays the same. Default from the journal.
-        is_new: If True, followers get only later events.
-
-    Attributes:
-        files: The control files.
-        lines: Log lines for the displays.
-        backlog: The newest events for callbacks and trackers.
-        reader: The reader of the journal.
-        began: When the driver began, in Unix time. Default from the journal.
-        snapshot: The state of the run as of the last look.
-
-    Raises:
-        JournalError: The journal cannot be read.
+    With ``base``, the snapshot with which a client has begun the run, followers get only later events.
     """
 
-    def __init__(self, journal: str, base: Snapshot | None = None, *, is_new: bool = False) -> None:
+    def __init__(self, journal: str, base: Snapshot | None = None) -> None:
         self.files = ControlFiles(journal)
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self._backend = backend_of(journal)
         self.reader = JournalReader(self._backend)
-        for _ in self.reader.look() if is_new else ():
+        for _ in self.reader.look() if base is not None else ():
             pass
         self.backlog = Backlog(partial(read_after, journal), self.reader.contents.last)
         driver = self.driver()
-        self.began = None if driver is None else driver.began
         self._base = base or self._described(journal, driver)
+        began = None if driver is None else driver.began
+        self._began = began if base is None else time.time()
         self._log_lines = LogLineReader(self.files)
         self._looked = self._checked = float("-inf")
         self._served = self._held = time.monotonic()
@@ -90,21 +93,14 @@ class RunFiles:
             self._base,
             study,
             phase=phase if ended is None else ended.status,
-            elapsed=now - (self.began or begun) if ended is None else ended.seconds,
+            elapsed=now - (self._began or begun) if ended is None else ended.seconds,
             now=now,
             objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
             workers=_worker_lines(study, now),
         )
 
     def look(self, *, now: bool = False) -> None:
-        """Read what is new, about once per second and for about a second.
-
-        Args:
-            now: Whether to read even if it was just read, and to the end.
-
-        Raises:
-            JournalError: The journal could not be read for ten minutes.
-        """
+        """Read what is new, about once per second and for about a second. With ``now``, read all of it at once."""
         if now or time.monotonic() - self._looked >= LOOK:
             began = time.monotonic()
             if self._read(None if now else began + LOOK):
@@ -114,13 +110,11 @@ class RunFiles:
 
     def _read(self, until: float | None) -> bool:
         """Read the journal, and return whether all of it is read. A driver may write faster than this process reads."""
-        is_complete = True
         try:
             for entries in self.reader.look():
                 self.backlog.put(entries)
                 if until is not None and time.monotonic() >= until:
-                    is_complete = False
-                    break
+                    return False
             self._served, self._has_warned = time.monotonic(), False
         except JournalError as error:
             if time.monotonic() - self._served > STORE_PATIENCE:
@@ -128,7 +122,7 @@ class RunFiles:
             if not self._has_warned:
                 self._has_warned = True
                 self.say(f"{error}; trying again, the run continues meanwhile")
-        return is_complete
+        return True
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -178,19 +172,56 @@ def _worker_lines(study: Study, now: float) -> list[WorkerLine]:
     """Return the busy workers that the journal has. Of several that run a trial together, it has the first."""
     running = [trial for trial in study.trials if trial.state is TrialState.RUNNING and trial.worker is not None]
     lines = [
-        WorkerLine(
-            trial.worker or 0,
-            "",
-            "busy",
-            trial=trial.id,
-            step=trial.step,
-            budget=trial.budget if trial.budget < UNBOUNDED else 0,
-            value=trial.last_value,
-            seconds=max(0.0, now - (trial.started or now)),
-        )
+        draw_worker(trial.worker or 0, "", "busy", trial, seconds=max(0.0, now - (trial.started or now)))
         for trial in running
     ]
     return sorted(lines, key=lambda line: line.index)
+
+
+def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], actions: RunActions) -> Result:
+    """Implement :meth:`maggy_like.Result.watch`."""
+    display = make_display(progress)
+    listeners = read_callbacks(callbacks, str(run.directory))
+    source = RunFiles(str(run.directory))
+    stops: list[BaseException] = []
+    header = source.reader.contents.header
+    files = FileSettings(header.name, RunPaths(run.directory, run.store), resume=True)
+    followers = Followers(source, listeners, stops.append, files, header.optimizer, in_threads=True)
+    followers.show_on([display])
+    try:
+        is_over = False
+        while not stops and (not is_over or followers.are_behind):  # a slow callback gets all events, however late
+            is_over = source.is_over()
+            source.look(now=is_over)
+            followers.look()
+            time.sleep(POLL * (not is_over or followers.are_behind))
+        if stops:
+            raise stops[0]
+    except KeyboardInterrupt:
+        return read_run(str(run.directory), actions)
+    finally:
+        followers.finish(source.ended.status if source.ended is not None else Ending.STOPPED)
+    result, record = read_run(str(run.directory), actions), source.driver()
+    if result.ending is Ending.ERROR and record is not None and record.error is not None:
+        error = from_record(record.error)
+        error.result = result
+        raise error
+    return replace(result, _is_shown=display.has_shown_summary)
+
+
+def stop_run(journal: str) -> None:
+    """Implement :meth:`maggy_like.Result.stop`."""
+    backend, files = backend_of(journal), ControlFiles(journal)
+    record, ends = files.driver(), read_ends(backend)
+    if record is not None and not record.is_over and ends is not None and ends.ended is None:
+        files.ask_to_stop(StopRequestRecord(record.run, Ending.STOPPED))
+        return
+    if backend.is_held():
+        raise UserError(
+            f"the driver of the run in {journal} is a process that cannot be stopped from elsewhere, unlike one with "
+            "driver='cluster'; press Ctrl-C in that process, or call stop() of the handle of lagom(..., block=False)"
+        )
+    raise UserError(f"the run in {journal} has ended; there is nothing to stop")
 
 
 MOST = 300
@@ -204,13 +235,7 @@ PAUSE = 1.0
 
 
 class LogLineWriter:
-    """A display that writes the newest lines to a file for clients elsewhere.
-
-    Args:
-        files: Control files of the run.
-        run: Identifier of this call of ``lagom``.
-        first: Number of the first line.
-    """
+    """A display that writes the newest lines to a file for clients elsewhere. ``first`` is the number of the first."""
 
     keeps_lines = has_shown_summary = False
 
@@ -247,11 +272,7 @@ class LogLineWriter:
 
 
 class LogLineReader:
-    """Reads each line of the driver once.
-
-    Args:
-        files: Control files of the run.
-    """
+    """Reads each line of the driver once."""
 
     def __init__(self, files: ControlFiles) -> None:
         self._files = files
@@ -267,10 +288,8 @@ class LogLineReader:
             return []
         if record.run != self._run:
             self._run, self._next = record.run, record.first
-        missed = record.first - self._next
-        found = [LogLine(line.trial, line.text, line.rank) for line in record.lines[max(0, -missed) :]]
+        missed = max(0, record.first - self._next)
+        known = max(0, self._next - record.first)
         self._next = max(self._next, record.first + len(record.lines))
-        if missed > 0:
-            notice = f"{missed} lines came too fast to be shown; the trials' log files have them"
-            return [LogLine(None, notice), *found]
-        return found
+        found = [LogLine(line.trial, line.text, line.rank) for line in record.lines[known:]]
+        return missed_note(missed) + found

@@ -16,7 +16,7 @@ from maggy_like.engines.base import Capacity, Engine, EngineRun
 from maggy_like.errors import EngineError, MaggyError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange
-from maggy_like.rpc.security import new_key_pair
+from maggy_like.rpc.sockets import new_key_pair
 from maggy_like.storage.control_files import ErrorRecord
 
 ROUNDS = 4
@@ -81,14 +81,7 @@ class DriverHost(Capacity):
 
     @abstractmethod
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
-        """Launch the driver and the workers.
-
-        Args:
-            plan: Data of the driver's task, pickled.
-            task: Task of the workers, without the driver's address.
-            keys: Key pairs of each worker.
-            journal: Folder of the run's journal.
-        """
+        """Launch the driver and the workers."""
 
 
 class WorkerSlots(Capacity):
@@ -153,13 +146,7 @@ class SiblingRun(EngineRun):
 
 
 class SiblingEngine(Engine):
-    """The engine of the driver in a task. Spark has already launched the workers.
-
-    Args:
-        name: Name of the engine that launched the tasks.
-        size: Number of workers.
-        host: Address of this machine, as the workers reach it.
-    """
+    """The engine of the driver in a task. Spark has already launched the workers."""
 
     def __init__(self, name: str, size: int, host: str) -> None:
         self.name = name

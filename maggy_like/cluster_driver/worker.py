@@ -38,13 +38,7 @@ def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, jou
     """Serve the run until its end.
 
     Args:
-        task: Task of all workers, without the driver's address.
-        index: Index of the worker.
-        size: Number of workers.
-        attempt: Spark's attempt number of this task.
-        keys: Key pairs of the worker.
         journal: Folder of the run's journal, where the driver records its address.
-        site: Host and accelerators.
 
     Raises:
         EngineError: There is no driver, or it was lost too often.
@@ -89,8 +83,6 @@ def find_driver(files: ControlFiles, run: str, lost: str, patience: float) -> Dr
     """Return the driver's record. None if there is none in time.
 
     Args:
-        files: Control files of the run.
-        run: Identifier of the run.
         lost: Address that did not answer. It counts again once it answers, since the network may have failed.
         patience: Seconds to wait at most.
     """

@@ -1,7 +1,238 @@
-"""``maggy-like``: the command line, for runs in their folders and for scripts."""
+"""``maggy-like``: parses the arguments, runs the command, and prints an error as one sentence."""
 
 from __future__ import annotations
 
-from maggy_like.command_line.main import main
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["main"]
+from maggy_like.errors import MaggyError
+from maggy_like.version import __version__
+
+RUN = "folder of the run: a path, or the URL of any fsspec file system"
+
+_EXIT_STATUS = "Exit status: 0, 1 after an error, 2 if the arguments are not valid, 130 after Ctrl-C."
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands. Its ``command`` is the name of the given one."""
+    top = argparse.ArgumentParser(
+        "maggy-like",
+        description="Shows active and ended runs of maggy_like from their files, and runs scripts on several workers.",
+        epilog=f"maggy-like COMMAND --help has all options and examples. {_EXIT_STATUS}",
+    )
+    top.add_argument("--version", action="version", version=f"maggy-like {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (_add_list, _add_show, _add_tail, _add_watch, _add_report, _add_export, _add_rerun, _add_run):
+        add(commands)
+    return top
+
+
+def _add_list(commands: Any) -> None:
+    listing = _command(
+        commands,
+        "list",
+        "list the runs in a folder",
+        "Lists the runs in a folder, one line per run, the newest first.",
+        "maggy-like list",
+        "maggy-like list s3://bucket/runs",
+    )
+    listing.add_argument("directory", nargs="?", default="maggy_runs", help="folder of runs (default: maggy_runs)")
+
+
+def _add_show(commands: Any) -> None:
+    show = _command(
+        commands,
+        "show",
+        "show the result of a run",
+        "Shows the result of a run, and its best trials.",
+        "maggy-like show maggy_runs/august",
+        "maggy-like show maggy_runs/august --decision-log | grep 'trial 7 '",
+    )
+    show.add_argument("run", metavar="RUN", help=RUN)
+    show.add_argument("-n", "--trials", type=_count, default=10, metavar="N", help="trials in the table (default: 10)")
+    show.add_argument(
+        "--decision-log", action="store_true", help="why each trial was created, promoted, stopped or retried"
+    )
+    show.add_argument("--story", action=_Renamed, const="--decision-log", nargs=0, help=argparse.SUPPRESS)
+
+
+def _add_tail(commands: Any) -> None:
+    tail = _command(
+        commands,
+        "tail",
+        "show what trials printed",
+        "Shows the newest lines that trials printed.",
+        "maggy-like tail maggy_runs/august",
+        "maggy-like tail maggy_runs/august 7 -f",
+        "maggy-like tail maggy_runs/august 0 --rank 1 -n 100",
+    )
+    tail.add_argument("run", metavar="RUN", help=RUN)
+    tail.add_argument(
+        "trial",
+        metavar="TRIAL",
+        nargs="?",
+        type=_index,
+        help="number of the trial (default: running trials, or the last)",
+    )
+    tail.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="lines per trial (default: 20)")
+    tail.add_argument("-f", "--follow", action="store_true", help="follow one trial until it ends")
+    tail.add_argument("--rank", type=_index, default=0, metavar="R", help="rank of the worker (default: 0)")
+
+
+def _add_watch(commands: Any) -> None:
+    watch = _command(
+        commands,
+        "watch",
+        "follow a run until it ends",
+        "Shows a run as its driver does, until it ends, on any machine that sees its files. Ctrl-C ends only the "
+        "watching.",
+        "maggy-like watch maggy_runs/august",
+        "maggy-like watch s3://bucket/runs/august --plain >> august.log",
+    )
+    watch.add_argument("run", metavar="RUN", help=RUN)
+    watch.add_argument("--plain", action="store_true", help="lines without colours, as if stdout is not a terminal")
+
+
+def _add_report(commands: Any) -> None:
+    report = _command(
+        commands,
+        "report",
+        "write a report about a run",
+        "Writes an HTML page with the plots, best trials and failures of a run. It needs no other file and no network.",
+        "maggy-like report maggy_runs/august",
+        "maggy-like report s3://bucket/runs/august -o s3://bucket/reports/august.html",
+    )
+    report.add_argument("run", metavar="RUN", help=RUN)
+    report.add_argument("-o", "--output", metavar="FILE", help="path or URL of the page (default: RUN.html)")
+    report.add_argument("--force", action="store_true", help="replace an existing file")
+
+
+def _add_export(commands: Any) -> None:
+    export = _command(
+        commands,
+        "export",
+        "export the trials for other tools",
+        "Exports the trials of a run for other tools.",
+        "maggy-like export maggy_runs/august",
+        "maggy-like export maggy_runs/august --format parquet --curves -o curves.parquet",
+        "maggy-like export maggy_runs/august --format optuna -o sqlite:///studies.db",
+    )
+    export.add_argument("run", metavar="RUN", help=RUN)
+    export.add_argument("--format", choices=("csv", "parquet", "optuna"), default="csv", help="default: csv")
+    export.add_argument("--curves", action="store_true", help="one row per measurement instead of one row per trial")
+    export.add_argument(
+        "-o",
+        "--output",
+        metavar="TARGET",
+        help="path or URL of the file, or with optuna a storage (default: RUN.csv, RUN.parquet, sqlite:///RUN.db)",
+    )
+    export.add_argument("--force", action="store_true", help="replace an existing file")
+
+
+def _add_rerun(commands: Any) -> None:
+    rerun = _command(
+        commands,
+        "rerun",
+        "run a trial again in this process",
+        "Runs a recorded trial again in this process, with its configuration and budget, and says at which step its "
+        "reports begin to differ from the recorded ones. The run's folder is not changed.",
+        "maggy-like rerun maggy_runs/august 7 train.py:train_fn",
+        "maggy-like rerun maggy_runs/august 7 train.py:train_fn --from-checkpoint --pdb",
+    )
+    rerun.add_argument("run", metavar="RUN", help=RUN)
+    rerun.add_argument("trial", metavar="TRIAL", type=_index, help="number of the trial")
+    rerun.add_argument("function", metavar="FILE:NAME", help="file of Python, and the training function in it")
+    rerun.add_argument("--from-checkpoint", action="store_true", help="begin where the last attempt began")
+    rerun.add_argument("--pdb", action="store_true", help="open the debugger where the function raises")
+
+
+def _add_run(commands: Any) -> None:
+    run = _command(
+        commands,
+        "run",
+        "run a torchrun script on several workers",
+        "Runs a script that was written for torchrun, unchanged, on processes of this machine or on tasks of Spark. "
+        "Options of maggy-like come before the script, its arguments after it.",
+        "maggy-like run --workers 2 train.py --epochs 3",
+        "maggy-like run --spark spark://host:7077 --name august train.py",
+        "maggy-like run --spark spark://host:7077 --name august --resume train.py",
+    )
+    run.add_argument("--workers", type=_count, metavar="N", help="number of ranks (default: all slots)")
+    run.add_argument(
+        "--spark", metavar="MASTER", help="on tasks of Spark: local[2], spark://host:7077, yarn, sc://host"
+    )
+    run.add_argument("--name", help="name of the run (default: a new name)")
+    run.add_argument("--resume", action="store_true", help="continue the run called NAME: the script starts again")
+    run.add_argument("--overwrite", action="store_true", help="first delete the run called NAME")
+    run.add_argument("--directory", default="maggy_runs", help="folder of runs (default: maggy_runs)")
+    run.add_argument("script", metavar="SCRIPT", help="Python file")
+    given = run.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script, its sys.argv[1:]"
+    )
+    given.required = False  # before Python 3.12 argparse reports them as missing together with SCRIPT
+
+
+def _command(commands: Any, name: str, summary: str, description: str, *examples: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
+        formatter_class=_WithExamples,
+    )
+    return made
+
+
+class _Renamed(argparse.Action):
+    """Rejects an old option with an error that names the new one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        parser.error(f"there is no option {self.option_strings[0]}; use {self.const}")
+
+
+class _WithExamples(argparse.HelpFormatter):
+    """Wraps the description, and keeps the lines of the examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _index(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Arguments after ``maggy-like``. Default those of the process.
+
+    Returns:
+        The exit status: 0, 1 after an error, which is printed, or 130 after Ctrl-C. argparse exits with 2 if the
+        arguments are not valid.
+    """
+    given = parser().parse_args(arguments)
+    try:
+        from maggy_like.command_line import commands  # not loaded for --help and for arguments that are not valid
+
+        getattr(commands, f"{given.command}_command")(given)
+        sys.stdout.flush()
+    except MaggyError as error:
+        print(f"maggy-like: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

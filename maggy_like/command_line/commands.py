@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from maggy_like.api.run import run_script
 from maggy_like.api.saved_runs import list_runs, load_run
+from maggy_like.argument_checks import require
 from maggy_like.cluster_driver.follow import RunFiles
 from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
-from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import log_urls, reading_log, written
 from maggy_like.results.record import read_record
@@ -42,19 +42,7 @@ _OVER = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
 
 
 def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable[[str], None]) -> None:
-    """Show what a trial prints until it, or its run, has ended.
-
-    Args:
-        result: Result of the run.
-        trial: Number of the trial.
-        rank: Rank of the worker.
-        first: Number of existing lines to show first.
-        show: Takes each whole line.
-
-    Raises:
-        UserError: The log cannot be read.
-        JournalError: The journal cannot be read.
-    """
+    """Show what a trial prints until it, or its run, has ended. ``first`` existing lines are shown first."""
     source, log = RunFiles(str(result.directory)), LogTail(RunPaths(result.directory, result.store), trial, rank)
     is_first, is_over = True, False
     while not is_over:
@@ -71,13 +59,7 @@ def follow_log(result: Result, trial: int, rank: int, first: int, show: Callable
 
 
 class LogTail:
-    """Reads the lines that were added to the log files of a trial's worker since the last read.
-
-    Args:
-        paths: Paths of the run.
-        trial: Number of the trial.
-        rank: Rank of the worker.
-    """
+    """Reads the lines that were added to the log files of a trial's worker since the last read."""
 
     def __init__(self, paths: RunPaths, trial: int, rank: int) -> None:
         self._paths = paths
@@ -86,15 +68,7 @@ class LogTail:
         self._files: dict[str, _File] = {}
 
     def look(self, attempts: int, *, is_over: bool) -> list[str]:
-        """Return the new lines, and the first time all lines.
-
-        Args:
-            attempts: Number of attempts of the trial.
-            is_over: Whether no more lines come, so that an incomplete one counts, too.
-
-        Raises:
-            UserError: A file system cannot be read.
-        """
+        """Return the new lines of all attempts, also an incomplete one if no more come."""
         new: list[tuple[float, list[bytes]]] = []
         for url in log_urls(self._paths, self._trial, self._rank, attempts):
             fs, path = open_url(url)
@@ -332,11 +306,7 @@ def _export_to_optuna(result: Result, given: Namespace) -> None:
 
 
 def _target(given: Namespace, default: str) -> str:
-    """Return the file to write.
-
-    Raises:
-        UserError: The file exists already, or is a folder.
-    """
+    """Return the file to write."""
     target = str(given.output or default)
     exists = is_folder = False
     with contextlib.suppress(Exception):  # of any file system: the error of writing has the reason

@@ -20,84 +20,49 @@ from optimizers.space import Config
 
 
 class WorkerLine(msgspec.Struct, frozen=True, gc=False):
-    """State of one worker.
+    """State of one worker."""
 
-    Attributes:
-        index: Number of the worker, from 0.
-        host: Name of its machine.
-        state: ``joining``, ``idle``, ``busy``, ``lost`` or ``gone``.
-        trial: Number of its trial, if it runs one.
-        step: Newest step of the trial.
-        budget: Steps granted to the trial.
-        value: Newest value of the objective.
-        seconds: Seconds since the attempt began.
-    """
-
-    index: int
-    host: str
-    state: str
-    trial: int | None = None
-    step: int = 0
-    budget: int = 0
-    value: float | None = None
-    seconds: float = 0.0
+    index: int  # number of the worker, from 0
+    host: str  # name of its machine
+    state: str  # ``joining``, ``idle``, ``busy``, ``lost`` or ``gone``
+    trial: int | None = None  # number of its trial, if it runs one
+    step: int = 0  # newest step of the trial
+    budget: int = 0  # steps granted to the trial
+    value: float | None = None  # newest value of the objective
+    seconds: float = 0.0  # seconds since the attempt began
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingLine:
-    """State of the training, after a search or without one.
+    """State of the training, after a search or without one."""
 
-    Attributes:
-        state: State of its trial.
-        workers: Number of workers that run it together. 0 before it begins.
-        step: Its newest step.
-        budget: Number of its steps. 0 if not known.
-        value: Newest value of the objective.
-        seconds: Seconds that its attempts have run so far, including those of earlier drivers.
-        others: Name and newest value of the other metrics.
-    """
-
-    state: TrialState
-    workers: int
-    step: int
-    budget: int
-    value: float | None
-    seconds: float
-    others: tuple[tuple[str, float], ...] = ()
+    state: TrialState  # state of its trial
+    workers: int  # number of workers that run it together. 0 before it begins
+    step: int  # its newest step
+    budget: int  # number of its steps. 0 if not known
+    value: float | None  # newest value of the objective
+    seconds: float  # seconds that its attempts have run so far, including those of earlier drivers
+    others: tuple[tuple[str, float], ...] = ()  # name and newest value of the other metrics
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationLine:
-    """State of the confirmation after a search.
+    """State of the confirmation after a search."""
 
-    Attributes:
-        candidates: Number of trials of the search that are repeated.
-        ended: Number of repeats that have ended.
-        most: Maximum number of repeats.
-        leader: Trial of the search whose repeats are the best so far. None while that is unknown.
-    """
-
-    candidates: int
-    ended: int
-    most: int
-    leader: int | None
+    candidates: int  # number of trials of the search that are repeated
+    ended: int  # number of repeats that have ended
+    most: int  # maximum number of repeats
+    leader: int | None  # trial of the search whose repeats are the best so far. None while that is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class FailureLine:
-    """The trials whose last failure is of one kind.
+    """The trials whose last failure is of one kind."""
 
-    Attributes:
-        kind: Kind of the failure, such as ``exception`` or ``timeout``.
-        count: Number of trials.
-        trial: The newest of them.
-        message: Message of its failure, in one line.
-    """
-
-    kind: str
-    count: int
-    trial: int
-    message: str
+    kind: str  # kind of the failure, such as ``exception`` or ``timeout``
+    count: int  # number of trials
+    trial: int  # the newest of them
+    message: str  # message of its failure, in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,76 +70,47 @@ class Snapshot:
     """The search at one moment.
 
     Attributes:
-        name: Name of the run.
-        directory: Folder of its files.
-        optimizer: Name of the optimizer.
-        objective: Name of the optimized metric, once known.
-        direction: ``max`` or ``min``. None while it is not known.
-        guessed: Whether the direction follows from the objective's name.
-        others: Direction and name of all objectives except the first.
-        phase: Phase of the run, or its ending.
-        n_trials: Number of configurations to try. None for no limit, 0 if only a training runs.
-        is_ablation: Whether trials are compared in groups, so that none of them is the best.
         counts: Number of trials by state. States without trials may be missing.
-        pareto: Number of trials in the Pareto set. None with one objective.
-        best_trial: Number of the best trial so far.
-        best_value: Its value.
-        best_step: The step at which the value was measured. None if it has no step.
-        best_failed: Whether the trial failed after that.
-        best_config: Its configuration.
-        elapsed: Seconds since the call.
-        timeout: Seconds that the search may take, or None.
-        engine: Name of the engine that starts the workers. Empty if not known.
-        n_workers: Number of workers that it starts. 0 if not known, or if workers come and go.
-        imports: Packages that workers import before their first trial.
-        workers: One line per worker, in order of index.
-        confirmation: The confirmation, once it has begun.
-        training: The training, once it is due.
         failures: Trials with a failed or lost attempt, by kind, the most frequent first. Trials that succeeded in a
             later attempt are included.
     """
 
-    name: str
-    directory: str
-    optimizer: str
-    direction: str | None
-    phase: Phase | Ending
-    elapsed: float
-    objective: str | None = None
-    n_trials: int | None = None
-    is_ablation: bool = False
-    guessed: bool = False
+    name: str  # name of the run
+    directory: str  # folder of its files
+    optimizer: str  # name of the optimizer
+    direction: str | None  # ``max`` or ``min``. None while it is not known
+    phase: Phase | Ending  # phase of the run, or its ending
+    elapsed: float  # seconds since the call
+    objective: str | None = None  # name of the optimized metric, once known
+    n_trials: int | None = None  # number of configurations to try. None for no limit, 0 if only a training runs
+    is_ablation: bool = False  # whether trials are compared in groups, so that none of them is the best
+    guessed: bool = False  # whether the direction follows from the objective's name
     counts: Mapping[TrialState, int] = field(default_factory=dict)
-    others: tuple[tuple[str, str], ...] = ()
-    pareto: int | None = None
-    best_trial: int | None = None
+    others: tuple[tuple[str, str], ...] = ()  # direction and name of all objectives except the first
+    pareto: int | None = None  # number of trials in the Pareto set. None with one objective
+    best_trial: int | None = None  # number of the best trial so far
     best_value: float | None = None
-    best_step: int | None = None
-    best_failed: bool = False
+    best_step: int | None = None  # the step at which the value was measured. None if it has no step
+    best_failed: bool = False  # whether the trial failed after that
     best_config: Config | None = None
-    timeout: float | None = None
-    engine: str = ""
-    n_workers: int = 0
-    imports: tuple[str, ...] = ()
-    workers: tuple[WorkerLine, ...] = ()
-    confirmation: ConfirmationLine | None = None
-    training: TrainingLine | None = None
+    timeout: float | None = None  # seconds that the search may take, or None
+    engine: str = ""  # name of the engine that starts the workers. Empty if not known
+    n_workers: int = 0  # number of workers that it starts. 0 if not known, or if workers come and go
+    imports: tuple[str, ...] = ()  # packages that workers import before their first trial
+    workers: tuple[WorkerLine, ...] = ()  # one line per worker, in order of index
+    confirmation: ConfirmationLine | None = None  # the confirmation, once it has begun
+    training: TrainingLine | None = None  # the training, once it is due
     failures: tuple[FailureLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of a trial's output, or of the runtime itself (``trial`` is None).
-
-    Attributes:
-        rank: Rank of the worker that wrote it, if several run the trial.
-        live: Whether the trial's next line of that rank replaces it, as in a progress bar.
-    """
+    """A line of a trial's output, or of the runtime itself (``trial`` is None)."""
 
     trial: int | None
     text: str
-    rank: int | None = None
-    live: bool = False
+    rank: int | None = None  # rank of the worker that wrote it, if several run the trial
+    live: bool = False  # whether the trial's next line of that rank replaces it, as in a progress bar
 
 
 class Display(Protocol):
@@ -219,17 +155,7 @@ def draw(
     objective: str | None,
     workers: Sequence[WorkerLine],
 ) -> Snapshot:
-    """Return a snapshot of the study at this moment.
-
-    Args:
-        base: A snapshot with what stays the same.
-        study: The study.
-        phase: Phase of the run, or its ending.
-        elapsed: Seconds since the call.
-        now: Unix time.
-        objective: Name of the optimized metric, once known.
-        workers: State of each worker.
-    """
+    """Return a snapshot of the study at the Unix time ``now``. ``base`` has what stays the same."""
     best = study.best if not base.is_ablation else None
     return replace(
         base,
@@ -249,6 +175,14 @@ def draw(
         training=_draw_training(study, now),
         failures=failures_by_kind([study.trials[number] for number in sorted(study.failing)]),
     )
+
+
+def draw_worker(index: int, host: str, state: str, trial: Trial | None, seconds: float) -> WorkerLine:
+    """Return the line of a worker that runs a trial, or none."""
+    if trial is None:
+        return WorkerLine(index, host, state)
+    budget = trial.budget if trial.budget < UNBOUNDED else 0
+    return WorkerLine(index, host, state, trial.id, trial.step, budget, trial.last_value, seconds)
 
 
 def _draw_confirmation(study: Study) -> ConfirmationLine | None:

@@ -18,13 +18,6 @@ _OVERHEAD = 100
 class LineBuffer:
     """Keeps the newest lines for any number of readers, each of which keeps the number of its next line.
 
-    Args:
-        max_lines: Number of lines to keep. The oldest ones are dropped first.
-        max_bytes: Number of bytes that they may take together.
-
-    Attributes:
-        dropped: Number of dropped lines. It is also the number of the oldest line that is kept.
-
     Example:
         >>> buffer = LineBuffer(max_lines=2, max_bytes=10_000)
         >>> buffer.extend(LogLine(0, text) for text in ("a", "b", "c"))
@@ -34,8 +27,8 @@ class LineBuffer:
     """
 
     def __init__(self, max_lines: int, max_bytes: int) -> None:
-        self.dropped = 0
-        self._max_lines = max_lines
+        self.dropped = 0  # number of dropped lines. It is also the number of the oldest line that is kept
+        self._max_lines = max_lines  # number of lines to keep. The oldest ones are dropped first
         self._max_bytes = max_bytes
         self._lines: deque[LogLine] = deque()
         self._bytes = 0
@@ -76,6 +69,12 @@ class LineBuffer:
 
 def _size(line: LogLine) -> int:
     return sys.getsizeof(line.text) + _OVERHEAD
+
+
+def missed_note(missed: int) -> list[LogLine]:
+    """Return a line about lines that a reader has missed, if there are any."""
+    note = LogLine(None, f"{missed} lines came too fast to be shown; the trials' log files have them")
+    return [note] * bool(missed)
 
 
 Key = tuple[int | None, int | None]

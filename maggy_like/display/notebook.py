@@ -93,10 +93,7 @@ def page(
 
     Args:
         first: The first snapshot, for the time left.
-        now: The newest snapshot.
-        bests: Elapsed seconds and value of each new best.
         log: Cleaned log lines, the oldest first.
-        trimmed: Number of older lines that are left out.
     """
     search = [_progress(now)] if text.searches(now) else []
     if search:
@@ -138,7 +135,6 @@ def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
 
     Args:
         bests: Elapsed seconds and value of each new best, in order of time.
-        end: Elapsed seconds at the right edge.
     """
     points = [(seconds, value) for seconds, value in bests if math.isfinite(value)]
     if len(points) < 2:

@@ -174,7 +174,6 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
     Args:
         first: The snapshot before the first trial began (see :func:`pace_from`). Its trials come from the journal of a
             resumed run and do not show the pace.
-        now: The newest snapshot.
 
     Returns:
         The estimate. None if there is no basis for one, or the run has ended.
@@ -390,10 +389,6 @@ class Bests:
 
     def line(self, end: float, width: int) -> str:
         """Return the curve in a line of text. Empty with fewer than two values.
-
-        Args:
-            end: Elapsed seconds at the right end.
-            width: Characters of the curve itself.
 
         Example:
             >>> bests.line(31.0, 8)

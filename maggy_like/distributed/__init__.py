@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from maggy_like.extras import require
+from maggy_like.argument_checks import require
 
 require("torch", "training on several workers")

@@ -45,7 +45,6 @@ class DataParallel(DistributedDataParallel):
     rank may evaluate without the others.
 
     Args:
-        module: Module on this rank's device.
         **options: Options of ``DistributedDataParallel``, such as ``find_unused_parameters=True``.
 
     Raises:

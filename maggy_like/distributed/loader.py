@@ -26,17 +26,11 @@ class PrepareError(ValueError):
 
 
 class Share(NamedTuple):
-    """A rank's share of a global batch.
+    """A rank's share of a global batch."""
 
-    Attributes:
-        samples: Number of samples that count on this rank; 0 if the rank received a repeated one.
-        total: Number of samples of the global batch.
-        ranks: Number of ranks that share it.
-    """
-
-    samples: int = 1
-    total: int = 1
-    ranks: int = 1
+    samples: int = 1  # number of samples that count on this rank; 0 if the rank received a repeated one
+    total: int = 1  # number of samples of the global batch
+    ranks: int = 1  # number of ranks that share it
 
     @property
     def weight(self) -> float:
@@ -116,12 +110,6 @@ class GlobalLoader(DataLoader[Any]):
     ``loader.sampler.set_epoch(n)`` works. Every rank must iterate it, must leave a loop after the same batch, and must
     create an identical dataset.
 
-    Args:
-        loader: Loader with batches over a dataset with indices.
-        device: Device of the batches.
-        rank: Rank of this process, from 0.
-        ranks: Number of ranks.
-
     Raises:
         PrepareError: The loader has no global batches to split.
     """
@@ -129,7 +117,7 @@ class GlobalLoader(DataLoader[Any]):
     def __init__(self, loader: DataLoader[Any], device: torch.device, rank: int, ranks: int) -> None:
         _check(loader)
         self._device = device
-        self._rank = rank
+        self._rank = rank  # rank of this process, from 0
         self._epoch = 0
         # Workers of other ranks must not augment as rank 0's do, nor draw from the random streams of their ranks.
         generator = loader.generator if rank == 0 else torch.Generator()
@@ -178,14 +166,13 @@ class _Shares(Sampler[list[Any]]):
     """A batch sampler that yields this rank's share of another sampler's batches.
 
     Attributes:
-        ranks: Number of ranks.
         drawn: Shares of the newest iteration that were drawn, possibly ahead, and not yielded yet.
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int) -> None:
         self._batches = batches
         self._rank = rank
-        self.ranks = ranks
+        self.ranks = ranks  # number of ranks
         self.drawn: deque[Share] = deque()
 
     def __len__(self) -> int:

@@ -119,7 +119,6 @@ def prepare(*objects: Any, ranks: int | None = None) -> Any:
     same kinds of objects. It creates the process group if there is none.
 
     Args:
-        *objects: Objects to prepare.
         ranks: Number of ranks that train together. Default: that of the process group, or of torchrun's environment.
 
     Returns:

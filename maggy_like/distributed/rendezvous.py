@@ -42,7 +42,6 @@ class Membership:
     """One rank's part in a multi-worker attempt.
 
     Args:
-        info: Rank and number of ranks.
         task: Has the address of the driver: the ranks meet in the network through which they reach it.
         opened: Called by rank 0 with the host and port of the store.
         meet: Waits for the host and port that rank 0 has opened.

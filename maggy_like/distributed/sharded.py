@@ -146,7 +146,6 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
     has it, for :func:`save` and :func:`load`.
 
     Args:
-        url: Folder of the state.
         into: State with the structure of the saved one. Its tensors are overwritten, and so are the other values in
             its dicts and lists.
 

@@ -1,4 +1,7 @@
-"""The driver's thread: feeds the state machine from the wire and executes its commands."""
+"""The driver's thread: feeds the state machine from the wire and executes its commands.
+
+A command waits until the journal has the events that it depends on (:class:`WriteAhead`).
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_worker
 from maggy_like.display.lines import LineBuffer
-from maggy_like.driver.proposer.proposers import Proposer
+from maggy_like.driver.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE
+from maggy_like.driver.state_machine.interface import (
+    AfterJournal,
+    Append,
+    AskOptimizer,
+    BeforeJournal,
+    Command,
     Input,
+    Replace,
+    Send,
+    Show,
     StopRequested,
+    StoreReturned,
     SuggestionReady,
     Tick,
     TrialSaid,
@@ -33,12 +45,10 @@ from maggy_like.driver.state_machine.inputs import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.run import Worker
-from maggy_like.driver.stream import entry_of, read_after
-from maggy_like.driver.write_ahead import WriteAhead
-from maggy_like.errors import OptimizerError, WorkerError
+from maggy_like.driver.stream import Backlog, entry_of, read_after
+from maggy_like.errors import OptimizerError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.messages import (
-    UNBOUNDED,
     Beat,
     Broken,
     Checkpointed,
@@ -57,10 +67,121 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
+from maggy_like.storage.file_systems import is_store_fault, lasting_remedy
 from maggy_like.storage.journal import Journal
-from maggy_like.trackers.backlog import Backlog
 from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.study import Study
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""Seconds between two attempts. Each pause is twice the previous one, and at least as long as the last attempt."""
+
+SLOW_REFUSAL = 1.0
+"""Seconds of a refused attempt from which a stopped run ends without another one."""
+
+RENEWAL = 0.25
+"""Seconds between two checks that the journal is still there, and still this driver's."""
+
+REMEDY = "free space or fix the access, then use resume=True"
+
+
+class WriteAhead:
+    """Keeps commands in order until the journal is written. While a disk or store refuses, writing is retried.
+
+    The driver continues to receive messages and to answer its workers. It sends nothing that depends on the journal.
+
+    Args:
+        patience: Seconds of refusals after which the run ends.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        keep: Callable[[Any], None] | None,
+        show: Callable[[Show], None],
+        patience: float | None = None,
+    ) -> None:
+        self._journal = journal
+        self._keep = keep  # stores the value of a function that may return anything. None for a training function
+        self._show = show
+        self._patience = STORE_PATIENCE if patience is None else patience
+        self._commands: list[Command] = []
+        self._began: float | None = None
+        self._error: StoreError | None = None
+        self._pause = self._due = self._took = self._renewed = 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the store refuses to write."""
+        return self._began is not None
+
+    def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Append | AfterJournal]:
+        """Take the commands of a round, and return all commands whose events the journal has.
+
+        Args:
+            is_last: Whether this is the last attempt, since the run was stopped.
+
+        Raises:
+            StoreError: The store has refused for too long, or in the last attempt.
+            JournalError: Another driver has taken over.
+        """
+        self._commands += commands
+        started = time.monotonic()
+        if self._error is not None and is_last and self._took >= SLOW_REFUSAL:
+            self._give_up(self._error, started)
+        if self._began is not None and not is_last and started < self._due:
+            return []
+        try:
+            self._write()
+        except StoreError as error:
+            if remedy := lasting_remedy(error.__cause__):
+                raise StoreError(f"{error}; {remedy}, then use resume=True") from error
+            self._refused(error, started, is_last)
+            return []
+        if self._began is not None:
+            self._show(Show(f"the journal can be written again after {time.monotonic() - self._began:.0f} s"))
+            self._began = self._error = None
+        done, self._commands = self._commands, []
+        return [command for command in done if not isinstance(command, BeforeJournal)]
+
+    def _write(self) -> None:
+        """Write all waiting events in one append."""
+        for command in self._commands:
+            if isinstance(command, BeforeJournal):
+                self._prepare(command)
+        if (now := time.monotonic()) - self._renewed >= RENEWAL:
+            self._journal.renew()
+            self._renewed = now
+        # Last: a later failure would append the same events again.
+        self._journal.append([command.event for command in self._commands if isinstance(command, Append)])
+
+    def _prepare(self, command: StoreReturned) -> None:
+        """Store the returned value."""
+        if self._keep is None:
+            return
+        try:
+            self._keep(command.returned)
+        except Exception as error:
+            if not (is_store_fault(error) or lasting_remedy(error)):
+                raise
+            raise StoreError(f"the returned value cannot be saved: {error}") from error
+
+    def _refused(self, error: StoreError, started: float, is_last: bool) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._pause = started, FIRST_PAUSE
+            if not is_last:
+                self._show(Show(f"{error}; the search waits and tries again"))
+        if is_last or now - self._began >= self._patience:
+            self._give_up(error, now)
+        self._error, self._took = error, now - started
+        self._due = now + max(self._pause, self._took)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _give_up(self, error: StoreError, now: float) -> NoReturn:
+        seconds = now - (now if self._began is None else self._began)
+        raise StoreError(f"{error}, for {seconds:.0f} s now; {REMEDY}") from error
+
 
 _log = logging.getLogger(__name__)
 
@@ -69,27 +190,16 @@ LINES = 500
 
 
 class Drawing:
-    """Makes snapshots of the run in parts, since many workers' lines take as long as thousands of messages.
-
-    Args:
-        base: Snapshot with what stays the same.
-        machine: The state machine.
-    """
+    """Makes snapshots of the run in parts, since many workers' lines take as long as thousands of messages."""
 
     def __init__(self, base: Snapshot, machine: StateMachine) -> None:
-        self._base = base
+        self._base = base  # snapshot with what stays the same
         self._machine = machine
         self._left: list[int] = []  # the workers whose lines are not drawn yet; the last one is next
         self._lines: list[WorkerLine] = []
 
     def advance(self, elapsed: float, now: float, lines: int = LINES) -> Snapshot | None:
-        """Draw the next part. Return the snapshot after the last part, else None.
-
-        Args:
-            elapsed: Seconds since the call.
-            now: Unix time.
-            lines: Number of workers' lines to draw at most.
-        """
+        """Draw at most so many workers' lines. Return the snapshot after the last part, else None."""
         workers = self._machine.workers
         if not self._lines:
             self._left = sorted(workers, reverse=True)
@@ -123,16 +233,8 @@ class Drawing:
 
 def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
     trial = None if worker.trial is None else machine.study.trials[worker.trial]
-    return WorkerLine(
-        worker.id.index,
-        worker.host,
-        worker.state.value,
-        trial=worker.trial,
-        step=trial.step if trial is not None else 0,
-        budget=trial.budget if trial is not None and trial.budget < UNBOUNDED else 0,
-        value=trial.last_value if trial is not None else None,
-        seconds=now - worker.attempt.since if worker.attempt is not None else 0.0,
-    )
+    seconds = now - worker.attempt.since if worker.attempt is not None else 0.0
+    return draw_worker(worker.id.index, worker.host, worker.state.value, trial, seconds)
 
 
 def answers(
@@ -141,10 +243,7 @@ def answers(
     """Yield each answer of the optimizer. The next question has it as pending.
 
     Args:
-        proposer: Proposer that asks the optimizer.
-        study: The study.
         question: The first proposal, and their number.
-        is_over: Returns whether no more proposals are needed.
     """
     updates: Sequence[Update] = question.updates
     for number in range(question.most):
@@ -176,10 +275,6 @@ LONGEST = 5.0
 class Pace:
     """Decides when something is due, so that it takes at most a share of the time.
 
-    Args:
-        interval: Seconds between two times at least.
-        share: Share of the time that it may take.
-
     Example:
         >>> pace = Pace(interval=0.1, share=0.02)
         >>> pace.is_due(5.0)
@@ -190,7 +285,7 @@ class Pace:
     """
 
     def __init__(self, interval: float, share: float) -> None:
-        self._interval = interval
+        self._interval = interval  # seconds between two times at least
         self._share = share
         self._due = float("-inf")
 
@@ -222,25 +317,14 @@ class Driver:
     """Runs one search.
 
     Args:
-        machine: The state machine. Once the driver runs, only its thread uses it.
-        proposer: Proposer that asks the optimizer.
-        server: The server.
         journal: Journal for events, which is written before anything that depends on them is sent.
         base: Snapshot with what stays the same.
         workers: Number of workers that must connect and leave before the driver is done. 0 if the number may grow.
         keep: Stores the value of a function that may return anything. None for a training function.
-        timeout: Seconds that the search may take.
 
     Attributes:
-        done: Set when the search has ended and all workers have left, or the driver failed.
-        error: The error of the driver itself, if it failed.
-        met: Workers that have connected, including lost ones.
-        ready: Workers that were ready for trials.
-        leaving: Workers that have sent their last message.
         imported: Modules that trials have imported, which the next run of this process should import at once.
-        lines: Log lines for the displays.
         backlog: The newest events in the journal, for callbacks and trackers.
-        replacements: Lost workers that the engine must replace.
     """
 
     def __init__(
@@ -255,18 +339,18 @@ class Driver:
         keep: Callable[[Any], None] | None,
         timeout: float | None,
     ) -> None:
-        self.done = threading.Event()
-        self.error: BaseException | None = None
-        self.met: set[WorkerId] = set()
-        self.ready: set[WorkerId] = set()
-        self.leaving: set[WorkerId] = set()
+        self.done = threading.Event()  # set when the search has ended and all workers have left, or the driver failed
+        self.error: BaseException | None = None  # the error of the driver itself, if it failed
+        self.met: set[WorkerId] = set()  # workers that have connected, including lost ones
+        self.ready: set[WorkerId] = set()  # workers that were ready for trials
+        self.leaving: set[WorkerId] = set()  # workers that have sent their last message
         self.imported: dict[str, None] = {}
-        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
+        self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)  # log lines for the displays
         self.backlog = Backlog(partial(read_after, journal.folder), journal.last)
         self._last = journal.last  # number of the last event's record
-        self.replacements: SimpleQueue[WorkerId] = SimpleQueue()
+        self.replacements: SimpleQueue[WorkerId] = SimpleQueue()  # lost workers that the engine must replace
         self._drawing = Drawing(base, machine)
-        self._machine = machine
+        self._machine = machine  # the state machine. Once the driver runs, only its thread uses it
         self._proposer = proposer
         self._server = server
         self._write_ahead = WriteAhead(journal, keep, self._show)

@@ -18,8 +18,17 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
-from maggy_like.storage.file_systems import is_marked, mark_store, remove_folder, unmark_store
-from maggy_like.storage.folders import local_path, probe, probe_path, url_of, within
+from maggy_like.storage.file_systems import (
+    is_marked,
+    local_path,
+    mark_store,
+    probe,
+    probe_path,
+    remove_folder,
+    unmark_store,
+    url_of,
+    within,
+)
 from maggy_like.storage.journal import (
     FORMAT_VERSION,
     Journal,
@@ -96,11 +105,6 @@ _MOST_SHOWN = 5
 def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
     """Begin a journal, or replay an old one into the state machine. Afterwards the run's store is marked.
 
-    Args:
-        settings: Settings of the run.
-        machine: The state machine.
-        run_id: The mark.
-
     Returns:
         The journal, and hints about damage and repair.
 
@@ -128,7 +132,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
         header = _header(files.name, settings.search)
         if files.resume:
             with no_collections():
-                hints = replay(journal, header, machine)
+                hints = restore(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
             _check_direction(read_header(backend), header, machine.study)
             _check_confirmation(settings, machine.study.repeats)
@@ -264,7 +268,7 @@ def _refused(store: str, error: Exception) -> ConfigError:
     )
 
 
-def replay(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
+def restore(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
     """Replay a journal, and repair it if it is damaged. Return hints about the repair.
 
     Raises:

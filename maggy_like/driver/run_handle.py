@@ -29,16 +29,12 @@ MAX_LINES = 10_000
 
 
 class Recorder:
-    """A display that keeps the newest snapshot and lines for other threads.
-
-    Attributes:
-        snapshot: The newest snapshot. None before the first one.
-    """
+    """A display that keeps the newest snapshot and lines for other threads."""
 
     keeps_lines = has_shown_summary = False
 
     def __init__(self) -> None:
-        self.snapshot: Snapshot | None = None
+        self.snapshot: Snapshot | None = None  # the newest snapshot. None before the first one
         self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
         self._live: dict[tuple[int | None, int | None], LogLine] = {}
         self._lock = threading.Lock()

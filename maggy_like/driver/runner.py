@@ -15,21 +15,20 @@ from functools import partial
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.monitor import run_search
-from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer
+from maggy_like.driver.proposers import DirectProposer, ProcessProposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.confirming import ConfirmationPlan
-from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.state_machine.run import FinalTraining, Options
+from maggy_like.driver.state_machine.interface import StopRequested
+from maggy_like.driver.state_machine.run import ConfirmationPlan, FinalTraining, Options
+from maggy_like.driver.supervisor import run_search
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
 from maggy_like.processes.imports import module_path, remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
-from maggy_like.storage.folders import is_in_memory, parent_of
+from maggy_like.storage.file_systems import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus, RunTotals
 from maggy_like.storage.run_paths import OutputFolder
 from maggy_like.train_function.code import rerun_hint
@@ -42,28 +41,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Site:
-    """How a driver and its workers connect.
+    """How a driver and its workers connect."""
 
-    Attributes:
-        run_id: Identifier of the run, with which its store is marked.
-        server: Opens the server.
-        task: Makes the task of all workers once the server is open.
-        admit: Admits an incarnation of a worker, and returns its key pair.
-        begun: Called with the driver before it starts.
-    """
-
-    run_id: str
-    server: Callable[[], Server]
-    task: Callable[[Server], WorkerTask]
-    admit: Callable[[Server, WorkerId], KeyPair]
-    begun: Callable[[Driver], None]
+    run_id: str  # identifier of the run, with which its store is marked
+    server: Callable[[], Server]  # opens the server
+    task: Callable[[Server], WorkerTask]  # makes the task of all workers once the server is open
+    admit: Callable[[Server, WorkerId], KeyPair]  # admits an incarnation of a worker, and returns its key pair
+    begun: Callable[[Driver], None]  # called with the driver before it starts
 
 
 def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
     """Execute a run. After Ctrl-C, or an error of a run that has begun, the outcome is the one so far.
 
     Args:
-        spec: The run.
         site: How the driver and the workers connect. Default by the engine.
 
     Raises:
@@ -198,9 +188,14 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 exits.extend([error] * isinstance(error, SystemExit))
                 driver.post(StopRequested(Ending.ERROR if exits else Ending.INTERRUPTED))
 
-            followers = Followers(driver, spec.callbacks, stopped_by_callback, in_threads=engine.isolation != "none")
-            files, optimizer = settings.files, study.optimizer.describe()
-            followers.begin(files.name, optimizer, files.paths, is_resumed=files.resume)
+            followers = Followers(
+                driver,
+                spec.callbacks,
+                stopped_by_callback,
+                settings.files,
+                study.optimizer.describe(),
+                in_threads=engine.isolation != "none",
+            )
             site.begun(driver)
             run_search(
                 driver,
@@ -316,7 +311,6 @@ def first_snapshot(spec: RunSpec, size: int) -> Snapshot:
     """Return the snapshot before the start.
 
     Args:
-        spec: The run.
         size: Number of workers. 0 if not known.
     """
     settings, search = spec.settings, spec.settings.search

@@ -1,4 +1,4 @@
-"""The checked settings of a run, its specification and outcome, and its number of workers."""
+"""The settings of a run and the objects that a user passes for them, its outcome, and its number of workers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from maggy_like.argument_checks import require, seconds, whole
 from maggy_like.display import Display
-from maggy_like.driver.confirmation import Confirmation
-from maggy_like.driver.failure_policy import FailurePolicy
-from maggy_like.driver.followers import Listener
 from maggy_like.engines.base import Capacity, Engine
-from maggy_like.errors import EngineError
-from maggy_like.extras import require
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
+from maggy_like.trackers.base import Listener
+from optimizers.checks import as_int, class_name, explains_init, short
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
 from optimizers.core.study_state import ValueRule
@@ -27,41 +26,175 @@ if TYPE_CHECKING:
     from maggy_like.driver.state_machine import StateMachine
 
 
+LEAST_IDENTICAL = 3
+"""Trials that must have failed in the same way before a search ends for it, however few workers it has."""
+
+LEAST_SILENCE = 1.0
+"""Seconds below which a worker cannot distinguish a silent trial from one whose reports are on their way."""
+
+
+@explains_init
+@dataclass(frozen=True)
+class FailurePolicy:
+    """Retries of failed trials, their time limits, and when failures end the whole search.
+
+    A trial that fails is retried from its last checkpoint, whether the cause is an exception, a crash, a time limit or
+    a lost worker. A trial that fails twice in the same way without progress is not retried, and neither is one that
+    reports a value that is not a number.
+
+    A bug in the training function fails every trial. Once enough trials have failed in the same way and none has
+    succeeded, the search ends, and :func:`~maggy_like.lagom` raises a
+    :class:`~maggy_like.errors.TrialsFailedError` with the traceback. Two failures are the same if they are exceptions
+    of one type at one place (file, function and line), or crashes of one kind. A trial succeeds if it returns or is
+    paused. Failures of machines, such as lost workers or an unreachable store, never count.
+
+    Args:
+        max_attempts: Number of attempts per trial. Default 3.
+        trial_timeout: Seconds that one attempt may take. An attempt that does not report then is killed 5 seconds
+            later. Default no limit.
+        report_timeout: Seconds, at least 1, without a report or a checkpoint after which an attempt is stopped. An
+            attempt that still does not report is killed. Default no limit.
+        min_workers: Number of workers that are enough. If lost workers do not return within 30 s, the run continues
+            without them, and a training resumes from its checkpoint. :meth:`Reporter.prepare` keeps the batch size.
+        max_identical_failures: Number of identical failures that end the search. 0 means no limit. Default the number
+            of parallel trials, at least 3.
+        catch: Exception types that belong to the search, such as those of configurations that do not fit into
+            memory. They fail their trial and never count.
+
+    Raises:
+        ConfigError: An argument is not valid.
+
+    Example:
+        >>> lagom(train_fn, space, failures=FailurePolicy(max_attempts=5, catch=(torch.cuda.OutOfMemoryError,)))
+    """
+
+    max_attempts: int = 3
+    trial_timeout: float | None = None
+    report_timeout: float | None = None
+    min_workers: int | None = None
+    max_identical_failures: int | None = None
+    catch: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._set("max_attempts", whole("max_attempts", self.max_attempts, least=1, remedy="use 1 for no retries"))
+        self._set("trial_timeout", seconds("trial_timeout", self.trial_timeout))
+        self._set("report_timeout", seconds("report_timeout", self.report_timeout, least=LEAST_SILENCE))
+        if self.min_workers is not None:
+            self._set("min_workers", whole("min_workers", self.min_workers, least=1))
+        count = self.max_identical_failures
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            hint = as_int(count, 0)
+            raise ConfigError(
+                "max_identical_failures must be a whole number, 0 for no limit, or None for the default, got "
+                f"{count!r}{hint and '; '}{hint}"
+            )
+        if not isinstance(self.catch, tuple):
+            raise ConfigError(f"catch must be a tuple of exception types, got {self.catch!r}; use (ValueError,)")
+        for kind in self.catch:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigError(f"catch must contain exception types, got {kind!r}; use (ValueError,)")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def enough(self, parallel: int) -> int:
+        """Return how many identical failures end a search that runs ``parallel`` trials in parallel; 0 for no limit."""
+        return max(LEAST_IDENTICAL, parallel) if self.max_identical_failures is None else self.max_identical_failures
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The caught exceptions by the names that workers send."""
+        return frozenset(map(class_name, self.catch))
+
+
+def read_policy(failures: Any) -> FailurePolicy:
+    """Return the given policy, or the default.
+
+    Raises:
+        ConfigError: It is not a policy.
+    """
+    if failures is None:
+        return FailurePolicy()
+    if not isinstance(failures, FailurePolicy):
+        raise ConfigError(f"failures must be a FailurePolicy, got {failures!r}; use FailurePolicy(max_attempts=5)")
+    return failures
+
+
+LEAST_REPEATS = 2
+"""Without two repeats nothing is known about the noise."""
+
+
+@explains_init
+@dataclass(frozen=True)
+class Confirmation:
+    """Train the best configurations of a search again, with other seeds, to find out which one is the best.
+
+    The best value of a noisy search is biased upwards. So the best configurations are trained again with seeds 1000,
+    1001 and so on, the same for all of them, on the workers of the search. Each gets two repeats. Then a configuration
+    that would hardly win any more gets no others, and the winner gets all. ``result.confirmed`` has the comparison.
+
+    The training function must take ``seed``, with a default for the search, and use it for everything random.
+
+    Args:
+        top: Number of configurations that are trained again. Default 5.
+        repeats: Maximum number of trainings of each, at least 2. Default 5.
+
+    Raises:
+        ConfigError: An argument is not valid.
+
+    Example:
+        >>> result = lagom(train_fn, space, confirm=Confirmation(top=3, repeats=10))
+        >>> result.confirmed.config
+    """
+
+    top: int = 5
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "top", whole("top", self.top, least=1))
+        object.__setattr__(self, "repeats", whole("repeats", self.repeats, least=LEAST_REPEATS))
+
+
+def read_confirmation(given: Any) -> Confirmation | None:
+    """Read the argument ``confirm``.
+
+    Raises:
+        ConfigError: It is neither True, False nor a :class:`Confirmation`.
+    """
+    if given is False or given is None:
+        return None
+    if given is True:
+        return Confirmation()
+    if not isinstance(given, Confirmation):
+        remedy = "Confirmation()" if given is Confirmation else "Confirmation(top=5, repeats=5)"
+        raise ConfigError(f"confirm must be True, False or a Confirmation, got {short(given)}; use {remedy}")
+    return given
+
+
 @dataclass(frozen=True)
 class SearchSettings:
     """Search space, objectives and optimizer of a search.
 
     Attributes:
-        optimizer_name: Name of the optimizer for users.
-        metrics: Names of the objectives. Empty if a single objective has no name yet.
         directions: Direction of each objective. None if a single objective has no name yet.
-        guessed: Whether the directions follow from the names of the objectives.
-        value: Value of a trial (see :class:`~optimizers.core.study_state.Ranking`).
-        open_ended: Whether nobody has given ``max_budget``.
-        n_trials: Number of configurations to try. None for no limit, 0 for a training without a search.
-        n_configs: Number of configurations of the space, if the search ends once each was tried.
-        points: All of :func:`~optimizers.core.study.initial_points`.
-        is_timed: Whether only time limits the search.
-        earlier: Observations of earlier runs.
-        variants: Descriptions of the variants of an ablation, whose trials are compared in groups.
     """
 
     space: SearchSpace
     optimizer: Optimizer
-    optimizer_name: str
-    metrics: tuple[str, ...] = ()
+    optimizer_name: str  # name of the optimizer for users
+    metrics: tuple[str, ...] = ()  # names of the objectives. Empty if a single objective has no name yet
     directions: tuple[Direction | None, ...] = (None,)
-    guessed: bool = False
-    value: ValueRule = "best"
+    guessed: bool = False  # whether the directions follow from the names of the objectives
+    value: ValueRule = "best"  # value of a trial (see :class:`~optimizers.core.study_state.Ranking`)
     seed: int = 0
     max_budget: int = 1
-    open_ended: bool = False
-    n_trials: int | None = None
-    is_timed: bool = False
-    n_configs: int | None = None
-    points: tuple[Config, ...] = ()
-    earlier: Earlier = ()
-    variants: tuple[str, ...] = ()
+    open_ended: bool = False  # whether nobody has given ``max_budget``
+    n_trials: int | None = None  # number of configurations to try. None for no limit, 0 for a training without a search
+    is_timed: bool = False  # whether only time limits the search
+    n_configs: int | None = None  # number of configurations of the space, if the search ends once each was tried
+    points: tuple[Config, ...] = ()  # all of :func:`~optimizers.core.study.initial_points`
+    earlier: Earlier = ()  # observations of earlier runs
+    variants: tuple[str, ...] = ()  # descriptions of the variants of an ablation, whose trials are compared in groups
 
     @property
     def problem(self) -> Problem:
@@ -95,30 +228,19 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """Limits that end a search before all its trials have ended.
+    """Limits that end a search before all its trials have ended."""
 
-    Attributes:
-        timeout: Seconds that the search may take.
-        target: Value of the objective at which it ends.
-    """
-
-    timeout: float | None = None
-    target: float | None = None
+    timeout: float | None = None  # seconds that the search may take
+    target: float | None = None  # value of the objective at which it ends
 
 
 @dataclass(frozen=True)
 class SizeSettings:
-    """Number of workers of a run.
+    """Number of workers of a run."""
 
-    Attributes:
-        workers: Number of workers. None for all slots of the engine.
-        max_workers: Upper limit of the number if ``workers`` is None. None for no limit.
-        workers_per_trial: Number of workers that run one trial together.
-    """
-
-    workers: int | None = None
-    max_workers: int | None = None
-    workers_per_trial: int = 1
+    workers: int | None = None  # number of workers. None for all slots of the engine
+    max_workers: int | None = None  # upper limit of the number if ``workers`` is None. None for no limit
+    workers_per_trial: int = 1  # number of workers that run one trial together
 
 
 @dataclass(frozen=True)
@@ -126,61 +248,40 @@ class FileSettings:
     """Name and files of a run.
 
     Attributes:
-        name: Name of the run.
-        paths: Paths of its files.
-        resume: Whether to resume its journal.
         overwrite: Whether to delete an earlier run of that name. None if the caller does not have this argument.
         function: Where another process finds the function that a trial calls (see
             :func:`~maggy_like.train_function.code.place_of`).
-        keep_checkpoints: Number of the newest states of an attempt to keep.
-        code: Hash of the training function's code. Empty if unknown.
     """
 
-    name: str
-    paths: RunPaths
-    resume: bool = False
-    keep_checkpoints: int = 2
-    code: str = ""
+    name: str  # name of the run
+    paths: RunPaths  # paths of its files
+    resume: bool = False  # whether to resume its journal
+    keep_checkpoints: int = 2  # number of the newest states of an attempt to keep
+    code: str = ""  # hash of the training function's code. Empty if unknown
     overwrite: bool | None = None
     function: str = ""
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """A training on all workers, after a search or without one.
+    """A training on all workers, after a search or without one."""
 
-    Attributes:
-        steps: Number of steps.
-        config: The configuration. None for the best one of the search.
-    """
-
-    steps: int
-    config: Config | None = None
+    steps: int  # number of steps
+    config: Config | None = None  # the configuration. None for the best one of the search
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The checked settings of one run.
+    """The checked settings of one run."""
 
-    Attributes:
-        search: Search space, objectives and optimizer.
-        files: Name and files.
-        limits: Limits that end the search early.
-        size: Number of workers.
-        failures: Retries, and when failures end the search.
-        confirmation: Repeats of the best configurations after the search. None without them.
-        training: Training after the search. None without one.
-        hints: Lines for the user before the start.
-    """
-
-    search: SearchSettings
-    files: FileSettings
-    limits: LimitSettings = field(default_factory=LimitSettings)
-    size: SizeSettings = field(default_factory=SizeSettings)
-    failures: FailurePolicy = field(default_factory=FailurePolicy)
-    confirmation: Confirmation | None = None
-    training: TrainingSettings | None = None
-    hints: tuple[str, ...] = ()
+    search: SearchSettings  # search space, objectives and optimizer
+    files: FileSettings  # name and files
+    limits: LimitSettings = field(default_factory=LimitSettings)  # limits that end the search early
+    size: SizeSettings = field(default_factory=SizeSettings)  # number of workers
+    failures: FailurePolicy = field(default_factory=FailurePolicy)  # retries, and when failures end the search
+    confirmation: Confirmation | None = None  # repeats of the best configurations after the search. None without them
+    training: TrainingSettings | None = None  # training after the search. None without one
+    hints: tuple[str, ...] = ()  # lines for the user before the start
 
     @property
     def paths(self) -> RunPaths:
@@ -322,45 +423,29 @@ class RunSpec:
     """Everything that the runner needs for a run.
 
     Attributes:
-        settings: The checked settings.
-        engine: Engine that provides the workers.
-        payload: The training function, pickled.
-        preload: Modules that workers import once.
-        displays: Displays of the run.
-        callbacks: Callbacks for each recorded event.
-        stop: Switch with which other threads stop the run.
         save_returned: Stores the value of a function that may return anything (see
             :attr:`WorkerTask.returns_anything`).
         sources: Text of the files and notebook cells with the function's code.
-        driver: Place of the driver: this process (``client``) or a task of the ``cluster``.
     """
 
-    settings: Settings
-    engine: Engine
-    payload: bytes
-    preload: tuple[str, ...]
-    displays: Sequence[Display]
-    callbacks: Sequence[Listener] = ()
-    stop: StopSwitch = field(default_factory=StopSwitch)
+    settings: Settings  # the checked settings
+    engine: Engine  # engine that provides the workers
+    payload: bytes  # the training function, pickled
+    preload: tuple[str, ...]  # modules that workers import once
+    displays: Sequence[Display]  # displays of the run
+    callbacks: Sequence[Listener] = ()  # callbacks for each recorded event
+    stop: StopSwitch = field(default_factory=StopSwitch)  # switch with which other threads stop the run
     save_returned: Callable[[Any], None] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
-    driver: DriverSide = "client"
+    driver: DriverSide = "client"  # place of the driver: this process (``client``) or a task of the ``cluster``
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-        machine: The state machine with the study.
-        ending: How the run ended (see :attr:`maggy_like.Result.ending`).
-        seconds: Wall time of all drivers of the run.
-        error: Error that ended the run early. The caller raises it with the result so far.
-        is_longer: Whether the run took longer than ``seconds``, because a killed driver recorded no end.
-    """
-
-    machine: StateMachine
-    ending: Ending
-    seconds: float
-    error: Exception | None = None
-    is_longer: bool = False
+    machine: StateMachine  # the state machine with the study
+    ending: Ending  # how the run ended (see :attr:`maggy_like.Result.ending`)
+    seconds: float  # wall time of all drivers of the run
+    error: Exception | None = None  # error that ended the run early. The caller raises it with the result so far
+    is_longer: bool = False  # whether the run took longer than ``seconds``, because a killed driver recorded no end

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from maggy_like.argument_checks import seconds, whole
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Append,
+    AskOptimizer,
+    Command,
     Input,
+    Send,
     SuggestionReady,
     TrialSaid,
     WorkerGone,

@@ -1,23 +1,30 @@
-"""Supervises the workers of a run, also on an engine whose slots come and go, and waits for the first workers."""
+"""The caller's side of a run: it supervises the workers and takes Ctrl-C. A user's code runs elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import os
+import select
+import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from maggy_like.display import Display
 from maggy_like.display.base import LogLine
 from maggy_like.display.text import tried
+from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
-from maggy_like.engines.base import EngineRun, EngineStopped, Launcher
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeaving, WorkerLost
+from maggy_like.engines.base import Engine, EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
+from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerId, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
 """Launches in a row without a ready worker, after which the slot of a worker counts as unusable."""
@@ -46,21 +53,13 @@ HINT_AFTER = 2.0
 
 @dataclass(slots=True)
 class Vacancy:
-    """Workers that ended together, and will be launched together, as far as there are slots.
+    """Workers that ended together, and will be launched together, as far as there are slots."""
 
-    Attributes:
-        indexes: Indexes of the workers.
-        incarnation: Incarnation of the next launch.
-        since: When they ended.
-        due: When to launch next.
-        is_shown: Whether a hint about their wait was shown.
-    """
-
-    indexes: tuple[int, ...]
-    incarnation: int
-    since: float
-    due: float
-    is_shown: bool = False
+    indexes: tuple[int, ...]  # indexes of the workers
+    incarnation: int  # incarnation of the next launch
+    since: float  # when they ended
+    due: float  # when to launch next
+    is_shown: bool = False  # whether a hint about their wait was shown
 
     def __str__(self) -> str:
         return f"worker{'s' * (len(self.indexes) > 1)} {', '.join(map(str, self.indexes))}"
@@ -73,23 +72,23 @@ class Supervisor:
     things end the search. Either no worker gets ready any more, after :data:`MAX_FUTILE_LAUNCHES` failed launches in a
     row of each one. Or there has been no worker at all for :data:`SLOT_PATIENCE`. While some workers run, the others
     wait for slots without a limit.
-
-    Args:
-        engine: Engine that provides the slots.
-        task: Task of all workers of the run.
-        admit: Admits an incarnation of a worker, and returns its key pair.
-        size: Number of workers.
-        least: Number of workers that are enough if there are no longer slots for all.
-        logs: Folder for the output of the agents.
     """
 
     def __init__(
-        self, engine: Launcher, task: WorkerTask, admit: Callable[[WorkerId], KeyPair], size: int, least: int, logs: str
+        self,
+        driver: Driver,
+        engine: Launcher,
+        task: WorkerTask,
+        admit: Callable[[WorkerId], KeyPair],
+        size: int,
+        least: int,
+        logs: str,
     ) -> None:
-        self._least = least
+        self._driver = driver
+        self._least = least  # number of workers that are enough if there are no longer slots for all
         self._engine = engine
         self._task = task
-        self._admit = admit
+        self._admit = admit  # admits an incarnation of a worker, and returns its key pair
         self._logs = logs
         self._runs: list[EngineRun] = self._launch(range(size), 0)
         self._vacancies: list[Vacancy] = []
@@ -97,36 +96,43 @@ class Supervisor:
         self._futile = dict.fromkeys(range(size), 0)
         self._manned = self._active = time.monotonic()  # when a worker last ran, and when one last ran a trial
 
-    def attend(self, driver: Driver) -> None:
+    def attend(self) -> None:
         """Report workers that ended to the driver, and replace them as far as there are slots. Returns at once."""
-        while not driver.replacements.empty():
-            self._replace(driver.replacements.get(), driver)
+        while not self._driver.replacements.empty():
+            self._replace(self._driver.replacements.get())
         self._engine.attend(self._runs)
         for run in list(self._runs):
-            self._look_at(run, driver)
-        self._await(driver)
-        self._free_held_slots(driver)
-        if driver.has_ended and not self._runs:
-            driver.expect_no_more()
+            self._look_at(run)
+        self._await()
+        self._free_held_slots()
+        if self._driver.has_ended and not self._runs:
+            self._driver.expect_no_more()
         for vacancy in list(self._vacancies):
-            if time.monotonic() >= vacancy.due and not driver.has_ended:
-                self._fill(vacancy, driver)
+            if time.monotonic() >= vacancy.due and not self._driver.has_ended:
+                self._fill(vacancy)
 
-    def await_work(self, driver: Driver, seconds: float) -> None:
+    def await_work(self, seconds: float) -> None:
         """Wait at most ``seconds`` until :meth:`attend` may have work, or the driver is done."""
-        self._engine.await_work(self._runs, driver.done, seconds)
+        self._engine.await_work(self._runs, self._driver.done, seconds)
 
     @property
     def is_in_function(self) -> bool:
         """Whether the training function is running now in the thread that calls :meth:`attend`."""
         return any(run.is_in_function for run in self._runs)
 
+    def _say(self, text: str) -> None:
+        self._driver.lines.append(LogLine(None, text))
+
+    def _fail(self, why: str) -> None:
+        """End the search with an error."""
+        self._driver.post(StopRequested(Ending.ERROR, EngineError(why)))
+
     def end_trials(self) -> None:
         """Prevent further calls of the training function in this thread, since the run ends."""
         for run in self._runs:
             run.end_trials()
 
-    def _replace(self, lost: WorkerId, driver: Driver) -> None:
+    def _replace(self, lost: WorkerId) -> None:
         """End a lost worker. If that would end running workers, too, plan its next launch without them.
 
         Spark cannot end a single task of a barrier stage. The replacement is launched at once. It waits in the engine
@@ -145,50 +151,55 @@ class Supervisor:
         """Return abandoned workers of a launch without a connected replacement. They may still occupy slots."""
         return run.given_up - {index for other in self._runs if other.has_come for index in other.indexes}
 
-    def _free_held_slots(self, driver: Driver) -> None:
+    def _free_held_slots(self) -> None:
         """Relaunch workers together with a silent one that occupies its slot, if none can work without that one.
 
         This happens if a training, or each trial, needs all workers.
         """
         now = time.monotonic()
         holding = [run for run in self._runs if run.given_up and self._held_back(run)]
-        if not holding or driver.has_ended or any(worker.state == "busy" for worker in driver.snapshot.workers):
+        if (
+            not holding
+            or self._driver.has_ended
+            or any(worker.state == "busy" for worker in self._driver.snapshot.workers)
+        ):
             self._active = now
         elif now - self._active > HELD_PATIENCE:
             for run in holding:
                 names = ", ".join(map(str, sorted(self._held_back(run))))
-                driver.lines.append(LogLine(None, f"nothing can run without worker {names}: all workers restart"))
+                self._say(f"nothing can run without worker {names}: all workers restart")
                 run.cancel()
             self._active = now
 
-    def _was_stopped(self, run: EngineRun, driver: Driver) -> None:
+    def _was_stopped(self, run: EngineRun) -> None:
         """End the search, since these workers were stopped from outside. It does not wait for them."""
         self._runs.remove(run)
-        driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))  # first, so that no trial counts as failed
+        # First, so that no trial counts as failed.
+        self._driver.post(StopRequested(Ending.CANCELLED, by=run.stopped_by))
         for index in run.indexes:
-            driver.post(WorkerLost(WorkerId(index, run.incarnation), run.stopped_by))
+            self._driver.post(WorkerLost(WorkerId(index, run.incarnation), run.stopped_by))
 
-    def _look_at(self, run: EngineRun, driver: Driver) -> None:
+    def _look_at(self, run: EngineRun) -> None:
         """Report workers of a launch that have connected, will leave, or have ended."""
-        run.has_come = run.has_come or any(worker in driver.met for worker in _workers(run))
-        if run.leaving and not driver.has_ended:
+        run.has_come = run.has_come or any(worker in self._driver.met for worker in _workers(run))
+        if run.leaving and not self._driver.has_ended:
             for worker in _workers(run):
                 if worker not in self._announced:
                     self._announced.add(worker)
-                    driver.post(WorkerLeaving(worker, run.leaving))
+                    self._driver.post(WorkerLeaving(worker, run.leaving))
         reason = run.poll()
         if reason is not None and run.stopped_by:
-            self._was_stopped(run, driver)
-        elif reason is not None and not driver.has_ended:
+            self._was_stopped(run)
+        elif reason is not None and not self._driver.has_ended:
             run.with_node = run.with_node or bool(run.leaving and not reason)
-            self._take_down(run, reason or run.leaving or "it left before the search was over", driver)
+            self._take_down(run, reason or run.leaving or "it left before the search was over")
 
-    def _await(self, driver: Driver) -> None:
+    def _await(self) -> None:
         """Record when a worker last ran."""
         if self._runs:
             self._manned = time.monotonic()
 
-    def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
+    def _unusable(self, run: EngineRun, *, was_ready: bool) -> str:
         """Return in words how often the launches of all workers failed in a row. Empty if not all failed."""
         for index in run.indexes:
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
@@ -202,54 +213,54 @@ class Supervisor:
         slots = self._engine.slots()
         return wanted if slots is None else slots - sum(len(run.indexes) for run in self._runs)
 
-    def _take_down(self, run: EngineRun, reason: str, driver: Driver) -> None:
+    def _take_down(self, run: EngineRun, reason: str) -> None:
         """Report workers that ended too early, and plan their next launch."""
         self._runs.remove(run)
         workers = [WorkerId(index, run.incarnation) for index in run.indexes]
-        in_vain = run.is_cut_off or not any(worker in driver.ready for worker in workers)
+        in_vain = run.is_cut_off or not any(worker in self._driver.ready for worker in workers)
         for worker in workers:
-            driver.post(WorkerLost(worker, reason, with_others=len(workers) > 1, with_node=run.with_node))
-        unusable = self._unusable(run, was_ready=not in_vain, driver=driver)
+            self._driver.post(WorkerLost(worker, reason, with_others=len(workers) > 1, with_node=run.with_node))
+        unusable = self._unusable(run, was_ready=not in_vain)
         where = f" (details: {run.details})" if run.details else ""
         now = time.monotonic()
         futile = self._futile[run.indexes[0]]
         vacancy = Vacancy(run.indexes, run.incarnation + 1, now, now + min(MAX_PAUSE, futile / 2))
         if run.is_hopeless or unusable:
             times = "" if run.is_hopeless else unusable
-            driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} failed{times}: {reason}{where}")))
+            self._fail(f"{vacancy} failed{times}: {reason}{where}")
         else:
             if len(workers) > 1:
-                driver.lines.append(LogLine(None, f"{vacancy} were lost together, and restart: {reason}{where}"))
+                self._say(f"{vacancy} were lost together, and restart: {reason}{where}")
             elif where or not run.has_come:  # else its loss is shown
                 why = "" if run.has_come else f": {reason}"
-                driver.lines.append(LogLine(None, f"{vacancy} restarts{why}{where}"))
+                self._say(f"{vacancy} restarts{why}{where}")
             self._vacancies.append(vacancy)
 
-    def _fill(self, vacancy: Vacancy, driver: Driver) -> None:
+    def _fill(self, vacancy: Vacancy) -> None:
         """Launch again if there are slots, else later."""
         wanted, waited = len(vacancy.indexes), time.monotonic() - vacancy.since
         try:
             free = self._free(wanted)
             running = sum(len(run.indexes) for run in self._runs)
             if 0 < free < wanted and running + free >= self._least and waited > SHRINK_PATIENCE:
-                vacancy = self._split(vacancy, free, driver)
+                vacancy = self._split(vacancy, free)
                 wanted = free
             if free >= wanted:
-                self._runs += self._launch(vacancy.indexes, vacancy.incarnation, tried(driver.snapshot))
+                self._runs += self._launch(vacancy.indexes, vacancy.incarnation, tried(self._driver.snapshot))
                 self._vacancies.remove(vacancy)
                 if vacancy.is_shown:
-                    driver.lines.append(LogLine(None, f"{vacancy}: launched again"))
+                    self._say(f"{vacancy}: launched again")
                 return
             lack = f"{wanted} slot{'s' * (wanted != 1)} of engine={self._engine.name!r}, which has {max(0, free)} free"
         except EngineStopped as error:
-            driver.post(StopRequested(Ending.CANCELLED, by=str(error)))
+            self._driver.post(StopRequested(Ending.CANCELLED, by=str(error)))
             return
         except EngineError as error:
-            driver.post(StopRequested(Ending.ERROR, EngineError(f"{vacancy} cannot be launched again: {error}")))
+            self._fail(f"{vacancy} cannot be launched again: {error}")
             return
         except Exception as error:  # perhaps a temporary one, such as no memory for a process
             lack = f"engine={self._engine.name!r}, which fails with {error!r}"
-        self._put_off(vacancy, lack, driver)
+        self._put_off(vacancy, lack)
 
     def _launch(self, indexes: Sequence[int], incarnation: int, done: int = 0) -> list[EngineRun]:
         """Launch workers, each with its own key. ``done`` trials have ended before."""
@@ -258,15 +269,15 @@ class Supervisor:
         task = msgspec.structs.replace(self._task, about=about)
         return self._engine.launch(task, indexes, incarnation, keys, self._logs)
 
-    def _split(self, vacancy: Vacancy, free: int, driver: Driver) -> Vacancy:
+    def _split(self, vacancy: Vacancy, free: int) -> Vacancy:
         """Split off the workers for which there are slots. The others continue to wait."""
         some = replace(vacancy, indexes=vacancy.indexes[:free], is_shown=False)
         vacancy.indexes, vacancy.due = vacancy.indexes[free:], time.monotonic() + SLOT_POLL
         self._vacancies.append(some)
-        driver.lines.append(LogLine(None, f"{some}: launched again without {vacancy}; min_workers={self._least}"))
+        self._say(f"{some}: launched again without {vacancy}; min_workers={self._least}")
         return some
 
-    def _put_off(self, vacancy: Vacancy, lack: str, driver: Driver) -> None:
+    def _put_off(self, vacancy: Vacancy, lack: str) -> None:
         now = time.monotonic()
         waited = now - vacancy.since
         vacancy.due = now + min(MAX_PAUSE, max(SLOT_POLL, waited / 10))
@@ -274,10 +285,10 @@ class Supervisor:
             vacancy.is_shown = True
             rest = sum(len(run.indexes) for run in self._runs)
             meanwhile = f"the search continues with {rest} workers" if rest else f"giving up after {SLOT_PATIENCE:g} s"
-            driver.lines.append(LogLine(None, f"{vacancy}: waiting for {lack}; {meanwhile}"))
+            self._say(f"{vacancy}: waiting for {lack}; {meanwhile}")
         if now - self._manned > SLOT_PATIENCE:
             message = f"{vacancy} cannot be launched again: waited {SLOT_PATIENCE:g} s for {lack}"
-            driver.post(StopRequested(Ending.ERROR, EngineError(message)))
+            self._fail(message)
 
     def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the end of the workers, then end them by force.
@@ -287,7 +298,6 @@ class Supervisor:
         Args:
             leaving: Workers that have sent their last message. They get :data:`GOODBYE_PATIENCE` to end, since Spark
                 would show a cancelled job as failed.
-            timeout: Seconds for the other workers.
         """
         for run in self._runs:
             if not run.has_come:
@@ -331,11 +341,11 @@ class GrowingSupervisor(Supervisor):
     _were_ready = 0  # number of ready workers before those
     _busy = math.inf  # when there was last work for more workers
 
-    def _await(self, driver: Driver) -> None:
-        if driver.has_ended:
+    def _await(self) -> None:
+        if self._driver.has_ended:
             return
-        now, there = time.monotonic(), live_workers(driver)
-        self._follow_demand(driver, now)
+        now, there = time.monotonic(), self._live()
+        self._follow_demand(now)
         if there >= self._least:
             self._manned = now
         elif now - self._manned > GROWTH_PATIENCE:
@@ -345,13 +355,13 @@ class GrowingSupervisor(Supervisor):
                 f"engine={self._engine.name!r} had {there} of the {needed} that a trial needs for {GROWTH_PATIENCE:g} "
                 f"s, though {len(self._futile)} were requested; check what its cluster grants"
             )
-            driver.post(StopRequested(Ending.ERROR, EngineError(message)))
+            self._fail(message)
 
-    def _unusable(self, run: EngineRun, *, was_ready: bool, driver: Driver) -> str:
+    def _unusable(self, run: EngineRun, *, was_ready: bool) -> str:
         for index in run.indexes:  # a single failing worker is launched less and less often
             self._futile[index] = 0 if was_ready else self._futile[index] + 1
-        if was_ready or live_workers(driver) or len(driver.ready) > self._were_ready:
-            self._in_row, self._were_ready = 0, len(driver.ready)
+        if was_ready or self._live() or len(self._driver.ready) > self._were_ready:
+            self._in_row, self._were_ready = 0, len(self._driver.ready)
             return ""
         self._in_row += 1
         at_a_time = 1
@@ -365,10 +375,14 @@ class GrowingSupervisor(Supervisor):
         self._engine.slots()  # raises if the session was stopped
         return wanted
 
-    def _follow_demand(self, driver: Driver, now: float) -> None:
+    def _live(self) -> int:
+        """Return how many connected workers have not left."""
+        return sum(worker.state not in ("gone", "lost") for worker in self._driver.snapshot.workers)
+
+    def _follow_demand(self, now: float) -> None:
         """Cancel waiting launches while workers are idle, and launch again once all are busy."""
-        idle = sum(worker.state == "idle" for worker in driver.snapshot.workers)
-        if idle < self._least or driver.snapshot.phase is not Phase.SEARCHING:
+        idle = sum(worker.state == "idle" for worker in self._driver.snapshot.workers)
+        if idle < self._least or self._driver.snapshot.phase is not Phase.SEARCHING:
             self._busy = now
             for vacancy in self._vacancies:
                 vacancy.due = min(vacancy.due, now + IDLE_PATIENCE)
@@ -377,11 +391,6 @@ class GrowingSupervisor(Supervisor):
                 run.cancel()
             for vacancy in self._vacancies:
                 vacancy.due = math.inf
-
-
-def live_workers(driver: Driver) -> int:
-    """Return how many connected workers have not left."""
-    return sum(worker.state not in ("gone", "lost") for worker in driver.snapshot.workers)
 
 
 JOIN_PATIENCE = 10.0
@@ -398,14 +407,10 @@ START_PATIENCE = 3600.0
 
 
 class FirstWorkers:
-    """Reports why workers have not connected. Used from the thread that called ``lagom``.
+    """Reports why workers have not connected. Used from the thread that called ``lagom``."""
 
-    Args:
-        engine: Engine that may know the reason.
-        size: Number of launched workers.
-    """
-
-    def __init__(self, engine: Launcher, size: int) -> None:
+    def __init__(self, driver: Driver, engine: Launcher, size: int) -> None:
+        self._driver = driver
         self._engine = engine
         self._size = size
         self._is_over = False
@@ -413,22 +418,23 @@ class FirstWorkers:
         self._hint_at = 0.0
         self._hint = ""
 
-    def look(self, driver: Driver) -> None:
+    def look(self) -> None:
         """Show a hint about what the search waits for if it is due, and end the search after too long a wait."""
-        now = driver.elapsed()
-        came = driver.came
+        now = self._driver.elapsed()
+        came = self._driver.came
         # If slots come and go, not all workers need to connect.
-        self._is_over = self._is_over or driver.has_ended or came >= (1 if self._engine.is_elastic else self._size)
+        enough = 1 if self._engine.is_elastic else self._size
+        self._is_over = self._is_over or self._driver.has_ended or came >= enough
         if self._is_over or now < self._due:
             return
         self._due = now + LOOK
         line = self._waits_for(came)
         if line and line != self._hint and now >= self._hint_at:
             self._hint, self._hint_at = line, now + HINT_AGAIN
-            driver.lines.append(LogLine(None, f"still waiting for {line}"))
+            self._driver.lines.append(LogLine(None, f"still waiting for {line}"))
         if now > START_PATIENCE and not came:
             self._is_over = True
-            driver.post(StopRequested(Ending.ERROR, EngineError(f"waited {START_PATIENCE:g} s for {line}")))
+            self._driver.post(StopRequested(Ending.ERROR, EngineError(f"waited {START_PATIENCE:g} s for {line}")))
 
     def _waits_for(self, came: int) -> str:
         """Return what the search waits for. Empty if another hint reports it, or the reason is unknown."""
@@ -442,3 +448,182 @@ class FirstWorkers:
         if came:
             return f"{self._size - came} of {self._size} workers: {reason}" if reason else ""
         return f"engine={self._engine.name!r} to start {noun}" + (f": {reason}" if reason else "")
+
+
+STOPPING = signal.SIGINT, signal.SIGTERM
+"""The signals that ask a process to end."""
+
+
+@contextlib.contextmanager
+def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
+    """Call ``handle(count)`` for each signal while the block runs. The first count is 1.
+
+    Only the main thread receives signals, so nothing changes in another one. A signal that the process ignores stays
+    ignored. The handlers are restored afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    counts = itertools.count(1)
+    with contextlib.ExitStack() as undo:
+        for number in signals:
+            before = signal.getsignal(number)
+            if before not in (None, signal.SIG_IGN):
+                signal.signal(number, lambda *_: handle(next(counts)))
+                undo.callback(signal.signal, number, before)
+        yield
+
+
+_NUDGE = signal.SIGURG
+"""Ends a wait of the main thread. A process ignores it by default."""
+
+_FIRST, _LAST = 0.01, 20.0
+"""Seconds between a signal and the first nudge, and before the last one. Each pause is twice the previous one."""
+
+_OVER = 0
+"""Not the number of a signal."""
+
+
+@contextlib.contextmanager
+def waits_end() -> Iterator[None]:
+    """Let a signal end an endless wait, also in C, that the main thread begins just when the signal arrives.
+
+    A training function that runs in that thread may wait in this way. Python records a signal when it arrives and
+    handles it between two lines. If it arrives after the last check and before the wait begins, it is handled after
+    the wait, which may never end. So a thread receives each signal, and interrupts the waits of the main thread a few
+    times. Python resumes waits that do not concern the handler. Outside the main thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(_NUDGE) is None:  # not Python's
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    other = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handler = signal.signal(_NUDGE, lambda *_: None)
+    thread = threading.Thread(
+        target=_nudge, args=(reader, other, threading.get_ident()), name="maggy-signals", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(other)
+        os.set_blocking(writer, True)
+        os.write(writer, bytes([_OVER]))  # closing it would not suffice if a process was forked meanwhile
+        thread.join()
+        signal.signal(_NUDGE, handler)
+        os.close(writer)
+        os.close(reader)
+
+
+def _nudge(reader: int, other: int, main: int) -> None:
+    """Receive the numbers of signals, and end the main thread's waits after each one except nudges."""
+    waiting = select.poll()
+    waiting.register(reader, select.POLLIN)
+    pause: float | None = None
+    while True:
+        if not waiting.poll(None if pause is None else 1000 * pause) and pause is not None:
+            signal.pthread_kill(main, _NUDGE)
+            pause = 2 * pause if pause < _LAST else None
+            continue
+        numbers = os.read(reader, 1024)
+        if other >= 0:  # another library waits for signals, too
+            with contextlib.suppress(OSError):
+                os.write(other, numbers)
+        if _OVER in numbers:
+            return
+        if any(number != _NUDGE for number in numbers):
+            pause = _FIRST
+
+
+POLL = 0.05
+LEAVE_PATIENCE = 3.0
+"""Seconds that workers get to leave by themselves after the end of the search."""
+
+
+def run_search(
+    driver: Driver,
+    engine: Engine,
+    task: WorkerTask,
+    admit: Callable[[WorkerId], KeyPair],
+    size: int,
+    *,
+    least: int,
+    logs: str,
+    displays: Sequence[Display],
+    followers: Followers,
+    interrupts: contextlib.ExitStack,
+) -> None:
+    """Launch the workers, follow the search until its end, and leave no process behind.
+
+    Until ``interrupts`` is closed, Ctrl-C and SIGTERM end the search instead of raising, since the caller has files to
+    close and a result to return.
+    """
+    patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
+    monitor = Monitor(driver, followers, patience)
+    interrupts.enter_context(interrupts_to(lambda _: monitor.signalled()))
+    if engine.isolation == "none":  # the function runs in this thread, and may wait forever
+        interrupts.enter_context(waits_end())
+    kind = GrowingSupervisor if engine.is_elastic else Supervisor
+    supervisor = kind(driver, engine, task, admit, size, least, logs)
+    driver.start()
+    followers.show_on(displays)
+    try:
+        monitor.until_done(supervisor, FirstWorkers(driver, engine, size))
+    finally:
+        driver.release()
+        supervisor.leave(set() if monitor.hurried else driver.leaving, timeout=0.0 if monitor.hurried else 2.0)
+        driver.join()
+        monitor.finish()
+
+
+class Monitor:
+    """Supervises a running search and handles Ctrl-C."""
+
+    def __init__(self, driver: Driver, followers: Followers, patience: float = LEAVE_PATIENCE) -> None:
+        self.hurried = False  # whether the user has pressed Ctrl-C a second time
+        self._was_interrupted = self._is_closing = False
+        self._patience = patience
+        self._driver = driver
+        self._followers = followers
+        self._supervisor: Supervisor | None = None
+
+    def signalled(self) -> None:
+        """Handle Ctrl-C or SIGTERM: for a function that runs in this thread, else for the search."""
+        if self._supervisor is not None and self._supervisor.is_in_function:
+            raise KeyboardInterrupt
+        self.interrupted()
+
+    def interrupted(self) -> None:
+        """Stop the search after the first interruption. After the second, do not wait for workers and trackers."""
+        if not (self._was_interrupted or self._is_closing):
+            self._was_interrupted = True
+            self._driver.post(StopRequested(Ending.INTERRUPTED))
+        else:
+            self.hurried = True
+            self._driver.release()
+
+    def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
+        """Follow the search until it has ended, and the workers have left or had time to."""
+        self._supervisor = supervisor
+        while not self._driver.has_ended:
+            self._look(supervisor)
+            first.look()
+        deadline = time.monotonic() + self._patience
+        while not (self._driver.done.is_set() or self.hurried or time.monotonic() > deadline):
+            self._look(supervisor)
+
+    def finish(self) -> None:
+        """Pass the last events to the callbacks, and show the last state."""
+        self._is_closing = True
+        self._followers.finish(self._driver.ending, lambda: self.hurried)
+
+    def _look(self, supervisor: Supervisor) -> None:
+        supervisor.await_work(POLL)
+        self._followers.look()  # before the next trial, if that runs in this thread: a callback may end the run
+        if self._driver.is_stopping:
+            supervisor.end_trials()
+        try:
+            supervisor.attend()
+        except KeyboardInterrupt:  # raised in a function that runs in this thread
+            self.interrupted()

@@ -16,7 +16,7 @@ from typing import Literal
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.imports import python_path
-from maggy_like.processes.resources import descriptor_limit, open_descriptors, working_folder
+from maggy_like.processes.system import descriptor_limit, open_descriptors, working_folder
 from maggy_like.processes.zygote.client import ForkedProcess, Process, begin_imports, start_module
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint

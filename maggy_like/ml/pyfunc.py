@@ -19,8 +19,8 @@ import torch
 
 import maggy_like
 import optimizers
+from maggy_like.argument_checks import require
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.extras import require
 from maggy_like.ml.columns.column import Column
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.inference.predictor import Predictor

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maggy_like.processes.imports import is_installed
-from maggy_like.processes.lifeline import children
-from maggy_like.processes.resources import open_descriptors
+from maggy_like.processes.system import children, open_descriptors
 
 _THREAD_PATIENCE = 0.1
 """Seconds until a thread that was joined has ended."""

@@ -132,14 +132,10 @@ SETTLED = 10
 
 
 class ImportWatch:
-    """Finds the modules of installed packages that a trial imports, in the order in which their imports began.
-
-    Args:
-        known: The modules that the process had as it was forked.
-    """
+    """Finds the modules of installed packages that a trial imports, in the order in which their imports began."""
 
     def __init__(self, known: Collection[str]) -> None:
-        self._known = set(known)
+        self._known = set(known)  # the modules that the process had as it was forked
         self._seen = self._reported = len(sys.modules)
         self._calls = 0  # since the last new module
 

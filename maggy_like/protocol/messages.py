@@ -7,6 +7,8 @@ bounds; a message that exceeds one is refused as malformed. Every worker loads t
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -15,8 +17,60 @@ from msgspec import Meta
 
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.state_names import check_owner
-from maggy_like.protocol.versions import Versions
+from maggy_like.version import __version__
 from optimizers.core.trial import FailureKind as FailureKind  # workers load nothing else of optimizers
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+"""The minor version: packages and functions that are pickled by value are made for one."""
+
+Short = Annotated[str, Meta(max_length=5000)]
+
+_REMEDY = (
+    "install the same version on all machines, or send the driver's with spark-submit --py-files (docs/shipping.md)"
+)
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What a process runs."""
+
+    package: Short  # the version of maggy_like
+    home: Short  # the folder or archive that contains it
+    python: Short  # the minor version of Python
+    executable: Short
+
+
+def own_versions() -> Versions:
+    """Return the versions of this process."""
+    home = os.path.abspath(f"{__file__}/../../..")
+    return Versions(__version__, home, PYTHON, sys.executable or "?")
+
+
+def misfit(worker: Versions, driver: Versions) -> str:
+    """Return why a worker's versions do not fit the driver's, and what to do; empty if they fit."""
+    if worker.python != driver.python:
+        return (
+            f"the driver runs Python {driver.python} ({driver.executable}) and the worker Python {worker.python} "
+            f"({worker.executable}), which cannot read each other's functions; set PYSPARK_PYTHON to a Python "
+            f"{driver.python} that the worker's machine has, or send one with spark.archives (docs/shipping.md)"
+        )
+    if worker.package != driver.package:
+        return (
+            f"the driver has maggy_like {driver.package} ({driver.home}) and the worker {worker.package} "
+            f"({worker.home}); {_REMEDY}"
+        )
+    return ""
+
+
+def foreign_protocol(theirs: Any, protocol: int, driver: Versions) -> str:
+    """Return the message about a hello in another version of the protocol."""
+    said = theirs.get("versions")
+    package, home = (said.get("package"), said.get("home")) if isinstance(said, dict) else (None, None)
+    has = f"{str(package)[:100]} ({str(home)[:500]})" if package else "an unknown version"
+    return (
+        f"the driver has maggy_like {driver.package} ({driver.home}) and the worker {has}: they use versions "
+        f"{protocol} and {str(theirs.get('version'))[:20]} of the protocol; {_REMEDY}"
+    )
+
 
 UNBOUNDED = 2**31 - 1
 """The budget of a function without a maximum number of steps."""
@@ -83,21 +137,15 @@ class RankInfo(msgspec.Struct, frozen=True):
     """The place of a worker among those that run an attempt together, in torchrun's terms.
 
     Attributes:
-        rank: The worker's number.
-        world_size: Number of workers.
-        local_rank: The worker's number on its host.
-        local_world_size: Number of workers on its host.
-        group_rank: Number of its host.
-        group_world_size: Number of hosts.
         devices: The GPUs of all ranks on its host: the ``n``-th is for local rank ``n``, the others follow.
     """
 
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    group_rank: int
-    group_world_size: int
+    rank: int  # the worker's number
+    world_size: int  # number of workers
+    local_rank: int  # the worker's number on its host
+    local_world_size: int  # number of workers on its host
+    group_rank: int  # number of its host
+    group_world_size: int  # number of hosts
     devices: tuple[str, ...] = ()
 
 
@@ -107,8 +155,6 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     Attributes:
         store_unseen: Why the worker does not see the driver's store; None if it does, empty if the URL means another
             place on its machine.
-        connection: How many hellos this incarnation has sent, so that the driver ignores an old one.
-        versions: What the worker runs.
     """
 
     version: Number
@@ -118,8 +164,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     pid: Count
     accelerators: Annotated[list[Host], Meta(max_length=1000)]
     store_unseen: Line | None
-    connection: Count = 1
-    versions: Versions | None = None
+    connection: Count = 1  # how many hellos this incarnation has sent, so that the driver ignores an old one
+    versions: Versions | None = None  # what the worker runs
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -134,16 +180,14 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
     """Measurements of a trial.
 
     Attributes:
-        objective: Name of the metric in ``columns`` that is optimised.
-        awaiting: Whether the trial waits for a :class:`Decided` before it continues.
         slowed: Whether the trial had to wait because it reports faster than the driver receives; set once per attempt.
     """
 
     trial: Number
     attempt: Number
-    objective: Name
+    objective: Name  # name of the metric in ``columns`` that is optimised
     columns: dict[Name, Columns]
-    awaiting: bool = False
+    awaiting: bool = False  # whether the trial waits for a :class:`Decided` before it continues
     slowed: bool = False
 
     def __post_init__(self) -> None:
@@ -172,17 +216,12 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
-    """A trial waits for the store; without a reason and a call, the wait is over.
-
-    Attributes:
-        reason: The store's error, if it refused something.
-        calls: Whether a call of the store has not returned yet.
-    """
+    """A trial waits for the store; without a reason and a call, the wait is over."""
 
     trial: Number
     attempt: Number
-    reason: Text = ""
-    calls: bool = False
+    reason: Text = ""  # the store's error, if it refused something
+    calls: bool = False  # whether a call of the store has not returned yet
 
     @property
     def is_over(self) -> bool:
@@ -193,7 +232,6 @@ class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
     """Lines that a trial printed; ``dropped`` more are only in the trial's log file.
 
     Attributes:
-        rank: The rank that printed them, if several workers run the trial together.
         live: The unfinished line after them, such as a progress bar. The next message of the same trial and rank
             replaces it.
     """
@@ -202,7 +240,7 @@ class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
     attempt: Number
     lines: Annotated[list[Line], Meta(max_length=1000)]
     dropped: Count = 0
-    rank: Number | None = None
+    rank: Number | None = None  # the rank that printed them, if several workers run the trial together
     live: Line = ""
 
 
@@ -228,17 +266,11 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
 
     Attributes:
         outcome: ``returned``, ``stopped`` (as requested), ``raised`` or ``died`` (the process ended or was killed).
-        kind: The kind of failure, if it raised or died.
         types: The names of an exception's class and its base classes.
         place: Where in the user's code an exception was raised, as ``file:function:line``.
-        at: Unix time of a failure, which shows which rank failed first.
         attributes: What the function returned apart from its numbers
             (see :func:`maggy_like.protocol.values.as_attributes`).
-        returned: What a function given to ``run`` returned, if it is plain data.
-        stored: Whether the returned value is in the store, because it is not plain data.
         cut_at: The step past its budget whose report ended the function; None if the function ended by itself.
-        paused: Whether the function waits in its report for the trial's next attempt.
-        whole: Whether the function was free to train to the whole budget, and returned without a report.
     """
 
     trial: Number
@@ -246,18 +278,18 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     outcome: OutcomeKind
     value: float | None = None
     metrics: dict[Name, float] = {}
-    kind: FailureKind | None = None
+    kind: FailureKind | None = None  # the kind of failure, if it raised or died
     message: Text = ""
     traceback: Text = ""
     types: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=MAX_TYPES)] = []
     place: Annotated[str, Meta(max_length=MAX_PLACE)] = ""
-    at: float = 0.0
-    returned: Any = None
-    stored: bool = False
+    at: float = 0.0  # Unix time of a failure, which shows which rank failed first
+    returned: Any = None  # what a function given to ``run`` returned, if it is plain data
+    stored: bool = False  # whether the returned value is in the store, because it is not plain data
     attributes: dict[str, Any] = {}
     cut_at: Step | None = None
-    paused: bool = False
-    whole: bool = False
+    paused: bool = False  # whether the function waits in its report for the trial's next attempt
+    whole: bool = False  # whether the function was free to train to the whole budget, and returned without a report
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
@@ -273,15 +305,11 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 
 
 class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
-    """A note for the user about this worker or its trial; only the first about each subject is shown.
-
-    Attributes:
-        trial: The trial that the note is about, if any.
-    """
+    """A note for the user about this worker or its trial; only the first about each subject is shown."""
 
     subject: Literal["logs", "loading", "states"]
     message: Line
-    trial: Number | None = None
+    trial: Number | None = None  # the trial that the note is about, if any
 
 
 class Imported(msgspec.Struct, frozen=True, tag="imported"):
@@ -307,31 +335,23 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     """Run this attempt of this trial.
 
     Attributes:
-        budget: Step up to which the attempt may run.
-        max_budget: Steps of a full training, if that is more. The attempt pauses at its budget then.
-        milestones: Steps at which the trial must wait for a :class:`Decided`.
-        objective: The metric that is optimised, or None while it is not known.
-        is_search: Whether a metric is optimised; if not, the first reported metric takes its place.
         checkpoint: Name of the state to continue from, if any: the trial's own, or that of the trial it starts from.
         older: Names of states saved before that one, the newest first, in case it is damaged or missing.
-        discard: Names of this trial's older states that are no longer needed.
-        open_ended: If True, a function that does not read its budget may train past it.
-        rank_info: The worker's rank, if several run the attempt together.
     """
 
     trial: int
     attempt: int
     config: dict[str, Any]
-    budget: int
-    milestones: tuple[int, ...] = ()
-    objective: str | None = None
-    is_search: bool = True
+    budget: int  # step up to which the attempt may run
+    milestones: tuple[int, ...] = ()  # steps at which the trial must wait for a :class:`Decided`
+    objective: str | None = None  # the metric that is optimised, or None while it is not known
+    is_search: bool = True  # whether a metric is optimised; if not, the first reported metric takes its place
     checkpoint: str | None = None
-    discard: tuple[str, ...] = ()
+    discard: tuple[str, ...] = ()  # names of this trial's older states that are no longer needed
     older: tuple[str, ...] = ()
-    open_ended: bool = False
-    rank_info: RankInfo | None = None
-    max_budget: int = 0
+    open_ended: bool = False  # if True, a function that does not read its budget may train past it
+    rank_info: RankInfo | None = None  # the worker's rank, if several run the attempt together
+    max_budget: int = 0  # steps of a full training, if that is more. The attempt pauses at its budget then
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):

@@ -19,17 +19,12 @@ _NAME = re.compile(r"([0-9]{5,18})/([1-9][0-9]{0,17})-([1-9][0-9]{0,17})(\.pkl|\
 
 
 class StateName(NamedTuple):
-    """The name of a saved state: its trial, its attempt, and its number.
-
-    Attributes:
-        number: Its number among the attempt's states, from 1.
-        suffix: ``WHOLE`` or ``SHARDED``.
-    """
+    """The name of a saved state: its trial, its attempt, and its number."""
 
     trial: int
     attempt: int
-    number: int
-    suffix: str = WHOLE
+    number: int  # its number among the attempt's states, from 1
+    suffix: str = WHOLE  # ``WHOLE`` or ``SHARDED``
 
     def __str__(self) -> str:
         return f"{self.trial:05d}/{self.attempt}-{self.number}{self.suffix}"

@@ -10,76 +10,45 @@ import msgspec
 
 
 class WorkerId(msgspec.Struct, frozen=True, gc=False):
-    """One incarnation of a worker.
+    """One incarnation of a worker."""
 
-    Attributes:
-        index: The worker's slot, from 0.
-        incarnation: How often this slot has been launched.
-    """
-
-    index: int
-    incarnation: int
+    index: int  # the worker's slot, from 0
+    incarnation: int  # how often this slot has been launched
 
 
 class HandlerSettings(msgspec.Struct, frozen=True):
-    """A handler that shows records to people.
-
-    Attributes:
-        formatter: The pickled formatter; empty for none.
-    """
+    """A handler that shows records to people."""
 
     level: int
-    formatter: bytes
+    formatter: bytes  # the pickled formatter; empty for none
 
 
 class LoggerSettings(msgspec.Struct, frozen=True):
-    """The settings of one logger.
+    """The settings of one logger."""
 
-    Attributes:
-        level: The logger's own level; 0 if it has its parent's.
-        handlers: The handlers that show its records.
-        propagate: Whether its parents' handlers get its records too.
-    """
-
-    level: int = logging.NOTSET
-    handlers: tuple[HandlerSettings, ...] = ()
-    propagate: bool = True
+    level: int = logging.NOTSET  # the logger's own level; 0 if it has its parent's
+    handlers: tuple[HandlerSettings, ...] = ()  # the handlers that show its records
+    propagate: bool = True  # whether its parents' handlers get its records too
 
 
 class WarningFilter(msgspec.Struct, frozen=True):
-    """A filter of :mod:`warnings`.
+    """A filter of :mod:`warnings`."""
 
-    Attributes:
-        action: What happens to the warnings.
-        message: Pattern of the beginning of their text; empty for any.
-        category: Their class, pickled.
-        package: The package that defines the class.
-        module: Pattern of the modules that warn; empty for any.
-        line: The line that warns; 0 for any.
-    """
-
-    action: str
-    message: str
-    category: bytes
-    package: str
-    module: str
-    line: int
+    action: str  # what happens to the warnings
+    message: str  # pattern of the beginning of their text; empty for any
+    category: bytes  # their class, pickled
+    package: str  # the package that defines the class
+    module: str  # pattern of the modules that warn; empty for any
+    line: int  # the line that warns; 0 for any
 
 
 class LogSettings(msgspec.Struct, frozen=True):
-    """How logging and warnings are configured.
+    """How logging and warnings are configured."""
 
-    Attributes:
-        root: The root logger.
-        named: The settings of other loggers, by name, except default ones.
-        disabled: The level up to which all records are dropped (see :func:`logging.disable`).
-        warnings: Filters of warnings, in the order in which they apply.
-    """
-
-    root: LoggerSettings
-    named: dict[str, LoggerSettings] = {}
-    disabled: int = logging.NOTSET
-    warnings: tuple[WarningFilter, ...] = ()
+    root: LoggerSettings  # the root logger
+    named: dict[str, LoggerSettings] = {}  # the settings of other loggers, by name, except default ones
+    disabled: int = logging.NOTSET  # the level up to which all records are dropped (see :func:`logging.disable`)
+    warnings: tuple[WarningFilter, ...] = ()  # filters of warnings, in the order in which they apply
 
 
 Isolation = Literal["process", "worker", "none"]
@@ -95,17 +64,13 @@ class DriverProcess(msgspec.Struct, frozen=True):
     """The driver's process, since workers may run on other machines and other Pythons.
 
     Attributes:
-        host: Name of the machine.
-        executable: The Python interpreter.
-        python: Its minor version.
-        folder: The absolute path of the working folder.
         own_modules: The paths of the user's own modules, which are not of an installed package, by name.
     """
 
-    host: str
-    executable: str
-    python: str
-    folder: str
+    host: str  # name of the machine
+    executable: str  # the Python interpreter
+    python: str  # its minor version
+    folder: str  # the absolute path of the working folder
     own_modules: dict[str, str] = {}
 
 
@@ -113,56 +78,37 @@ class WorkerTask(msgspec.Struct, frozen=True):
     """The settings that all workers of a run share. They contain no secret.
 
     Attributes:
-        address: ZeroMQ address of the driver.
         ipv6: Whether the driver listens at an IPv6 address, to which a name in ``address`` is resolved if possible.
         rank_ports: Lowest and highest port on which rank 0 of several may listen; any if None.
-        server_key: The driver's public CURVE key.
-        run_id: The mark in the run's store.
-        train_fn: The training function, pickled by cloudpickle.
-        preload: Modules that the fork server imports once, before any trial.
-        sys_path: The driver's module search path; in a worker's child processes, the worker's.
-        argv: The driver's command line, which is also ``sys.argv`` in a trial.
-        store: URL of the folder that holds the checkpoints.
-        logs: Folder for the trials' log files, a path or a URL.
         log_copies: URL of the folder in the store to which workers that do not see ``logs`` copy the files; empty if
             the run has none.
         isolation: ``process`` (a fresh child per trial), ``worker`` (one child for all), ``none``
             (the trial runs in the launching process itself).
-        interval: Seconds between two batches of measurements.
-        grace: Seconds between the request that a trial stops and its kill.
-        report_timeout: Seconds that a trial may run without a report or a checkpoint.
-        returns_anything: Whether the function was given to ``run``, so that it may return any value.
-        logging: The logging settings of the caller's process.
-        sources: Text of the files and notebook cells of the function's code, by file name.
-        silence: Seconds without a message of the driver after which the worker gives up.
-        driver: The driver's process; None if it started the workers itself.
-        name: The run's name.
-        about: A short description of the run for a cluster's list of jobs.
     """
 
-    address: str
-    server_key: bytes
-    run_id: str
-    train_fn: bytes
-    preload: tuple[str, ...]
-    sys_path: tuple[str, ...]
-    argv: tuple[str, ...]
-    store: str
-    logs: str
+    address: str  # ZeroMQ address of the driver
+    server_key: bytes  # the driver's public CURVE key
+    run_id: str  # the mark in the run's store
+    train_fn: bytes  # the training function, pickled by cloudpickle
+    preload: tuple[str, ...]  # modules that the fork server imports once, before any trial
+    sys_path: tuple[str, ...]  # the driver's module search path; in a worker's child processes, the worker's
+    argv: tuple[str, ...]  # the driver's command line, which is also ``sys.argv`` in a trial
+    store: str  # URL of the folder that holds the checkpoints
+    logs: str  # folder for the trials' log files, a path or a URL
     log_copies: str = ""
     isolation: Isolation = "process"
-    interval: float = 0.1
-    grace: float = 5.0
-    report_timeout: float | None = None
-    returns_anything: bool = False
-    logging: LogSettings | None = None
-    sources: dict[str, str] = {}
-    silence: float = 60.0
-    driver: DriverProcess | None = None
+    interval: float = 0.1  # seconds between two batches of measurements
+    grace: float = 5.0  # seconds between the request that a trial stops and its kill
+    report_timeout: float | None = None  # seconds that a trial may run without a report or a checkpoint
+    returns_anything: bool = False  # whether the function was given to ``run``, so that it may return any value
+    logging: LogSettings | None = None  # the logging settings of the caller's process
+    sources: dict[str, str] = {}  # text of the files and notebook cells of the function's code, by file name
+    silence: float = 60.0  # seconds without a message of the driver after which the worker gives up
+    driver: DriverProcess | None = None  # the driver's process; None if it started the workers itself
     ipv6: bool = False
     rank_ports: tuple[int, int] | None = None
-    name: str = ""
-    about: str = ""
+    name: str = ""  # the run's name
+    about: str = ""  # a short description of the run for a cluster's list of jobs
 
     @property
     def copies_logs(self) -> bool:
@@ -178,15 +124,11 @@ class WorkerContext:
     """One worker's slot. The agent has it, not the processes that run trials.
 
     Attributes:
-        index: Number of the slot, from 0.
-        incarnation: How often this slot has been launched.
-        host: Name of the machine.
         keys: The worker's own CURVE key pair, public and secret; not in ``repr``, so that no log shows it.
-        accelerators: Addresses of the worker's GPUs.
     """
 
-    index: int
-    incarnation: int
-    host: str
+    index: int  # number of the slot, from 0
+    incarnation: int  # how often this slot has been launched
+    host: str  # name of the machine
     keys: KeyPair = field(repr=False)
-    accelerators: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] = ()  # addresses of the worker's GPUs

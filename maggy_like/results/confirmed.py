@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from maggy_like.argument_checks import require
 from maggy_like.display.text import config_text, number
-from maggy_like.extras import require
 from maggy_like.results.formatted import aligned, as_html
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial

@@ -15,8 +15,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, state_url
 from maggy_like.protocol.values import encodable
 from maggy_like.results.confirmed import Confirmed
-from maggy_like.storage.file_systems import open_url
-from maggy_like.storage.folders import name_of_folder, url_of
+from maggy_like.storage.file_systems import name_of_folder, open_url, url_of
 from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.study_state import ValueRule

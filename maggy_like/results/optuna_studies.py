@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from maggy_like.argument_checks import require
 from maggy_like.errors import UserError
-from maggy_like.extras import require
 from maggy_like.protocol.values import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.errors import UserError
-from maggy_like.extras import require
 from maggy_like.results.data import ResultData
 from maggy_like.results.optuna_studies import importance
 from maggy_like.results.record import read_record

@@ -16,9 +16,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.display.text import clean, config_text, duration, number, pairs, tally, words
 from maggy_like.errors import ConfigError, JournalError, UserError
-from maggy_like.extras import require
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData, state_of, training_line
 from maggy_like.results.formatted import as_html

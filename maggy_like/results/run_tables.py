@@ -9,15 +9,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.display.text import config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
-from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.formatted import aligned, as_html
 from maggy_like.results.record import Record, clock_of, improvements, read_record
 from maggy_like.results.result import Result
 from maggy_like.results.runs import folder_of, names_in, open_run, read_each
-from maggy_like.storage.folders import check_folder
+from maggy_like.storage.file_systems import check_folder
 from maggy_like.storage.journal import RunHeader, RunTotals, backend_of, read_ends
 from optimizers.core.events import config_of
 from optimizers.core.trial import Trial, TrialState

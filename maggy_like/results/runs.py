@@ -20,8 +20,7 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.results.confirmed import confirmed_of
 from maggy_like.results.data import ParetoSet, Training
 from maggy_like.results.result import Result, RunActions
-from maggy_like.storage.file_systems import open_url, try_local_path
-from maggy_like.storage.folders import Folder, check_folder
+from maggy_like.storage.file_systems import Folder, check_folder, open_url, try_local_path
 from maggy_like.storage.journal import (
     Contents,
     JournalBackend,

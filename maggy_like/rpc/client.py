@@ -22,9 +22,8 @@ from maggy_like.protocol.messages import (
     encode,
 )
 from maggy_like.protocol.task import KeyPair
-from maggy_like.rpc.limits import DEAD, WINDOW, limit_client
 from maggy_like.rpc.link import Arrival, Link, LinkError, body_of, new_session, read_header
-from maggy_like.rpc.security import secure_client
+from maggy_like.rpc.sockets import DEAD, WINDOW, limit_client, secure_client
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats of a worker that sends nothing else."""
@@ -38,14 +37,7 @@ answer shows that the driver is alive, and acknowledges what it has received."""
 
 
 class Heartbeat:
-    """Determines when a worker's next heartbeat is due.
-
-    Args:
-        now: Time of the monotonic clock.
-        interval: Seconds between two heartbeats of a worker that sends nothing else.
-
-    Attributes:
-        heard: Time of the driver's last message.
+    """Determines when a worker's next heartbeat is due, by the monotonic clock.
 
     Example:
         >>> heartbeat = Heartbeat(now=0.0)
@@ -58,9 +50,9 @@ class Heartbeat:
     """
 
     def __init__(self, now: float, interval: float = HEARTBEAT) -> None:
-        self._interval = interval
+        self._interval = interval  # seconds between two heartbeats of a worker that sends nothing else
         self._beat = self._spoke = float("-inf")
-        self.heard = now
+        self.heard = now  # time of the driver's last message
 
     @property
     def due(self) -> float:
@@ -158,14 +150,7 @@ class Client:
     acknowledged it, and sent again on the next connection.
 
     Args:
-        address: ZeroMQ address of the driver.
-        server_key: The driver's public CURVE key.
-        keys: The worker's own key pair.
         ipv6: Whether the driver listens at an IPv6 address. A name is resolved again for each connection.
-
-    Attributes:
-        sockets: Sockets to be polled for :meth:`receive`.
-        was_answered: Whether the driver has ever sent a message.
     """
 
     def __init__(self, address: str, server_key: bytes, keys: KeyPair, *, ipv6: bool = False) -> None:
@@ -175,9 +160,9 @@ class Client:
         limit_client(self._socket)
         secure_client(self._socket, server_key, keys)
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_WATCHED)
-        self.sockets = (self._socket, self._monitor)
+        self.sockets = (self._socket, self._monitor)  # sockets to be polled for :meth:`receive`
         self._heartbeat = Heartbeat(time.monotonic())
-        self.was_answered = False
+        self.was_answered = False  # whether the driver has ever sent a message
         self._link = Link(new_session(), max_bytes=WINDOW)
         self._hello: Hello | None = None
         self._connected = False

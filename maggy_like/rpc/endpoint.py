@@ -36,10 +36,6 @@ def shown(ports: PortRange) -> str:
 def first_free(ports: PortRange, take: Callable[[int], _T]) -> _T | None:
     """Take the first free port of a range.
 
-    Args:
-        ports: Range of ports.
-        take: Listens at a port.
-
     Returns:
         The result of ``take``; None if all ports are in use.
 
@@ -70,17 +66,11 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address of the driver.
+    """Address of the driver."""
 
-    Attributes:
-        host: Name or address that workers receive. They resolve it, not this machine.
-        bind: Name or address of this machine to bind to; empty for ``host``.
-        ports: Ports to choose from.
-    """
-
-    host: str
-    bind: str = ""
-    ports: PortRange = ANY_PORT
+    host: str  # name or address that workers receive. They resolve it, not this machine
+    bind: str = ""  # name or address of this machine to bind to; empty for ``host``
+    ports: PortRange = ANY_PORT  # ports to choose from
 
 
 def read_host(name: str, value: object) -> str:
@@ -200,8 +190,6 @@ def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int
     """Take the first free port of ``SparkEngine(port=)``.
 
     Args:
-        address: Address of this machine.
-        ports: Range of ports.
         take: Binds to a port, and raises OSError if it cannot.
 
     Raises:
@@ -230,12 +218,7 @@ PROBE_PATIENCE = 3.0
 
 
 def why_unreachable(address: str, *, ipv6: bool = False) -> str:
-    """Why no TCP connection comes about, in a few words; empty where one does.
-
-    Args:
-        address: ZeroMQ address of the driver.
-        ipv6: Whether the driver listens at an IPv6 address.
-    """
+    """Why no TCP connection comes about, in a few words; empty where one does."""
     parts = urlsplit(address)
     host, port = parts.hostname or "", parts.port
     family = socket.AF_INET6 if ipv6 or ":" in host else socket.AF_INET

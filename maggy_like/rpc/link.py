@@ -49,21 +49,13 @@ class Arrival(enum.Enum):
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """The header of a frame.
+    """The header of a frame."""
 
-    Attributes:
-        session: Incarnation of a worker; chosen at random by the worker.
-        number: Number of this body; for a bare one, that of the last numbered body that was sent.
-        ack: Last number that arrived from the other end and is safe here.
-        is_numbered: Whether the body has its own number.
-        again: Whether the sender misses bodies after ``ack``.
-    """
-
-    session: bytes
-    number: int
-    ack: int
-    is_numbered: bool
-    again: bool
+    session: bytes  # incarnation of a worker; chosen at random by the worker
+    number: int  # number of this body; for a bare one, that of the last numbered body that was sent
+    ack: int  # last number that arrived from the other end and is safe here
+    is_numbered: bool  # whether the body has its own number
+    again: bool  # whether the sender misses bodies after ``ack``
 
 
 def new_session() -> bytes:
@@ -103,11 +95,6 @@ def bare_frame(session: bytes, body: bytes) -> bytes:
 class Link:
     """One end of a session.
 
-    Args:
-        session: Name of the session.
-        max_bytes: Maximum size of unacknowledged bodies before :attr:`is_full`, in bytes.
-        max_count: Maximum number of them.
-
     Example:
         >>> here, there = Link(b"8 bytes."), Link(b"8 bytes.")
         >>> frame = here.number(b"once")
@@ -117,7 +104,7 @@ class Link:
 
     def __init__(self, session: bytes, max_bytes: int = 16 << 20, max_count: int = 1000) -> None:
         self.session = session
-        self._max_bytes = max_bytes
+        self._max_bytes = max_bytes  # maximum size of unacknowledged bodies before :attr:`is_full`, in bytes
         self._max_count = max_count
         self._kept: deque[tuple[int, bytes, int]] = deque()  # number, body and flags
         self._size = 0
@@ -166,10 +153,6 @@ class Link:
 
     def take(self, header: Header, size: int) -> Arrival:
         """Process a frame of this session; it is acknowledged once it is settled.
-
-        Args:
-            header: Header of the frame.
-            size: Size of the frame in bytes.
 
         Raises:
             LinkError: It acknowledges what was never sent.

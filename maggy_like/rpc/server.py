@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import socket as sockets
 import struct
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sized
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 import zmq
@@ -26,14 +29,124 @@ from maggy_like.protocol.messages import (
     decode_to_driver,
     encode,
     foreign_hello,
+    foreign_protocol,
+    misfit,
+    own_versions,
 )
 from maggy_like.protocol.task import KeyPair, WorkerId
-from maggy_like.protocol.versions import foreign_protocol, misfit, own_versions
-from maggy_like.rpc.backlog import FairBacklog
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, bracketed, own_address, take_port
-from maggy_like.rpc.limits import MAX_BACKLOG, MAX_FRAME, limit_server
 from maggy_like.rpc.link import Arrival, Header, Link, LinkError, bare_frame, body_of, is_urgent, read_header
-from maggy_like.rpc.security import AllowList, new_key_pair, secure_server
+from maggy_like.rpc.sockets import MAX_BACKLOG, MAX_FRAME, AllowList, limit_server, new_key_pair, secure_server
+
+_Frame = TypeVar("_Frame", bound=Sized)
+
+FRAME_COST = 1024
+"""Cost of a frame in addition to its bytes, because many small ones take time and memory too."""
+
+HEAD_START = 1 << 20
+"""Maximum bytes of others that a frame overtakes if its connection has recently sent as much less."""
+
+URGENT_START = 1 << 20
+"""Further bytes of others that an urgent frame overtakes."""
+
+
+class _Queue(msgspec.Struct, Generic[_Frame]):
+    """The waiting frames of one connection.
+
+    Attributes:
+        frames: Frames in order, each with its due time and its cost; None stands for a frame that was not kept.
+    """
+
+    frames: deque[tuple[int, int, _Frame | None]]
+    end: int  # due time of the last frame that arrived
+    urgent: int = 0  # number of frames up to the last urgent one
+    entry: int = -1  # valid entry of this connection among those that are due
+
+
+class FairBacklog(Generic[_Frame]):
+    """A queue that serves connections in turns, by bytes: one that sends little never waits for one that sends much.
+
+    Each frame is due when its connection has had as many bytes as all others (self-clocked fair queueing, Golestani
+    1994, equations 3 and 4, with equal shares). The frames of one connection stay in order. An urgent one is due
+    sooner, and so are earlier ones of its connection. It costs as much as any other, so a connection that declares
+    everything urgent soon waits for its share like the others.
+
+    Example:
+        >>> backlog = FairBacklog()
+        >>> for frame in (bytes(9000), bytes(9001)):
+        ...     backlog.put(b"heavy", frame)
+        >>> backlog.put(b"light", b"now")
+        >>> [backlog.take()[0] for _ in range(3)]
+        [b'light', b'heavy', b'heavy']
+    """
+
+    def __init__(self) -> None:
+        self.size = 0  # number of waiting bytes
+        self._count = 0
+        self._queues: dict[bytes, _Queue[_Frame]] = {}
+        self._due: list[tuple[int, int, bytes]] = []  # of each connection the entry that it names; others are old
+        self._many = 1000
+        self._entries = itertools.count()
+        self._clock = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, connection: bytes, frame: _Frame | None, *, urgent: bool = False) -> None:
+        """Add a frame; None stands for one that was not kept."""
+        cost = FRAME_COST + (0 if frame is None else len(frame))
+        first = self._clock - HEAD_START
+        queue = self._queues.get(connection)
+        if queue is None:
+            queue = self._queues[connection] = _Queue(deque(), first)
+        elif queue.end < first:
+            queue.end = first
+        queue.end += cost
+        queue.frames.append((queue.end, cost, frame))
+        self.size += cost
+        self._count += 1
+        if urgent:
+            queue.urgent = len(queue.frames)
+        if urgent or len(queue.frames) == 1:
+            self._enter(connection, queue)
+        if len(self._queues) > self._many:
+            self._forget()
+
+    def take(self) -> tuple[bytes, _Frame | None]:
+        """Return the next frame that is due, and its connection; the queue must not be empty."""
+        while True:
+            _, entry, connection = heapq.heappop(self._due)
+            queue = self._queues.get(connection)
+            if queue is not None and queue.entry == entry:
+                break
+        due, cost, frame = queue.frames.popleft()
+        queue.urgent -= queue.urgent > 0
+        self._clock = max(self._clock, due)
+        self.size -= cost
+        self._count -= 1
+        if queue.frames:
+            self._enter(connection, queue)
+        else:
+            queue.entry = -1
+        if not self._count:  # nobody waits: all are equal again
+            self._queues.clear()
+            self._due.clear()
+        return connection, frame
+
+    def _enter(self, connection: bytes, queue: _Queue[_Frame]) -> None:
+        """Enter a connection's first frame by its due time."""
+        due = queue.frames[0][0]
+        if queue.urgent:  # the frames before it go first, and must not keep it
+            due = min(due, queue.frames[queue.urgent - 1][0] - URGENT_START)
+        queue.entry = next(self._entries)
+        heapq.heappush(self._due, (due, queue.entry, connection))
+
+    def _forget(self) -> None:
+        """Forget the connections whose advantage is complete again."""
+        late = self._clock - HEAD_START
+        self._queues = {name: queue for name, queue in self._queues.items() if queue.frames or queue.end > late}
+        self._many = 1000 + 2 * len(self._queues)
+
 
 _log = logging.getLogger(__name__)
 
@@ -48,26 +161,17 @@ _MAX_CONNECTIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A launched worker that cannot serve this driver, and was refused.
-
-    Attributes:
-        host: Its machine.
-        why: How it differs from the driver, and the remedy.
-    """
+    """A launched worker that cannot serve this driver, and was refused."""
 
     host: str
-    why: str
+    why: str  # how it differs from the driver, and the remedy
 
 
 class Refusals:
-    """Counts refusals, in bounded memory and log lines.
-
-    Attributes:
-        counts: Number by reason. The reasons are our own texts, never the peer's.
-    """
+    """Counts refusals, in bounded memory and log lines."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # number by reason. The reasons are our own texts, never the peer's
         self._strikes: OrderedDict[bytes, int] = OrderedDict()  # by connection; the oldest are forgotten first
 
     def is_muted(self, identity: bytes) -> bool:
@@ -107,16 +211,7 @@ _ROUND = 2000
 
 
 class Handshakes:
-    """Admits peers of the run to a ROUTER socket, and counts the others.
-
-    Args:
-        socket: Socket that is not bound yet.
-        allowed: Decides who is admitted.
-        refusals: Counts the others.
-
-    Attributes:
-        sockets: Sockets to be polled for :meth:`attend`.
-    """
+    """Admits peers of the run to a ROUTER socket, and counts the others."""
 
     def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList, refusals: Refusals) -> None:
         socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_PATIENCE * 1000))
@@ -126,7 +221,7 @@ class Handshakes:
         self._monitor = _monitor(socket)
         self._open: deque[float] = deque()  # when connections came whose handshake has not ended
         self._attended = time.monotonic()
-        self.sockets = (allowed.socket, self._monitor)
+        self.sockets = (allowed.socket, self._monitor)  # sockets to be polled for :meth:`attend`
 
     def attend(self, ready: Container[object]) -> None:
         """Process what happened; bounded, never waits.
@@ -192,21 +287,13 @@ MIN_RESEND = 0.02
 
 @dataclass(slots=True)
 class Peer:
-    """A worker's session, and its present connection.
+    """A worker's session, and its present connection."""
 
-    Attributes:
-        worker: Worker of the session.
-        link: Numbers and acknowledges what is sent in it.
-        route: ZeroMQ's name of the connection.
-        connection: Number of connections that the worker has made.
-        leaves: Whether it has sent its goodbye.
-    """
-
-    worker: WorkerId
-    link: Link
-    route: bytes
-    connection: int
-    leaves: bool = False
+    worker: WorkerId  # worker of the session
+    link: Link  # numbers and acknowledges what is sent in it
+    route: bytes  # ZeroMQ's name of the connection
+    connection: int  # number of connections that the worker has made
+    leaves: bool = False  # whether it has sent its goodbye
     _beat_at: float = 0.0
     _beats: float = MAX_BEATS
     _resent_at: float = 0.0
@@ -290,16 +377,12 @@ class Server:
     It accepts only the workers that were admitted, each with its own key, and each only for itself.
 
     Args:
-        host: Name or address at which workers reach it.
         bind: Name or address of this machine to bind to. Default: ``host``.
-        ports: Ports to choose from.
         keys: The server's key pair. Default: a new one.
 
     Attributes:
-        address: Address to which workers connect.
         is_ipv6: Whether it is bound to an IPv6 address, which workers must then choose among the addresses of
             ``host``.
-        public_key: Key by which workers recognise the driver.
 
     Raises:
         EngineError: The address does not belong to this machine, or no port is free.
@@ -315,7 +398,7 @@ class Server:
         self.is_ipv6 = ":" in bound
         self._socket.setsockopt(zmq.IPV6, int(self.is_ipv6))
         keys = keys or new_key_pair()
-        self.public_key = keys[0]
+        self.public_key = keys[0]  # key by which workers recognise the driver
         secure_server(self._socket, keys)
         self._allowed = AllowList(self._context)
         self._handshakes = Handshakes(self._socket, self._allowed, self._refusals)
@@ -326,7 +409,7 @@ class Server:
             self._socket.close(0)
             self._context.term()
             raise
-        self.address = f"tcp://{bracketed(host)}:{port}"
+        self.address = f"tcp://{bracketed(host)}:{port}"  # address to which workers connect
         self._versions = own_versions()
         self._sessions: dict[bytes, Peer] = {}
         self._places: dict[int, Peer] = {}  # the newest incarnation of each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maggy_like.extras import require
+from maggy_like.argument_checks import require
 
 require("sklearn", "maggy_like.sklearn")
 

@@ -22,8 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import indexable
 
 from maggy_like.api.lagom import lagom
-from maggy_like.driver.confirmation import Confirmation, read_confirmation
-from maggy_like.driver.failure_policy import FailurePolicy
+from maggy_like.driver.settings import Confirmation, FailurePolicy, read_confirmation
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.sklearn.folds import Folds

@@ -45,17 +45,11 @@ class CheckpointStore:
 
     The driver decides which states are still needed. A state is removed only after a newer one was saved. Names that
     are not valid are neither read nor written, and states of other trials are never removed.
-
-    Args:
-        url: The folder, or None to keep states in memory (a function that is called outside of a run).
-        trial: Number of the trial.
-        discard: Names of older states to remove.
-        retry: Calls the operations that the store may refuse.
     """
 
     def __init__(self, url: str | None, trial: int = 0, discard: tuple[str, ...] = (), retry: Retry = once) -> None:
         self._retry = retry
-        self._url = url
+        self._url = url  # the folder, or None to keep states in memory (a function that is called outside of a run)
         self._trial = trial
         self._memory = b""
         self._count = 0

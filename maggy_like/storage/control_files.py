@@ -22,29 +22,17 @@ class ErrorRecord(msgspec.Struct, frozen=True):
 
 
 class DriverRecord(msgspec.Struct, frozen=True):
-    """Where the driver of a run is. The file contains no secret.
+    """Where the driver of a run is. The file contains no secret."""
 
-    Attributes:
-        run: Identifies the call of ``lagom``.
-        attempt: Number, from 0, of Spark's attempt at the driver's task that wrote it.
-        address: ZeroMQ address of its server.
-        host: Name of its machine.
-        began: Unix time at which the first attempt began.
-        n_trials: Maximum number of configurations, or None.
-        timeout: Maximum seconds of the search, or None.
-        is_over: Whether the run has ended, so that clients stop looking for a driver.
-        error: The error that ended the run, if any.
-    """
-
-    run: str
-    attempt: int
-    address: str
-    host: str
-    began: float
-    n_trials: int | None = None
-    timeout: float | None = None
-    is_over: bool = False
-    error: ErrorRecord | None = None
+    run: str  # identifies the call of ``lagom``
+    attempt: int  # number, from 0, of Spark's attempt at the driver's task that wrote it
+    address: str  # ZeroMQ address of its server
+    host: str  # name of its machine
+    began: float  # Unix time at which the first attempt began
+    n_trials: int | None = None  # maximum number of configurations, or None
+    timeout: float | None = None  # maximum seconds of the search, or None
+    is_over: bool = False  # whether the run has ended, so that clients stop looking for a driver
+    error: ErrorRecord | None = None  # the error that ended the run, if any
 
 
 class StopRequestRecord(msgspec.Struct, frozen=True):
@@ -67,15 +55,10 @@ class LogLineRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogLinesRecord(msgspec.Struct, frozen=True):
-    """The driver's newest lines.
+    """The driver's newest lines."""
 
-    Attributes:
-        run: Identifies the call of ``lagom``.
-        first: The number of the first line.
-    """
-
-    run: str
-    first: int
+    run: str  # identifies the call of ``lagom``
+    first: int  # the number of the first line
     lines: tuple[LogLineRecord, ...]
 
 

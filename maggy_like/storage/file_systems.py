@@ -1,16 +1,26 @@
-"""File systems by URL: opened, written, marked by a run's driver, and which of their errors are refusals.
+"""File systems and folders by path or URL: opened, written, marked by a run's driver, checked and probed.
 
 fsspec is imported at its first use: it takes a sixth of a second, and imports asyncio.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+import re
 import resource
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from maggy_like.processes.resources import working_folder
+from maggy_like.errors import ConfigError
+from maggy_like.processes.system import working_folder
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"})
 """Protocols of stores without folders, in which a put takes effect completely or not at all."""
@@ -192,3 +202,281 @@ def unmark_store(store: str) -> None:
 
 def _mark_of(store: str) -> tuple[Any, str]:
     return open_url(f"{store.rstrip('/')}/.run")
+
+
+Folder = Path | str
+"""A folder: a path on this machine, or a URL as text."""
+
+PROBE_PATIENCE = 60.0
+"""Seconds that a file system gets for the probe before a run begins."""
+
+REMEDY = "check its address and your credentials, or pass another"
+
+_LONGEST = 300
+"""Maximum characters of an error in a message."""
+
+_WITH_BUCKETS = OBJECT_STORES | {"adl"}
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+
+
+def within(folder: Folder, name: str) -> Folder:
+    """Return the path or URL of a name in a folder."""
+    return folder / name if isinstance(folder, Path) else f"{folder}/{name}"
+
+
+def sibling_of(folder: Folder, name: str) -> Folder:
+    """Return the folder of another name in the same parent."""
+    return within(parent_of(folder), name)
+
+
+def parent_of(folder: Folder) -> Folder:
+    """Return the folder that contains ``folder``."""
+    return folder.parent if isinstance(folder, Path) else folder.rpartition("/")[0]
+
+
+def name_of_folder(folder: Folder) -> str:
+    """Return the last part of a folder's path or URL."""
+    return folder.name if isinstance(folder, Path) else folder.rpartition("/")[2]
+
+
+def local_url(folder: Path) -> str:
+    """Return fsspec's URL of a path on this machine, without escapes, which fsspec does not decode."""
+    return f"file://{folder}"
+
+
+def url_of(folder: Folder) -> str:
+    """Return fsspec's URL of a folder."""
+    return local_url(folder) if isinstance(folder, Path) else folder
+
+
+def local_path(folder: Folder) -> Path | None:
+    """Return the path of a folder on this machine (or mounted there); None if it is on another file system."""
+    if isinstance(folder, Path):
+        return folder
+    fs, path = open_url(folder)
+    return Path(path) if is_local(fs) else None
+
+
+def is_in_memory(folder: Folder) -> bool:
+    """Return whether a folder is in fsspec's memory, which other processes cannot read."""
+    if isinstance(folder, Path):
+        return False
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    return isinstance(open_url(folder)[0], MemoryFileSystem)
+
+
+def check_folder(argument: str, given: str | PathLike[str]) -> str:
+    """Return the path or URL of a folder as text, without a slash at its end.
+
+    Args:
+        argument: Name of the argument, for messages; empty if it is obvious.
+
+    Raises:
+        ConfigError: It is neither, or a URL that fsspec would probably misread.
+    """
+    if not isinstance(given, str | PathLike) or not fspath(given).strip():
+        raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
+    where = fspath(given)
+    if "\0" in where:
+        raise ConfigError(
+            f"{argument} must be the path or URL of a folder, got {given!r}; leave out the null character"
+        )
+    named = f"{argument}={given!r}" if argument else repr(given)
+    if (found := _ONE_SLASH.match(where)) and found[1].lower() in _known_schemes():
+        rest = where[found.end() :]
+        meant = f"/dbfs/{rest}" if found[1] == "dbfs" else f"{found[1]}://{'/' * (found[1] == 'file')}{rest}"
+        raise ConfigError(f"{named} is neither a path nor a URL; pass the text {meant!r}")
+    if "://" not in where:
+        return where.rstrip("/") or where
+    _check_url(named, where)
+    where = where.rstrip("/")
+    try:
+        open_url(where)
+    except ImportError as error:
+        raise ConfigError(_package_is_missing(named, _said(error))) from error
+    except Exception as error:  # each file system raises its own; some connect here
+        is_unknown = isinstance(error, ValueError) and "rotocol not known" in str(error)
+        remedy = "use a protocol that fsspec supports" if is_unknown else REMEDY
+        raise ConfigError(f"{named} cannot be opened: {_said(error)}; {remedy}") from error
+    return where
+
+
+def _known_schemes() -> list[str]:
+    import fsspec
+
+    return list(fsspec.available_protocols())
+
+
+def _package_is_missing(named: str, said: str) -> str:
+    return f"{named} cannot be opened: a package is missing here ({said}); install it here and where the workers run"
+
+
+def _said(error: Exception) -> str:
+    """Return an error's message on one line, shortened."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
+
+
+def _check_url(named: str, url: str) -> None:
+    """Check that a URL names a plain folder."""
+    scheme, _, path = url.rpartition("://")
+    if "::" in scheme or "://" in scheme:
+        raise ConfigError(
+            f"{named} is a chain of file systems, and a cache or an archive does not show at once what "
+            f"other processes have written; pass {url.rpartition('::')[2]!r}"
+        )
+    known = _known_schemes()
+    if scheme == "abfss" and scheme not in known:  # fsspec lists this protocol only if its package is installed
+        raise ConfigError(_package_is_missing(named, "Install adlfs to access Azure storage"))
+    if scheme not in known and scheme.lower() in known:
+        raise ConfigError(
+            f"{named} cannot be opened: fsspec does not support {scheme!r}; pass "
+            f"{url.replace(scheme, scheme.lower(), 1)!r}"
+        )
+    if url != url.strip():
+        raise ConfigError(f"{named} begins or ends with white space; remove it")
+    if not path.strip("/"):
+        raise ConfigError(f"{named} does not name a folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
+    if found := re.search(r"[?*\[]", path):
+        raise ConfigError(
+            f"{named} has a {found[0]!r}, which begins a query or a pattern; pass a plain folder, and set "
+            "credentials and options by the environment or by fsspec's configuration files"
+        )
+    if (plain := unquote(path)) != path:
+        raise ConfigError(f"{named} has percent signs, which fsspec does not decode; pass {f'{scheme}://{plain}'!r}")
+    if ".." in path.split("/"):
+        raise ConfigError(f"{named} has '..', which is an ordinary name in an object store; remove it")
+    if scheme in ("file", "local") and not path.startswith("/"):
+        raise ConfigError(f"{named} is relative to the working folder; pass {f'{scheme}:///{path}'!r}")
+
+
+def probe(folder: str) -> None:
+    """Write, read and remove a small file in a run's folder, so that errors appear before the run begins.
+
+    Raises:
+        ConfigError: One of these fails, or takes longer than :data:`PROBE_PATIENCE`.
+    """
+    failed: list[Exception] = []
+
+    def try_it() -> None:
+        try:
+            _write_and_read(folder)
+        except Exception as error:  # each file system raises its own
+            failed.append(error)
+
+    trial = threading.Thread(target=try_it, name="maggy-probe", daemon=True)
+    trial.start()
+    trial.join(PROBE_PATIENCE)
+    if trial.is_alive():
+        raise ConfigError(
+            f"directory={parent_of(folder)!r} does not respond: no file could be written in {PROBE_PATIENCE:g} s; "
+            "check that it can be reached from here, or pass another"
+        )
+    if failed:
+        error = failed[0]
+        raise ConfigError(
+            f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: "
+            f"{_said(error)}); {REMEDY}"
+        ) from None
+
+
+def probe_path(folder: Path) -> None:
+    """Make a run's folder and try the operations that its journal needs; after an error, remove the folder.
+
+    Raises:
+        ConfigError: It cannot be made, or its file system does not support an operation.
+    """
+    exists = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"directory={str(folder.parent)!r} cannot be written ({error}); pass another") from None
+    file = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl"
+    try:
+        for operation, attempt in _OPERATIONS:
+            try:
+                attempt(file)
+            except OSError as error:
+                raise _lacks(folder, operation, error) from None
+    except ConfigError:
+        _remove_probe(file)
+        if not exists:
+            with contextlib.suppress(OSError):  # another driver may have put files there
+                folder.rmdir()
+        raise
+    _remove_probe(file)
+
+
+def _lacks(folder: Path, operation: str, error: OSError) -> ConfigError:
+    where = f"directory={str(folder.parent)!r}"
+    if error.errno in _REFUSALS:
+        return ConfigError(f"{where} cannot be written ({error}); free space, fix the access, or pass another")
+    return ConfigError(
+        f"{where} must be on a file system that can {operation}, got {type(error).__name__}: {_said(error)}; use a "
+        "directory on another file system, or the URL of a store such as 's3://bucket/runs'"
+    )
+
+
+def _lock(file: Path) -> None:
+    with _opened(file) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _append(file: Path) -> None:
+    """Append as drivers do to a journal: repeatedly, read by others meanwhile, and again by the next driver."""
+    for number in range(2):
+        with _opened(file) as fd:
+            for count in range(2):
+                os.write(fd, b"line\n")
+                if file.read_bytes() != b"line\n" * (2 * number + count + 1):
+                    raise OSError("a read returns something else than was appended")
+
+
+def _rename(file: Path) -> None:
+    moved = file.with_suffix(".moved")
+    file.rename(moved)
+    moved.rename(file)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _remove_probe(file: Path) -> None:
+    for left in (file, file.with_suffix(".moved")):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+_OPERATIONS: tuple[tuple[str, Callable[[Path], None]], ...] = (
+    ("append to files", _append),
+    ("lock files (flock)", _lock),
+    ("rename files", _rename),
+)
+_REFUSALS = (errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # from a file system that supports all operations
+
+
+def _write_and_read(folder: str) -> None:
+    fs, path = open_url(folder)
+    file, content = f"{path}/.probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
+    _write(fs, path, file, content)
+    try:
+        if fs.cat_file(file) != content:
+            raise OSError("a read returns something else than was written")
+    finally:
+        with contextlib.suppress(Exception):  # some users may write but not remove, which is enough for a run
+            fs.rm_file(file)
+
+
+def _write(fs: Any, folder: str, file: str, content: bytes) -> None:
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    if not protocols & _WITH_BUCKETS:  # there, folders need not be made, and a bucket must not be
+        fs.makedirs(folder, exist_ok=True)
+    fs.pipe_file(file, content)

@@ -18,8 +18,6 @@ def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
     """Return the name of the log file of one of a trial's workers.
 
     Args:
-        trial: The trial's number.
-        rank: The worker's rank.
         attempt: The attempt's number, if each attempt has its own file (see :mod:`maggy_like.worker.agent.logs`).
 
     Example:
@@ -39,14 +37,10 @@ class LogFile:
     Args:
         folder: Its folder; made if it does not exist.
         name: Its name (see :func:`log_name`); a trial's attempts share it.
-        cap: Bytes to keep from the beginning, over all attempts.
-
-    Attributes:
-        error: The error of the last failed write, if any.
     """
 
     def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:
-        self.error: OSError | None = None
+        self.error: OSError | None = None  # the error of the last failed write, if any
         self._path = Path(folder) / name
         self._cap = cap
         self._left_out = 0

@@ -16,14 +16,14 @@ from typing import Any
 
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
-from maggy_like.processes.resources import working_folder
-from maggy_like.storage.file_systems import put
-from maggy_like.storage.folders import (
+from maggy_like.processes.system import working_folder
+from maggy_like.storage.file_systems import (
     Folder,
     check_folder,
     local_path,
     local_url,
     name_of_folder,
+    put,
     sibling_of,
     url_of,
     within,
@@ -48,15 +48,10 @@ def check_directory(directory: str | PathLike[str]) -> Folder:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Where a run's files are.
+    """Where a run's files are."""
 
-    Attributes:
-        directory: The folder of its journal and its logs: a path, or a URL if one was given.
-        store: The URL of the folder that holds its saved states.
-    """
-
-    directory: Folder
-    store: str
+    directory: Folder  # the folder of its journal and its logs: a path, or a URL if one was given
+    store: str  # the URL of the folder that holds its saved states
 
     @classmethod
     def recorded(cls, folder: Folder, store: str) -> RunPaths:
@@ -120,8 +115,6 @@ def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "")
 
     Args:
         store: The checked folder of all runs' checkpoints; None for the run's own folder.
-        folder: The run's own folder.
-        name: The run's name.
     """
     if store is None:
         return url_of(within(folder, "checkpoints"))
@@ -179,12 +172,6 @@ class OutputFolder:
 
     It is ``workers`` in the run's folder. For a run at a URL it is a temporary folder, whose files are moved to
     ``workers`` at the end.
-
-    Args:
-        directory: The run's folder.
-
-    Attributes:
-        path: Its path on this machine.
     """
 
     def __init__(self, directory: Folder) -> None:
@@ -192,7 +179,7 @@ class OutputFolder:
         self._url = f"{directory}/workers" if own is None else ""
         self._is_tried = False
         made = tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(directory)}-") if own is None else ""
-        self.path = Path(made) if own is None else own / "workers"
+        self.path = Path(made) if own is None else own / "workers"  # its path on this machine
 
     def move(self, *, is_away: bool = False) -> str:
         """Move the files to the run's folder at a URL, with a single try.

@@ -1,13 +1,20 @@
-"""The base class of trackers, and what a tracker receives of a run."""
+"""The callbacks of a run: functions of one event, and trackers, with their base class and what they receive."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import difflib
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from maggy_like.argument_checks import listed
+from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
+from maggy_like.train_function.code import name_of
 from optimizers.core.events import Event
 from optimizers.core.trial import Trial
 
@@ -127,3 +134,75 @@ class Tracker(abc.ABC):
 def plain(value: Any) -> str:
     """Return the value of a parameter as text."""
     return value if isinstance(value, str) else repr(value)
+
+
+Listener = Callable[[Event], None] | Tracker
+"""A function of one event, or a tracker."""
+
+Callback = Listener | str
+"""What a user passes: a listener, or the name of a tracker."""
+
+NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
+"""Trackers by name."""
+
+
+def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
+    """Check callbacks, and make trackers from names.
+
+    Raises:
+        ConfigError: A callback is not a function of one event or a tracker.
+        UserError: A tracker cannot be used.
+    """
+    read: list[Listener] = []
+    for callback in listed("callbacks", callbacks, "functions of one event"):
+        if isinstance(callback, str):
+            callback = _named(callback)
+        if isinstance(callback, Tracker):
+            callback.check(directory)
+            _check_patience(callback)
+        else:
+            _check_function(callback)
+        read.append(callback)
+    return tuple(read)
+
+
+def _named(name: str) -> Tracker:
+    if name in NAMED:
+        made: Tracker = getattr(importlib.import_module(f"maggy_like.trackers.{name}"), NAMED[name])()
+        return made
+    near = difflib.get_close_matches(name.lower(), NAMED, 1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ConfigError(f"callbacks has no tracker named {name!r}; use {' or '.join(map(repr, NAMED))}{meant}")
+
+
+def _check_patience(tracker: Tracker) -> None:
+    given: Any = tracker.patience
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
+        name = type(tracker).__name__
+        raise ConfigError(f"patience must be seconds from 0 on, got {name}(patience={given!r}); use 30.0")
+
+
+_OF_LIBRARIES = "maggy_like.callbacks."
+
+
+def _home(callback: Any) -> str:
+    return str((callback if isinstance(callback, type) else type(callback)).__module__)
+
+
+def _check_function(callback: Any) -> None:
+    if isinstance(callback, type) and issubclass(callback, Tracker):
+        raise ConfigError(f"callbacks must be objects, got the class {callback.__name__}; use {callback.__name__}()")
+    if _home(callback).startswith(_OF_LIBRARIES):
+        name = name_of(callback)
+        raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
+    if not callable(callback):
+        raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        takes = inspect.signature(callback)
+        raise ConfigError(
+            f"a callback must take one event, got {name_of(callback)}{takes}; use def f(event): ..."
+        ) from None
+    except ValueError:  # a built-in function without a signature
+        return

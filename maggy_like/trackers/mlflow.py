@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.errors import ConfigError
-from maggy_like.extras import require
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.file_systems import open_url
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable, plain

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from maggy_like.argument_checks import require
 from maggy_like.errors import ConfigError
-from maggy_like.extras import require
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, plain
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.trial import TrialState

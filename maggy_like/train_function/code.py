@@ -48,13 +48,7 @@ def place_of(function: object) -> str:
 
 
 def rerun_hint(function: str, directory: str, trial: int) -> str:
-    """Return how to run a recorded trial again under a debugger. Empty if its function is not known.
-
-    Args:
-        function: What :func:`place_of` returned.
-        directory: Path or URL of the run's folder.
-        trial: Number of the trial.
-    """
+    """Return how to run a recorded trial again under a debugger. Empty if its function is not known."""
     if ":" in function:
         return f"to debug it: maggy-like rerun {shlex.quote(directory)} {trial} {shlex.quote(function)} --pdb"
     return f"to debug it: load_run({directory!r}).rerun({trial}, {function})" if function else ""

@@ -83,7 +83,6 @@ def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
     """Return the installed modules that the user's modules import, directly or through each other.
 
     Args:
-        modules: Names of the user's modules.
         names: Names that the training function uses. Imports inside a function count only if the function has one of
             these names.
     """

@@ -33,9 +33,6 @@ def check_order(train_fn: Any, searchspace: Any) -> None:
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source: str = "the search space") -> None:
     """Check that every parameter of ``train_fn`` is filled, and that it accepts every name of the space.
 
-    Args:
-        source: What messages call the space.
-
     Raises:
         TrainFunctionError: A parameter is not filled, or a name is not accepted.
     """

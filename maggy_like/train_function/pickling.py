@@ -45,7 +45,6 @@ def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolatio
     """Return a hint about the large variables that are sent with the function.
 
     Args:
-        payload: The pickled function.
         isolation: The trials' isolation; with ``none`` they run in this process and nothing is sent.
     """
     if isolation == "none" or len(payload) <= LARGE:
@@ -104,10 +103,6 @@ def _size(value: Any) -> int:
 
 def pickle_named(value: Any, what: str) -> bytes:
     """Return a value as bytes for the workers.
-
-    Args:
-        value: Usually a function.
-        what: The value's name in messages.
 
     Raises:
         TrainFunctionError: It is or holds something that cannot be sent; the message gives its name.

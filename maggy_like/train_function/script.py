@@ -21,17 +21,11 @@ MAX_BYTES = 16_000_000
 
 @dataclass(frozen=True)
 class Script:
-    """A Python script that can be called like a function.
+    """A Python script that can be called like a function."""
 
-    Attributes:
-        path: Absolute path of its file on the driver's machine.
-        args: The arguments in ``sys.argv`` after its path.
-        files: The script and the modules that it imports from its folder, by path in that folder.
-    """
-
-    path: str
-    args: tuple[str, ...]
-    files: Mapping[str, bytes]
+    path: str  # absolute path of its file on the driver's machine
+    args: tuple[str, ...]  # the arguments in ``sys.argv`` after its path
+    files: Mapping[str, bytes]  # the script and the modules that it imports from its folder, by path in that folder
 
     @property
     def __name__(self) -> str:  # the name of a function in messages

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from maggy_like.processes.lifeline import die_with_parent
+from maggy_like.processes.system import die_with_parent
 from maggy_like.processes.zygote.become import is_fork
 from maggy_like.processes.zygote.client import keep_no_zygote
 from maggy_like.worker.agent.agent import Agent

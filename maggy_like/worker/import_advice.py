@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 from maggy_like.processes.imports import is_installation, module_path
-from maggy_like.processes.resources import TOO_LITTLE_MEMORY, address_space, too_small
+from maggy_like.processes.system import TOO_LITTLE_MEMORY, address_space, too_small
 from maggy_like.protocol.task import DriverProcess
 
 MAX_SHOWN = 6

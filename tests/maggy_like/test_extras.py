@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from maggy_like.argument_checks import EXTRAS, require
 from maggy_like.errors import UserError
-from maggy_like.extras import EXTRAS, require
 
 WITHOUT = """
 import sys

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Replace, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Append,
+    AskOptimizer,
+    Command,
     Input,
+    Replace,
+    Send,
+    Show,
+    StoreReturned,
     SuggestionReady,
     TrialSaid,
     WorkerJoined,

@@ -6,7 +6,7 @@ from typing import Any
 
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     TrialSaid,
     WorkerJoined,
     WorkerReady,

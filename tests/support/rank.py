@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     Input,
     TrialSaid,
 )

@@ -23,7 +23,7 @@ import pyspark.daemon
 import warm_server
 from warm_processes import WarmPopen, WarmServer
 
-from maggy_like.processes.lifeline import is_supported
+from maggy_like.processes.system import is_supported
 from maggy_like.processes.zygote.become import set_base
 
 CONF = {"spark.python.daemon.module": Path(__file__).stem} if is_supported() else {}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from maggy_like.processes.zygote.become import STARTED, Request, send_request
 
-MODULES = ("maggy_like.processes.zygote", "maggy_like.driver.proposer")
+MODULES = ("maggy_like.processes.zygote", "maggy_like.driver.proposer_process")
 
 PYTHON = sys.executable
 """A test that puts another program in its place has processes start there: in another network, or not at all."""

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 
-from maggy_like.processes.lifeline import die_with_parent, fork_sibling
+from maggy_like.processes.system import die_with_parent, fork_sibling
 from maggy_like.processes.zygote.become import STARTED, become, receive_request, set_base
 
 WARM = (
@@ -16,7 +16,7 @@ WARM = (
     "maggy_like.distributed.parallel",
     "maggy_like.distributed.rendezvous",
     "maggy_like.distributed.sharded",
-    "maggy_like.driver.proposer.frames",
+    "maggy_like.driver.proposers",
     "maggy_like.worker.agent.agent",
     "maggy_like.ablation.modules",
     "optimizers.registry",

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from watched_search import Search
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Append,
+    AskOptimizer,
+    Command,
     Input,
+    Send,
     StopRequested,
     SuggestionReady,
     Tick,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from maggy_like.driver.state_machine.commands import Append, Commands, Send, Show, StoreReturned
+from maggy_like.driver.state_machine.interface import Append, Commands, Send, Show, StoreReturned
 from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import StopReason
@@ -126,9 +126,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
     """Have idle workers run the next attempt of a trial together.
 
     Args:
-        run: The run.
         members: The workers, in order of rank.
-        trial: The trial.
         cause: Reason why it runs now, if the study does not know it.
     """
     grant = run.study.grant(trial)
@@ -299,8 +297,6 @@ def stop(attempt: RunningAttempt, why: StopReason, *, failure: Failure | None = 
     """Have all ranks end at the same next report, unless they were asked to before.
 
     Args:
-        attempt: Which to stop.
-        why: The reason.
         failure: How its end is recorded, if it is a fault.
         cause: Why the search is over, if that ends the attempt.
     """
@@ -436,10 +432,6 @@ def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "")
     got no further than the one before and failed in the same way.
 
     Args:
-        run: The run.
-        trial: The trial of the attempt.
-        failure: The failure with which it ended.
-        now: Time of its end.
         cause: Cause of the failure, if the failure does not name it.
     """
     most = run.options.max_attempts

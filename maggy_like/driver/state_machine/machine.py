@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from maggy_like.driver.state_machine import attempts, phases, workers
-from maggy_like.driver.state_machine.commands import Command, Commands, Show
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Command,
+    Commands,
     Input,
+    Show,
     StopRequested,
     SuggestionReady,
     Tick,
@@ -48,15 +50,7 @@ class LoggedInput(NamedTuple):
 
 
 class StateMachine:
-    """Hands trials to workers until the search is over.
-
-    Args:
-        study: The study, new or replayed.
-        options: The options of the run.
-
-    Attributes:
-        study: The study.
-    """
+    """Hands trials to workers until the search is over."""
 
     def __init__(self, study: Study, options: Options | None = None) -> None:
         self.study = study
@@ -137,12 +131,7 @@ class StateMachine:
         return phases.start(self._run)
 
     def handle(self, event: Input, now: float) -> list[Command]:
-        """Take in one event.
-
-        Args:
-            event: The event.
-            now: Seconds on any clock that never runs backwards.
-        """
+        """Take in one event. ``now`` is in seconds, on any clock that never runs backwards."""
         run = self._run
         run.now = now
         self._log.append(LoggedInput(now, event))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from maggy_like.driver.state_machine import attempts
-from maggy_like.driver.state_machine.commands import Commands, Send, Show
+from maggy_like.driver.state_machine.interface import Commands, Send, Show
 from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished, Shutdown
@@ -130,7 +130,6 @@ def choose(idle: Iterable[Worker], count: int) -> list[Worker]:
 
     Args:
         idle: At least ``count``, in order of preference.
-        count: How many.
     """
     hosts: dict[str, list[Worker]] = {}
     for worker in idle:

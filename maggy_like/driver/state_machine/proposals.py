@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from maggy_like.driver.state_machine.commands import AskOptimizer
-from maggy_like.driver.state_machine.inputs import SuggestionReady
+from maggy_like.driver.state_machine.interface import AskOptimizer, SuggestionReady
 from optimizers.core.base import WAIT, Pending, Proposal
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
@@ -28,9 +27,6 @@ class Prefetch:
     with one server, whose orders in store follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The
     longest that this queue has been of late is the number of proposals that had to be ready.
 
-    Args:
-        workers: Number of workers; more proposals are never needed.
-
     Example:
         >>> prefetch = Prefetch(workers=4)
         >>> prefetch.asked(0.5)
@@ -41,7 +37,7 @@ class Prefetch:
     """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self._workers = workers  # number of workers; more proposals are never needed
         self._asks: deque[float] = deque(maxlen=_ASKS)
         self._lengths: deque[int] = deque(maxlen=max(16, 2 * workers))
         self._longest: int | None = None  # of the lengths, once it was asked for: they may be thousands
@@ -93,14 +89,12 @@ class Proposals:
     from the first index that became no trial, with the results known by then.
 
     Args:
-        study: Study with the number of trials, and the points to try first.
         workers: Number of workers, and so of proposals to keep ready if results do not matter. For an adaptive
             optimizer, :class:`Prefetch` limits it.
-        n_configs: Number of configurations, if none is proposed once each was tried.
     """
 
     def __init__(self, study: Study, workers: int, n_configs: int | None = None) -> None:
-        self._study = study
+        self._study = study  # study with the number of trials, and the points to try first
         self._points = deque(study.points)
         self._ready: deque[tuple[int, Proposal]] = deque()
         self._unsent: list[Pending] = []  # configurations that wait, and that the optimizer has not been sent yet
@@ -110,7 +104,7 @@ class Proposals:
         self._next_ask = 0
         self._asking = False
         self._exhausted = False
-        self._n_configs = n_configs
+        self._n_configs = n_configs  # number of configurations, if none is proposed once each was tried
         self._tried: set[bytes] = set()
         self._waiting = False  # the optimizer wants to be asked again once anything has changed
 

@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 import enum
+import heapq
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from maggy_like.driver.state_machine.confirming import ConfirmationPlan, Confirming
-from maggy_like.driver.state_machine.identical_failures import IdenticalFailures
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE, IdenticalFailures, StoreOutage
 from maggy_like.driver.state_machine.proposals import Proposals
-from maggy_like.driver.state_machine.store_outage import STORE_PATIENCE, StoreOutage
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Finished
@@ -25,8 +26,88 @@ from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.torchrun import UNEVEN
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, FailureKind
+from optimizers.core.trial import Failure, FailureKind, Repeat, Trial, TrialState
 from optimizers.space import Config
+
+if TYPE_CHECKING:
+    from optimizers.comparisons.confirmation import Standing
+
+
+_MOST_EQUAL = 8  # trials per candidate that are looked at, since several may have one configuration
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationPlan:
+    """The repeats of the best trials after the search."""
+
+    top: int  # number of trials that are repeated
+    repeats: int  # maximum number of repeats of each
+    steps: int  # budget of a repeat
+
+
+class Confirming:
+    """Decides which trials of the search are repeated, and how often. All follows from the study."""
+
+    def __init__(self, study: Study, plan: ConfirmationPlan) -> None:
+        from optimizers.comparisons import confirmation  # loads scipy, which only confirmations should cost
+
+        self._study = study
+        self._plan = plan
+        self._functions = confirmation
+        self._known: tuple[object, Standing] | None = None
+
+    def look_again(self) -> None:
+        """Forget the candidates, since the search has new results."""
+        self._known = None
+
+    def take(self) -> TrialCreated | None:
+        """Return the event that creates the next repeat. None if no more are due now."""
+        standing = self._standing()
+        if standing.is_over:
+            return None
+        begun = {(trial.repeat.of, trial.repeat.number) for trial in self._study.repeats if trial.repeat is not None}
+        for number in range(standing.rounds):
+            for of in standing.racing:
+                if (of, number) not in begun:
+                    return self._created(of, number)
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all repeats have ended, and no more are due."""
+        return self._standing().is_over and all(trial.is_over for trial in self._study.repeats)
+
+    @property
+    def recommended(self) -> Trial | None:
+        """The trial of the search whose repeats are the best so far. None if all have failed."""
+        leader = self._standing().leader
+        return None if leader is None else self._study.trials[leader]
+
+    def _created(self, of: int, number: int) -> TrialCreated:
+        seed = self._functions.FIRST_SEED + number
+        config = {**self._study.trials[of].config, "seed": seed}
+        repeat = Repeat(of, number, self._plan.top, self._plan.repeats)
+        return TrialCreated(len(self._study.trials), config, training=self._plan.steps, repeat=repeat)
+
+    def _standing(self) -> Standing:
+        """Return the state of the race. After the search, it only changes when a trial or a repeat ends."""
+        ended = sum(trial.is_over for trial in self._study.repeats), dict(self._study.counts)
+        if self._known is None or self._known[0] != ended:
+            losses = self._functions.losses_of(self._study)
+            known = self._functions.standing(losses, self._candidates(), self._plan.repeats)
+            self._known = ended, known
+        return self._known[1]
+
+    def _candidates(self) -> list[int]:
+        """Return the best distinct configurations of the search, and those that have repeats already."""
+        study = self._study
+        best: dict[bytes, int] = {}
+        ranked = ((study.loss(trial.value), trial.id, trial) for trial in study.trials if not trial.training)
+        known = (each for each in ranked if math.isfinite(each[0]) and each[2].state is not TrialState.FAILED)
+        for _, number, trial in heapq.nsmallest(_MOST_EQUAL * self._plan.top, known):
+            best.setdefault(study.problem.space.key(trial.config), number)
+        chosen = [*best.values()][: self._plan.top]
+        return list(dict.fromkeys([*chosen, *self._functions.repeated(study)]))
 
 
 class SavedStates:
@@ -35,14 +116,10 @@ class SavedStates:
     An attempt keeps the last few states that the journal knows, and that of its best value. With the next attempt of a
     trial, its worker receives the names of the states to remove: those of earlier attempts from which neither this
     trial nor one that started from it (see :class:`~optimizers.core.base.Proposal`) would continue.
-
-    Args:
-        study: State of the study; it receives each event before this object.
-        keep: Minimum number of states of an attempt to keep.
     """
 
     def __init__(self, study: Study, keep: int) -> None:
-        self._study = study
+        self._study = study  # state of the study; it receives each event before this object
         self._keep = keep
         self._left: dict[int, list[tuple[int, str]]] = {}  # attempt and name, by the trial that saved it
         self._needed: dict[int, set[str]] = {}  # by trial
@@ -101,19 +178,12 @@ class SavedStates:
 
 @dataclass(frozen=True, slots=True)
 class FinalTraining:
-    """The training after the search.
+    """The training after the search."""
 
-    Attributes:
-        steps: Budget of the training.
-        workers: How many workers train together.
-        least: How many are enough if the others are lost and do not come back.
-        config: The configuration; None for the best of the search.
-    """
-
-    steps: int
-    workers: int
-    least: int
-    config: Config | None = None
+    steps: int  # budget of the training
+    workers: int  # how many workers train together
+    least: int  # how many are enough if the others are lost and do not come back
+    config: Config | None = None  # the configuration; None for the best of the search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,43 +191,29 @@ class Options:
     """The options of a run.
 
     Attributes:
-        objective: Name of the optimised metric; None to take the one that is reported.
-        guessed: Whether the directions of the objectives are guessed from their names.
         open_ended: Whether nobody has set ``max_budget``, so that a function that does not read its budget trains to
             its own end.
-        n_configs: Number of configurations in a finite space; the search ends once each was tried.
-        workers: Number of workers, or the most that may join.
-        workers_per_trial: Workers per trial.
-        confirmation: The repeats after the search; None for no repeats.
-        training: The training after that; None for no training.
-        keep: How many saved states of an attempt to keep, in addition to the one of its best value.
-        max_attempts: How many attempts of a trial may fail or be lost before the trial fails for good.
         max_identical_failures: How many identical failures end the search if no trial has succeeded; 0 for never. With
             workers that come and go, a function of the number of trials that can run at a time.
-        catch: Names of exceptions that do not count as identical failures.
-        trial_timeout: Seconds that one attempt may take; None for no limit.
-        target: Value of the objective that ends the search.
-        heartbeat_timeout: Seconds of silence after which a worker counts as lost.
-        store_patience: Seconds that a trial may wait for the store.
         rerun: Returns how to run a trial again under a debugger; empty if that is not known.
     """
 
-    objective: str | None = None
-    guessed: bool = False
+    objective: str | None = None  # name of the optimised metric; None to take the one that is reported
+    guessed: bool = False  # whether the directions of the objectives are guessed from their names
     open_ended: bool = False
-    n_configs: int | None = None
-    workers: int = 1
-    workers_per_trial: int = 1
-    confirmation: ConfirmationPlan | None = None
-    training: FinalTraining | None = None
-    keep: int = 2
-    max_attempts: int = 3
+    n_configs: int | None = None  # number of configurations in a finite space; the search ends once each was tried
+    workers: int = 1  # number of workers, or the most that may join
+    workers_per_trial: int = 1  # workers per trial
+    confirmation: ConfirmationPlan | None = None  # the repeats after the search; None for no repeats
+    training: FinalTraining | None = None  # the training after that; None for no training
+    keep: int = 2  # how many saved states of an attempt to keep, in addition to the one of its best value
+    max_attempts: int = 3  # how many attempts of a trial may fail or be lost before the trial fails for good
     max_identical_failures: int | Callable[[int], int] = 0
-    catch: Collection[str] = ()
-    trial_timeout: float | None = None
-    target: float | None = None
-    heartbeat_timeout: float = 15.0
-    store_patience: float = STORE_PATIENCE
+    catch: Collection[str] = ()  # names of exceptions that do not count as identical failures
+    trial_timeout: float | None = None  # seconds that one attempt may take; None for no limit
+    target: float | None = None  # value of the objective that ends the search
+    heartbeat_timeout: float = 15.0  # seconds of silence after which a worker counts as lost
+    store_patience: float = STORE_PATIENCE  # seconds that a trial may wait for the store
     rerun: Callable[[int], str] = "".format
 
     @property
@@ -193,21 +249,15 @@ _LEFT = WorkerState.GONE, WorkerState.LOST  # looked up once, since each message
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One incarnation of a worker.
-
-    Attributes:
-        seen: When its last message came.
-        attempt: The attempt that it runs while ``BUSY``.
-        leaving: Why it leaves once its attempt is over, since its machine is about to be taken away; else empty.
-    """
+    """One incarnation of a worker."""
 
     id: WorkerId
     host: str
     accelerators: tuple[str, ...]
-    seen: float
+    seen: float  # when its last message came
     state: WorkerState = WorkerState.JOINING
-    attempt: RunningAttempt | None = None
-    leaving: str = ""
+    attempt: RunningAttempt | None = None  # the attempt that it runs while ``BUSY``
+    leaving: str = ""  # why it leaves once its attempt is over, since its machine is about to be taken away; else empty
 
     @property
     def trial(self) -> int | None:
@@ -233,33 +283,23 @@ class RunningAttempt:
     """An attempt of a trial that runs, on one worker or on several.
 
     Attributes:
-        number: Which attempt of the trial it is, from 1.
-        members: Its workers, in order of rank.
-        since: When it was assigned.
-        stop_reason: Why it must end early, if it must.
-        failure: How its end is recorded then, if that is a fault.
-        cause: Why the search is over, if that ends it.
-        saved: Names of the states that it has saved.
         ends: How its ranks ended, in the order in which the messages came.
-        waits: The members that wait for the store, and since when.
-        discounted: Seconds for which any of them did, and which count against no limit.
         halted: How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
-        leave_by: When it is ended at the latest, since a member's machine is about to be taken away.
     """
 
     trial: int
-    number: int
-    members: tuple[Worker, ...]
-    since: float
-    stop_reason: StopReason = StopReason.NONE
-    failure: Failure | None = None
-    cause: str = ""
-    saved: set[str] = field(default_factory=set)
+    number: int  # which attempt of the trial it is, from 1
+    members: tuple[Worker, ...]  # its workers, in order of rank
+    since: float  # when it was assigned
+    stop_reason: StopReason = StopReason.NONE  # why it must end early, if it must
+    failure: Failure | None = None  # how its end is recorded then, if that is a fault
+    cause: str = ""  # why the search is over, if that ends it
+    saved: set[str] = field(default_factory=set)  # names of the states that it has saved
     ends: dict[int, Finished | Failure] = field(default_factory=dict)
-    waits: dict[WorkerId, float] = field(default_factory=dict)
-    discounted: float = 0.0
+    waits: dict[WorkerId, float] = field(default_factory=dict)  # the members that wait for the store, and since when
+    discounted: float = 0.0  # seconds for which any of them did, and which count against no limit
     halted: dict[int, int] | None = None
-    leave_by: float | None = None
+    leave_by: float | None = None  # when it is ended at the latest, since a member's machine is about to be taken away
 
     def rank(self, worker: WorkerId) -> int:
         """Return the rank of a member."""
@@ -322,77 +362,49 @@ def _order(end: Finished | Failure) -> tuple[int, float]:
 class Run:
     """All that a driver knows of its run.
 
-    Args:
-        study: The study, new or replayed.
-        options: The options of the run.
-
     Attributes:
-        now: When the present input came, in seconds.
-        objective: Name of the optimised metric, once known.
-        ending: Why the run ended; None before.
-        error: The exception that ``lagom`` raises; None for none.
-        stopped_by: Name of the one who stopped the run from outside; empty if nobody did.
-        stale: Messages of lost incarnations or past attempts that were ignored.
         search_ended: Why the search ended while the confirmation or the training is to come, or runs; None before.
         confirming: Decides about the repeats; None without a confirmation.
-        has_trained: Whether the training has begun.
-        short_since: Since when the training waits for workers.
-        workers: The newest incarnation of each worker, by index.
-        idle: Since when workers are idle, by index, in the order in which they became so.
-        heard_until: Every live worker was heard of since then, or has joined since.
-        newcomers: Workers that have joined a running search, to be shown in one line.
-        newcomers_since: When the first of them joined.
-        any_leaves: Whether any worker was ever announced to leave.
-        attempts: The attempts that run, by trial.
         retries: Trials whose attempt failed or was lost, in the order in which they are retried.
-        began_at: How far each running trial was when its attempt began.
         proposals: The configurations to come.
         failures: Counts identical failures.
-        states: Which saved states are still needed.
-        outage: Which trials wait for the store.
-        known_until: The newest time in the journal.
-        is_named: Whether the metric, and so its direction, is settled.
-        is_sign_known: Whether a first result has been compared with the direction.
-        unclear: The error with which the search ends, if its direction stays unknown.
-        warned: Keys of warnings that were shown.
-        traced: Causes of failures whose traceback was shown.
     """
 
     def __init__(self, study: Study, options: Options) -> None:
         self.study = study
         self.options = options
-        self.now = 0.0
-        self.stale = 0
+        self.now = 0.0  # when the present input came, in seconds
+        self.stale = 0  # messages of lost incarnations or past attempts that were ignored
         # the phase
-        self.objective = options.objective
-        self.ending: Ending | None = None
-        self.error: Exception | None = None
-        self.stopped_by = ""
+        self.objective = options.objective  # name of the optimised metric, once known
+        self.ending: Ending | None = None  # why the run ended; None before
+        self.error: Exception | None = None  # the exception that ``lagom`` raises; None for none
+        self.stopped_by = ""  # name of the one who stopped the run from outside; empty if nobody did
         self.search_ended: Ending | None = None
-        self.has_trained = False
-        self.short_since: float | None = None
+        self.has_trained = False  # whether the training has begun
+        self.short_since: float | None = None  # since when the training waits for workers
         # the workers
-        self.workers: dict[int, Worker] = {}
-        self.idle: dict[int, float] = {}
-        self.heard_until = float("-inf")
-        self.newcomers: list[str] = []
-        self.newcomers_since = 0.0
-        self.any_leaves = False
+        self.workers: dict[int, Worker] = {}  # the newest incarnation of each worker, by index
+        self.idle: dict[int, float] = {}  # since when workers are idle, by index, in the order in which they became so
+        self.heard_until = float("-inf")  # every live worker was heard of since then, or has joined since
+        self.newcomers: list[str] = []  # workers that have joined a running search, to be shown in one line
+        self.newcomers_since = 0.0  # when the first of them joined
+        self.any_leaves = False  # whether any worker was ever announced to leave
         # the attempts
-        self.attempts: dict[int, RunningAttempt] = {}
+        self.attempts: dict[int, RunningAttempt] = {}  # the attempts that run, by trial
         self.retries: deque[int] = deque()
-        self.began_at: dict[int, tuple[int, int]] = {}
+        self.began_at: dict[int, tuple[int, int]] = {}  # how far each running trial was when its attempt began
         self.proposals = Proposals(study, options.workers // options.workers_per_trial, options.n_configs)
         self.failures = IdenticalFailures(options.enough(1), options.catch, retries=study.scheduler.can_retry)
-        self.states = SavedStates(study, options.keep)
+        self.states = SavedStates(study, options.keep)  # which saved states are still needed
         self.confirming = None if options.confirmation is None else Confirming(study, options.confirmation)
-        self.outage = StoreOutage(options.store_patience)
-        self.known_until = 0.0
-        self.is_named = bool(study.objectives.given)
-        self.is_sign_known = not options.guessed
-        self.unclear: ConfigError | None = None
-        self.warned: set[str] = set()
-        self.traced: set[tuple[str, str, str]] = set()
+        self.outage = StoreOutage(options.store_patience)  # which trials wait for the store
+        self.known_until = 0.0  # the newest time in the journal
+        self.is_named = bool(study.objectives.given)  # whether the metric, and so its direction, is settled
+        self.is_sign_known = not options.guessed  # whether a first result has been compared with the direction
+        self.unclear: ConfigError | None = None  # the error with which the search ends, if its direction stays unknown
+        self.warned: set[str] = set()  # keys of warnings that were shown
+        self.traced: set[tuple[str, str, str]] = set()  # causes of failures whose traceback was shown
 
     @property
     def is_after_search(self) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from maggy_like.driver.state_machine import attempts, phases
-from maggy_like.driver.state_machine.commands import Commands, Replace, Send, Show
-from maggy_like.driver.state_machine.inputs import WorkerJoined, WorkerLost
+from maggy_like.driver.state_machine.interface import Commands, Replace, Send, Show, WorkerJoined, WorkerLost
 from maggy_like.driver.state_machine.run import Run, Worker, WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending, StopReason
@@ -64,7 +63,6 @@ def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
     """End the search if a promoted trial could not continue on a worker; else say what could not continue there.
 
     Args:
-        run: The run.
         worker: It does not see the run's store.
         unseen: Why, if something refuses.
     """
@@ -164,7 +162,6 @@ def discount_stall(run: Run, stalled: float, held: float) -> None:
     """Do not count a time in which the driver stood still, or decided nothing.
 
     Args:
-        run: The run.
         stalled: Seconds for which it stood still; no silence of the workers.
         held: Seconds for which it decided nothing; no time of the attempts, those apart that wait for the store.
     """

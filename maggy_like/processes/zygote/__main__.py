@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from maggy_like.processes.fork_safety import why_not_whole
 from maggy_like.processes.imports import import_ahead, is_installed_module
-from maggy_like.processes.lifeline import fork_sibling
+from maggy_like.processes.system import fork_sibling
 from maggy_like.processes.zygote.become import NO_FORK, STARTED, become, become_fresh, receive_request, set_base
 
 IDLE_SECONDS = 600.0

@@ -25,7 +25,7 @@ from typing import NoReturn
 
 import msgspec
 
-from maggy_like.processes.resources import close_all_but
+from maggy_like.processes.system import close_all_but
 
 MAX_DESCRIPTORS = 16
 
@@ -42,22 +42,16 @@ class Request(msgspec.Struct, frozen=True):
     """A process to start: ``python -m module arguments``, as a fork that already has many imports.
 
     Attributes:
-        module: The module to run as ``__main__``.
-        arguments: Its arguments.
-        environment: Its complete environment.
-        folder: Its working folder.
-        targets: The numbers that the descriptors sent with this message get.
         preload: Modules of installed packages that it will import; most are imported before the fork.
-        safe_path: If True, modules are not searched in the working folder (Python's ``-P``).
     """
 
-    module: str
+    module: str  # the module to run as ``__main__``
     arguments: tuple[str, ...]
-    environment: dict[str, str]
-    folder: str
-    targets: tuple[int, ...]
+    environment: dict[str, str]  # its complete environment
+    folder: str  # its working folder
+    targets: tuple[int, ...]  # the numbers that the descriptors sent with this message get
     preload: tuple[str, ...] = ()
-    safe_path: bool = False
+    safe_path: bool = False  # if True, modules are not searched in the working folder (Python's ``-P``)
 
 
 def send_request(sock: socket.socket, request: Request, descriptors: list[int]) -> None:

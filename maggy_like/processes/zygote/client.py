@@ -22,8 +22,7 @@ import msgspec
 
 from maggy_like.errors import ConfigError
 from maggy_like.processes.imports import module_path, python_path, remembered
-from maggy_like.processes.lifeline import is_supported
-from maggy_like.processes.resources import working_folder
+from maggy_like.processes.system import is_supported, working_folder
 from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
 
 CLOSE_PATIENCE = 0.5
@@ -78,12 +77,8 @@ def start_module(
     starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`).
 
     Args:
-        module: The module to run as ``__main__``.
-        environment: Its complete environment.
-        arguments: Its arguments.
         output: Descriptor for its stdout and stderr; by default it shares this process's.
         pass_fds: Descriptors that it gets under the same numbers.
-        preload: Modules that it will import.
         safe_path: If True, modules are not searched in the working folder.
     """
     streams = [1, 2] if output is None else [output, output]
@@ -238,11 +233,7 @@ class Zygote:
             self._process.kill()
 
     def hangs(self, since: float) -> bool:
-        """Return whether it has been idle for too long since a request, for example because it is stopped.
-
-        Args:
-            since: Time of the request, from ``time.monotonic``.
-        """
+        """Return whether it has been idle for too long since a request, for example because it is stopped."""
         now = time.monotonic()
         state, ticks = _activity(self._process.pid)
         if state not in ("S", "T", "t") or ticks != self._ticks:
@@ -320,14 +311,7 @@ class ForkedProcess:
     """A child of this process that another process has forked or will fork.
 
     Args:
-        stdin: Our end of its standard input.
-        answer: A pipe that returns its process id; if it ends without one, the process was not started.
-        pid: Its process id, if it is known already.
-        on_given_up: Called with the seconds since the request if it is killed before it has begun.
         hangs: Returns whether the process that should fork it has done nothing for too long since a given time.
-
-    Attributes:
-        why: Why it was not started, if the other process hung.
     """
 
     def __init__(
@@ -338,12 +322,12 @@ class ForkedProcess:
         on_given_up: Callable[[float], None] | None = None,
         hangs: Callable[[float], bool] | None = None,
     ) -> None:
-        self.why = ""
+        self.why = ""  # why it was not started, if the other process hung
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
-        self._answer = answer
-        self._pid = pid
-        self._on_given_up = on_given_up
+        self._answer = answer  # a pipe that returns its process id; if it ends without one, the process was not started
+        self._pid = pid  # its process id, if it is known already
+        self._on_given_up = on_given_up  # called with the seconds since the request if it is killed before it has begun
         self._hangs = hangs
         self._asked = time.monotonic()
         self._lock = threading.RLock()

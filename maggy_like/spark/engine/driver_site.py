@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.processes.imports import is_installation, module_path
-from maggy_like.processes.resources import working_folder
+from maggy_like.processes.system import working_folder
+from maggy_like.protocol.messages import PYTHON
 from maggy_like.protocol.task import DriverProcess
-from maggy_like.protocol.versions import PYTHON
 from maggy_like.spark.kinds import is_classic
 from maggy_like.storage.run_paths import RunPaths
 

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from maggy_like.engines.base import EngineRun
 from maggy_like.errors import EngineError
-from maggy_like.processes.resources import TOO_LITTLE_MEMORY, too_small
+from maggy_like.processes.system import TOO_LITTLE_MEMORY, too_small
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import CANNOT_REACH
 from maggy_like.spark.capacity.executors import first_failure, in_words, is_cluster_s

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import EngineError
 from maggy_like.processes.pickles import dumps
+from maggy_like.protocol.messages import own_versions
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.protocol.versions import own_versions
 
 if TYPE_CHECKING:
     import pyarrow

@@ -140,13 +140,10 @@ class LocalBackend:
     which the next driver ignores. The lock is a kernel lock, which ends with the process. It is on a separate file, so
     that the journal can be replaced. The host and process in that file are only for people, since both mean nothing
     on other machines.
-
-    Args:
-        folder: Made with access only for the user, if it does not exist.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(folder)  # made with access only for the user, if it does not exist
         self._path = self._folder / "journal.jsonl"
         self._lock = self._file = -1
         self._size, self._written, self._beat = 0, 0.0, 0.0
@@ -328,17 +325,11 @@ _DAMAGED = re.compile(r"damaged-\d+")
 
 
 class _Segment(NamedTuple):
-    """A segment of the journal: its place, and the driver that wrote it.
+    """A segment of the journal: its place, and the driver that wrote it."""
 
-    Attributes:
-        number: Its place, from 1.
-        epoch: The driver's epoch (see :class:`~maggy_like.storage.journal.lease.Lease`).
-        turn: How many puts of that driver had failed before: each of them may still take effect.
-    """
-
-    number: int
-    epoch: int
-    turn: int
+    number: int  # its place, from 1
+    epoch: int  # the driver's epoch (see :class:`~maggy_like.storage.journal.lease.Lease`)
+    turn: int  # how many puts of that driver had failed before: each of them may still take effect
 
     @property
     def name(self) -> str:
@@ -357,11 +348,6 @@ class ObjectStoreBackend:
     So no driver writes to another's objects. The first put of a driver repeats the last segment under a new name with
     the driver's epoch. From that place on, readers ignore the segments of earlier epochs. For the same reason, a put
     that follows a failed one uses another name.
-
-    Args:
-        fs: The file system.
-        path: The folder's path in it.
-        url: The folder, for messages.
     """
 
     def __init__(self, fs: Any, path: str, url: str) -> None:

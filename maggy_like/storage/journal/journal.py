@@ -27,13 +27,11 @@ class Journal:
     """A journal that is open for appending; only one driver at a time may hold it.
 
     Attributes:
-        last: The number of the last record.
         earlier_seconds: Seconds for which earlier drivers had the run, once it was read.
         is_longer: Whether they had it for longer, by an unknown time.
         code: The code of the last driver's function (see :attr:`RunStatus.code`).
 
     Args:
-        backend: Its folder.
         run: Identifies the call of ``lagom`` (see :meth:`JournalBackend.hold`).
 
     Raises:
@@ -48,7 +46,7 @@ class Journal:
 
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
-        self.last = 0
+        self.last = 0  # the number of the last record
         self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
         with self._writing("then try again"):
             backend.hold(run)
@@ -198,15 +196,10 @@ def read_header(backend: JournalBackend) -> RunHeader:
 
 
 class Ends(NamedTuple):
-    """The first record of a journal and its last one, if it is the end of the run.
+    """The first record of a journal and its last one, if it is the end of the run."""
 
-    Attributes:
-        header: None if the first record is damaged, too long, or of another version.
-        ended: None if the run has not ended, or the last record is damaged or too long.
-    """
-
-    header: RunHeader | None
-    ended: RunStatus | None
+    header: RunHeader | None  # None if the first record is damaged, too long, or of another version
+    ended: RunStatus | None  # None if the run has not ended, or the last record is damaged or too long
 
 
 def read_ends(backend: JournalBackend) -> Ends | None:

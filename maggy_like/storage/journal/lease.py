@@ -96,17 +96,12 @@ class Lease:
     journal carry its epoch, and readers ignore late writes of a former driver. The holder's clock sets the times, so
     the clocks of hosts that may drive the same run must agree to some seconds.
 
-    Attributes:
-        epoch: This driver's epoch, once the lease was taken: one more than that of the driver before it.
-
     Args:
-        fs: The file system.
         path: The first driver's object, named ``lease.json``; the next driver's is ``lease-2.json``.
-        name: The run's folder, for messages.
     """
 
     def __init__(self, fs: Any, path: str, name: str) -> None:
-        self.epoch = 0
+        self.epoch = 0  # this driver's epoch, once the lease was taken: one more than that of the driver before it
         self._fs = fs
         self._folder = path.rpartition("/")[0]
         self._name = name

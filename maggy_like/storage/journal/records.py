@@ -35,17 +35,13 @@ Earlier = tuple[tuple[Observation, ...], ...]
 
 
 class EarlierResult(msgspec.Struct, frozen=True, array_like=True):
-    """One observation. JSON has no infinity, so a loss that is not finite is None.
-
-    Attributes:
-        losses: All losses, if there are several objectives.
-    """
+    """One observation. JSON has no infinity, so a loss that is not finite is None."""
 
     trial: int
     config: dict[str, Any]
     step: int
     loss: float | None
-    losses: tuple[float | None, ...] = ()
+    losses: tuple[float | None, ...] = ()  # all losses, if there are several objectives
 
 
 def to_records(earlier: Earlier) -> list[list[EarlierResult]]:
@@ -85,60 +81,36 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     """A journal's first record: what must be the same when a run is resumed, and facts for readers.
 
     Attributes:
-        version: Version of the format.
-        name: Name of the run.
-        created: Unix time.
-        space: The search space as JSON.
-        optimizer: The optimizer and its options, from :meth:`Optimizer.describe`.
-        directions: ``max`` or ``min`` for each objective; null if the first report decides it.
-        metrics: The objectives' names; empty if the only one was not named.
-        seed: Source of all randomness.
-        max_budget: Steps of a full training.
-        value: Which report is a trial's value: ``best`` or ``last``.
-        constrained: Whether the space has constraints, which are functions and so not in its JSON.
         earlier: The results of earlier runs from which this one began, so that a resume does not need those runs.
-        variants: A description of each variant of an ablation, which changes with the variant.
     """
 
-    version: int
-    name: str
-    created: float
-    space: dict[str, Any]
-    optimizer: str
-    directions: list[str | None]
-    metrics: list[str]
-    seed: int
-    max_budget: int
-    value: str = "best"
-    constrained: bool = False
+    version: int  # version of the format
+    name: str  # name of the run
+    created: float  # Unix time
+    space: dict[str, Any]  # the search space as JSON
+    optimizer: str  # the optimizer and its options, from :meth:`Optimizer.describe`
+    directions: list[str | None]  # ``max`` or ``min`` for each objective; null if the first report decides it
+    metrics: list[str]  # the objectives' names; empty if the only one was not named
+    seed: int  # source of all randomness
+    max_budget: int  # steps of a full training
+    value: str = "best"  # which report is a trial's value: ``best`` or ``last``
+    constrained: bool = False  # whether the space has constraints, which are functions and so not in its JSON
     earlier: list[list[EarlierResult]] = []
-    variants: list[str] = []
+    variants: list[str] = []  # a description of each variant of an ablation, which changes with the variant
 
 
 class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The totals of a run that a list of runs shows. With them, a list reads only both ends of a journal.
+    """The totals of a run that a list of runs shows. With them, a list reads only both ends of a journal."""
 
-    Attributes:
-        objective: Name of the objective, or of the first one.
-        direction: Its direction.
-        seconds: Seconds for which all drivers had the run, as far as they are known.
-        is_longer: Whether they had it for longer, by an unknown time.
-        trials: Number of trials.
-        failed: Number of failed trials.
-        training: State of the training. None without one.
-        best_value: Value of the best trial, or of the training in a run without a search.
-        best_config: The JSON form of its configuration.
-    """
-
-    objective: str
+    objective: str  # name of the objective, or of the first one
     direction: str
-    seconds: float
-    is_longer: bool = False
-    trials: int = 0
-    failed: int = 0
-    training: TrialState | None = None
-    best_value: float | None = None
-    best_config: dict[str, Any] | None = None
+    seconds: float  # seconds for which all drivers had the run, as far as they are known
+    is_longer: bool = False  # whether they had it for longer, by an unknown time
+    trials: int = 0  # number of trials
+    failed: int = 0  # number of failed trials
+    training: TrialState | None = None  # state of the training. None without one
+    best_value: float | None = None  # value of the best trial, or of the training in a run without a search
+    best_config: dict[str, Any] | None = None  # the JSON form of its configuration
 
     @classmethod
     def of(cls, study: Study, seconds: float, *, is_longer: bool, is_ablation: bool) -> RunTotals:
@@ -165,25 +137,18 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     """The begin, resume or end of a run by a driver.
 
     Attributes:
-        status: ``running`` at the begin, or the run's ending (see :attr:`maggy_like.Result.ending`).
-        time: Unix time.
-        seconds: At the end, the seconds for which the driver had the run.
-        store: The place of the saved states: a URL, or relative to the run's folder.
-        environment: Names and versions of what the driver runs on, for people.
         code: At the begin, a hash of the training function's code (see
             :func:`~maggy_like.train_function.code.code_hash`); empty if it is not known.
-        totals: At the end, the totals of the run. None in journals of earlier versions.
-        function: At the begin, where the function is (see :func:`~maggy_like.train_function.code.place_of`).
     """
 
-    status: Ending
-    time: float
-    seconds: float = 0.0
-    store: str = "checkpoints"
-    environment: dict[str, str] = {}
+    status: Ending  # ``running`` at the begin, or the run's ending (see :attr:`maggy_like.Result.ending`)
+    time: float  # Unix time
+    seconds: float = 0.0  # at the end, the seconds for which the driver had the run
+    store: str = "checkpoints"  # the place of the saved states: a URL, or relative to the run's folder
+    environment: dict[str, str] = {}  # names and versions of what the driver runs on, for people
     code: str = ""
-    totals: RunTotals | None = None
-    function: str = ""
+    totals: RunTotals | None = None  # at the end, the totals of the run. None in journals of earlier versions
+    function: str = ""  # at the begin, where the function is (see :func:`~maggy_like.train_function.code.place_of`)
 
 
 Record = RunHeader | RunStatus | Event
@@ -206,24 +171,17 @@ class Contents:
     """The contents of a journal.
 
     Attributes:
-        header: Its first record.
-        events: All undamaged events.
-        begun: The newest record of a driver that began or resumed the run.
-        ended: How that driver ended it; None if it has not, or was killed.
         sessions: Unix times of each driver's first and last record.
-        unended: Number of earlier drivers that recorded no end: they were killed after their last record.
-        last: The number of the last record.
-        damage: One sentence for each damage.
     """
 
-    header: RunHeader
-    events: list[Event] = field(default_factory=list)
-    begun: RunStatus | None = None
-    ended: RunStatus | None = None
+    header: RunHeader  # its first record
+    events: list[Event] = field(default_factory=list)  # all undamaged events
+    begun: RunStatus | None = None  # the newest record of a driver that began or resumed the run
+    ended: RunStatus | None = None  # how that driver ended it; None if it has not, or was killed
     sessions: list[tuple[float, float]] = field(default_factory=list)
-    unended: int = 0
-    last: int = 0
-    damage: list[str] = field(default_factory=list)
+    unended: int = 0  # number of earlier drivers that recorded no end: they were killed after their last record
+    last: int = 0  # the number of the last record
+    damage: list[str] = field(default_factory=list)  # one sentence for each damage
 
     @property
     def earlier_seconds(self) -> float:

@@ -19,21 +19,13 @@ class Repairer:
     A lost creation is inferred from the start of any attempt of that trial, which contains the same facts. A lost start
     is inferred from the attempt's next event, with the steps that the scheduler grants. A lost end is inferred from the
     start of a later attempt; without one, the trial counts as running. Measurements and checkpoints cannot be inferred.
-
-    Args:
-        study: It must apply each event of :meth:`events` before the next is requested.
-        kept: The undamaged events, in order.
-        taken: The number of events, all before the first damage, that the study has applied already.
-
-    Attributes:
-        inferred: One sentence for each inferred event.
     """
 
     def __init__(self, study: Study, kept: Sequence[Event], taken: int = 0) -> None:
-        self.inferred: list[str] = []
-        self._study = study
-        self._kept = kept
-        self._taken = taken
+        self.inferred: list[str] = []  # one sentence for each inferred event
+        self._study = study  # it must apply each event of :meth:`events` before the next is requested
+        self._kept = kept  # the undamaged events, in order
+        self._taken = taken  # the number of events, all before the first damage, that the study has applied already
         self._now = 0.0  # the newest time in the journal
         self._births: dict[int, TrialCreated] = {}
         for event in kept:

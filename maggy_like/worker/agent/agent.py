@@ -39,9 +39,9 @@ from maggy_like.protocol.messages import (
     Waiting,
     awaits_answer,
     encode,
+    own_versions,
 )
 from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
-from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc.client import Client, Poller
 from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
 from maggy_like.storage.file_systems import look_for_mark

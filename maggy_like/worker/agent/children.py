@@ -16,12 +16,10 @@ import msgspec
 
 from maggy_like.processes.channel import Channel
 from maggy_like.processes.imports import is_installation, is_standard, module_path, python_path
-from maggy_like.processes.lifeline import adopt_orphans, children, end_orphans, kill_tree
-from maggy_like.processes.resources import address_space, too_small
+from maggy_like.processes.system import address_space, adopt_orphans, children, end_orphans, kill_tree, too_small
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
-from maggy_like.protocol.messages import FailureKind, ToDriver, decode_to_driver
+from maggy_like.protocol.messages import PYTHON, FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.protocol.versions import PYTHON
 from maggy_like.worker import spark_files
 from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, encode, send_request

@@ -20,7 +20,7 @@ import msgspec
 
 from maggy_like.processes.channel import Channel
 from maggy_like.processes.imports import import_ahead
-from maggy_like.processes.lifeline import adopt_orphans, children, die_with_parent, is_supported, kill_tree
+from maggy_like.processes.system import adopt_orphans, children, die_with_parent, is_supported, kill_tree
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker import spark_files
 from maggy_like.worker.agent.template import (

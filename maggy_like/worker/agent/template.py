@@ -23,7 +23,7 @@ import msgspec
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.fork_safety import SharingCheck, why_not_whole
 from maggy_like.processes.imports import import_ahead
-from maggy_like.processes.lifeline import adopt_orphans, children, die_with_parent, fork_sibling
+from maggy_like.processes.system import adopt_orphans, children, die_with_parent, fork_sibling
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
 from maggy_like.worker.child.exits import begin_process, end_process, flush_output

@@ -14,7 +14,7 @@ from family import agents, family
 from gate import Gate
 
 from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, lagom
-from maggy_like.driver import monitor as watch
+from maggy_like.driver import supervisor as watch
 from maggy_like.driver.loop import Driver
 from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.protocol.task import WorkerTask

@@ -182,7 +182,7 @@ def test_a_training_that_failed_is_resumed_from_its_last_state(search: Any, tmp_
 SCRIPT = """
 import sys, threading
 from maggy_like import Float, lagom
-from maggy_like.driver import monitor as watch
+from maggy_like.driver import supervisor as watch
 from optimizers.core.events import CheckpointSaved
 
 watch.LEAVE_PATIENCE = 60.0  # the machine may be busy: what is cut off shall be told as such

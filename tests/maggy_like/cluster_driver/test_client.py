@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from background import Background
 from thread_host import ThreadHost, ThreadRun
 
 from maggy_like import Float, lagom, load_run
-from maggy_like.cluster_driver.client import _Client
 from maggy_like.engines.base import EngineRun
 from maggy_like.errors import ConfigError, EngineError, TrialsFailedError, UserError
 from maggy_like.storage.control_files import ControlFiles, StopRequestRecord
@@ -142,20 +141,45 @@ def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
     assert record.attempt == 1
 
 
-def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop() -> None:
-    def refuse() -> None:
-        raise OSError("slow down")
+@pytest.mark.e2e
+def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ControlFiles.driver
 
-    cancelled: list[bool] = []
-    client = _Client.__new__(_Client)
-    client._wanted, client._asked, client._hurried, client._run_id = "interrupted", True, False, "now"
-    client.run = SimpleNamespace(cancel=lambda: cancelled.append(True), wait=lambda _: True)  # type: ignore[assignment]
-    client._files = SimpleNamespace(driver=refuse)  # type: ignore[assignment]
-    client._pass_on_stop()
-    assert not cancelled
-    client._files = SimpleNamespace(driver=lambda: None)  # type: ignore[assignment]
-    client._pass_on_stop()
-    assert cancelled
+    def refuse(files: ControlFiles) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise OSError("slow down")
+        return ask(files)
+
+    def interrupt(event: Event) -> None:
+        monkeypatch.setattr(ControlFiles, "driver", refuse)
+        raise KeyboardInterrupt
+
+    host = ThreadHost()
+    result = search(last, tmp_path, engine=host, callbacks=[interrupt], max_budget=10**9, optimizer="random")
+    assert result.ending == "interrupted"
+    assert host.run is not None
+    assert not host.run.cancelled.is_set()
+
+
+@pytest.mark.e2e
+def test_a_job_is_cancelled_whose_driver_has_not_begun_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.0)
+    background, ended = Background(), threading.Event()
+
+    def begin(attempt: int) -> None:
+        background.stop()
+        ended.wait(60)
+
+    host = ThreadHost(begin=begin)
+    assert background.run(search, last, tmp_path, engine=host, max_budget=10**9).ending == "stopped"
+    assert host.run is not None
+    assert host.run.cancelled.is_set()
+    ended.set()
+    host.run.wait(60)
 
 
 @pytest.mark.e2e
@@ -165,14 +189,12 @@ def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypa
     monkeypatch.setattr(ThreadRun, "wait", lambda run, timeout: False)
     unheard: list[StopRequestRecord] = []
     monkeypatch.setattr(ControlFiles, "ask_to_stop", lambda files, record: unheard.append(record))
-    clients: list[_Client] = []
+    signals = [signal.SIGTERM, signal.SIGTERM]
 
     def hurry(event: Event) -> None:
-        for count in (1, 2):
-            clients[0].interrupted(count)
+        if len(signals) == 2 or (signals and unheard):  # two at once would be one
+            os.kill(os.getpid(), signals.pop())
 
-    begin = _Client.until_done
-    monkeypatch.setattr(_Client, "until_done", lambda client: clients.append(client) or begin(client))  # type: ignore[func-returns-value]
     host = ThreadHost()
     result = search(last, tmp_path, engine=host, callbacks=[hurry], max_budget=10**9, optimizer="random")
     assert result.ending == "interrupted"

@@ -15,13 +15,12 @@ from maggy_like.cluster_driver.follow import MOST, LogLineReader, LogLineWriter,
 from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.driver.stream import JournalReader
+from maggy_like.driver.stream import Entry, JournalReader
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.backends import ObjectStoreBackend
-from maggy_like.trackers.backlog import Entry
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
 from optimizers.core.trial import TrialState
 from optimizers.space.domains import Float

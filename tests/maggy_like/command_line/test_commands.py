@@ -15,9 +15,8 @@ import pandas
 import pytest
 
 from maggy_like import Constant, Float, lagom, load_run
-from maggy_like.command_line import main
+from maggy_like.command_line import main, parser
 from maggy_like.command_line.commands import follow_log
-from maggy_like.command_line.main import parser
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.log_file import log_name
 

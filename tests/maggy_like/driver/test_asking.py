@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.loop import answers
-from maggy_like.driver.proposer.proposers import DirectProposer
-from maggy_like.driver.state_machine.commands import AskOptimizer
-from maggy_like.driver.state_machine.inputs import SuggestionReady
+from maggy_like.driver.proposers import DirectProposer
+from maggy_like.driver.state_machine.interface import AskOptimizer, SuggestionReady
 from maggy_like.driver.state_machine.proposals import MOST, Proposals
 from maggy_like.errors import OptimizerError
 from optimizers import Float, RandomSearch

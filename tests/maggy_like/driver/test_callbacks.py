@@ -17,10 +17,10 @@ import train_functions as fns
 from maggy_like import Choice, Float, lagom, load_run
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver.followers import Followers
-from maggy_like.driver.stream import entry_of
+from maggy_like.driver.settings import FileSettings
+from maggy_like.driver.stream import Backlog, entry_of
 from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.trackers.backlog import Backlog
 from maggy_like.trackers.base import Session, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.study import Study
@@ -60,8 +60,14 @@ def test_what_a_callback_changes_reaches_neither_the_ledger_nor_another_callback
     study, other = (Study(space, RandomSearch()) for _ in range(2))
     seen: list[Event] = []
     source: Any = SimpleNamespace(study=study, backlog=Backlog(pytest.fail), lines=LineBuffer(9, 999))
-    followers = Followers(source, [spoil_event, seen.append], pytest.fail, in_threads=False)  # type: ignore[arg-type]
-    followers.begin("run", "random", RunPaths(tmp_path, str(tmp_path)), is_resumed=False)
+    followers = Followers(
+        source,
+        [spoil_event, seen.append],
+        pytest.fail,  # type: ignore[arg-type]
+        FileSettings("run", RunPaths(tmp_path, str(tmp_path)), resume=False),
+        "random",
+        in_threads=False,
+    )
     for number, (event, same) in enumerate(zip(a_trial(), a_trial(), strict=True)):
         study.apply(event)
         source.backlog.put([entry_of(number, event, None, study, 0.0)])

@@ -9,7 +9,7 @@ import pytest
 from maggy_like.display.base import Snapshot
 from maggy_like.driver.loop import LINES, Drawing
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.inputs import WorkerJoined
+from maggy_like.driver.state_machine.interface import WorkerJoined
 from maggy_like.protocol.task import WorkerId
 from optimizers import Float
 from optimizers.core.study import Study

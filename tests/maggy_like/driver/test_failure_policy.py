@@ -11,7 +11,7 @@ import pytest
 from hand import Hand
 
 from maggy_like import FailurePolicy, Float, lagom
-from maggy_like.driver.state_machine.inputs import WorkerLost
+from maggy_like.driver.state_machine.interface import WorkerLost
 from maggy_like.errors import ConfigError, TrialsFailedError
 from maggy_like.protocol.task import WorkerId
 from maggy_like.worker.child.process import place_of, types_of

@@ -20,13 +20,17 @@ from maggy_like import FailurePolicy, Float, lagom, load_run
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
 from maggy_like.driver import followers
-from maggy_like.driver.followers import DisplayFollower, FunctionFollower
-from maggy_like.driver.stream import JournalReader
-from maggy_like.protocol.endings import Phase
+from maggy_like.driver.followers import DisplayFollower, Followers
+from maggy_like.driver.settings import FileSettings
+from maggy_like.driver.stream import Backlog, Cursor, Entry, JournalReader
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.storage.journal import backend_of
-from maggy_like.trackers.backlog import Backlog, Cursor, Entry
+from maggy_like.storage.run_paths import RunPaths
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker
 from optimizers.core.events import AttemptEnded, Event, Measured, TrialCreated
+from optimizers.core.study import Study
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space.search_space import SearchSpace
 
 SNAPSHOT = Snapshot("run", "here", "random", "max", Phase.SEARCHING, 0.0)
 PATIENCE = 300.0
@@ -34,29 +38,33 @@ PATIENCE = 300.0
 Stops = list[BaseException]
 
 
-class Following:
+class Following(Followers):
     """A function that follows a run whose events the test puts."""
 
     def __init__(self, function: Callable[[Event], None], in_thread: bool = True) -> None:
-        self.said, self.stops = list[str](), Stops()
-        self.backlog, self._number = Backlog(lambda number: iter(())), 0
-        self.follower = FunctionFollower(
-            function, Cursor(self.backlog), self.said.append, self.stops.append, in_thread=in_thread
+        self.stops, self._number = Stops(), 0
+        self.backlog, self.lines = Backlog(lambda number: iter(())), LineBuffer(100, 10_000)
+        self.study = Study(SearchSpace({"x": Float(0, 1)}), RandomSearch())
+        super().__init__(
+            self,  # type: ignore[arg-type]  # it has no snapshot, which only a display needs
+            [function],
+            self.stops.append,
+            FileSettings("run", RunPaths("runs/run", "runs/run"), resume=False),
+            "random",
+            in_threads=in_thread,
         )
+
+    @property
+    def said(self) -> list[str]:
+        return [line.text for line in self.lines]
 
     def put(self, event: Event) -> None:
         self._number += 1
         self.backlog.put([Entry(self._number, event, None, 0.0)])
 
 
-def following(function: Callable[[Event], None], in_thread: bool = True) -> tuple[Following, list[str], Stops]:
-    made = Following(function, in_thread)
-    return made, made.said, made.stops
-
-
-def finish(following: Following, patience: float = PATIENCE) -> None:
-    following.backlog.close()
-    following.follower.finish("runs/run", followers.time.monotonic() + patience, lambda: False)
+def finish(following: Following, is_hurried: bool = False) -> None:
+    following.finish(Ending.COMPLETED, lambda: is_hurried)
 
 
 def entries_in(folder: str) -> list[Entry]:
@@ -70,13 +78,13 @@ def events(count: int) -> list[Event]:
 @pytest.mark.parametrize("in_thread", [True, False])
 def test_a_function_gets_each_event_by_itself_and_in_order(in_thread: bool) -> None:
     seen: list[Event] = []
-    follower, said, _ = following(seen.append, in_thread)
+    run = Following(seen.append, in_thread)
     for event in events(8):
-        follower.put(event)
-        follower.follower.look()
-    finish(follower)
+        run.put(event)
+        run.look()
+    finish(run)
     assert seen == events(8)
-    assert not said
+    assert not run.said
 
 
 def test_a_function_that_hangs_misses_events_and_is_told_how_to_get_them(caplog: pytest.LogCaptureFixture) -> None:
@@ -86,14 +94,14 @@ def test_a_function_that_hangs_misses_events_and_is_told_how_to_get_them(caplog:
         hanging.set()
         hangs.wait(PATIENCE)
 
-    follower, said, _ = following(slow)
-    follower.put(TrialCreated(0, {"x": 1.0}))
+    run = Following(slow)
+    run.put(TrialCreated(0, {"x": 1.0}))
     assert hanging.wait(PATIENCE)
     for event in events(25):
-        follower.put(event)
-    finish(follower, patience=0.0)
+        run.put(event)
+    finish(run, is_hurried=True)
     hangs.set()
-    (line,) = said
+    (line,) = run.said
     assert "slow (test_followers.py, line " in line
     assert "is slow and has missed 26 events" in line
     assert "load_run('runs/run').watch(callbacks=[...])" in line
@@ -107,18 +115,19 @@ def test_a_function_that_raises_is_reported_once_with_its_traceback(caplog: pyte
         seen.append(event)
         raise ValueError("a mistake")
 
-    follower, said, stops = following(mistaken, False)
+    run = Following(mistaken, False)
     for event in events(3):
-        follower.put(event)
-    follower.follower.look()
-    finish(follower)
+        run.put(event)
+    run.look()
+    finish(run)
+    said = run.said
     assert len(seen) == 1
     assert said[0].startswith("callback ")
     assert "mistaken (test_followers.py, line " in said[0]
     assert "raised ValueError: a mistake; it gets no more events, and the search continues" in said[0]
     assert len(said) == len(caplog.records) == 1
     assert caplog.records[0].exc_info is not None
-    assert not stops
+    assert not run.stops
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -130,12 +139,12 @@ def test_a_function_can_end_the_run_and_gets_the_rest_of_the_events(kind: type[B
         if len(seen) == 2:
             raise kind
 
-    follower, _, stops = following(enough)
+    run = Following(enough)
     for event in events(4):
-        follower.put(event)
-    finish(follower)
+        run.put(event)
+    finish(run)
     assert seen == events(4)
-    assert [type(error) for error in stops] == [kind]
+    assert [type(error) for error in run.stops] == [kind]
 
 
 class Failing:
@@ -345,8 +354,7 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
         first = lagom(fns.climb_on, space, directory=folder, n_trials=3, **options)
         before = entries_in(str(first.directory))
     monkeypatch.setattr("maggy_like.driver.loop.Backlog", partial(Backlog, most=5))
-    monkeypatch.setattr(FunctionFollower, "look", lambda follower: None)
-    monkeypatch.setattr(FunctionFollower, "finish", lambda follower, *_: follower._follow())
+    monkeypatch.setattr(Followers, "look", lambda run: None)
     late, tracker = list[Event](), Noting()
     result = lagom(
         fns.climb_on,
@@ -378,7 +386,7 @@ def test_watching_waits_for_a_callback_that_is_slow(tmp_path: Path, monkeypatch:
         seen.append(event)
 
     sleep = threading.Event().wait
-    monkeypatch.setattr("maggy_like.cluster_driver.watch.time.sleep", lambda seconds: goes_on.set() or sleep(0.001))
+    monkeypatch.setattr("maggy_like.cluster_driver.follow.time.sleep", lambda seconds: goes_on.set() or sleep(0.001))
     load_run(result.directory).watch(progress=False, callbacks=[slow])
     known = entries_in(str(result.directory))
     assert seen == [entry.event for entry in known]

@@ -20,7 +20,7 @@ from family import is_zygote
 from faults import words
 from terminal import terminal
 
-from maggy_like.driver.monitor import interrupts_to, waits_end
+from maggy_like.driver.supervisor import interrupts_to, waits_end
 
 pytestmark = pytest.mark.e2e
 
@@ -136,7 +136,7 @@ def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_pa
 COUNTED = """
 import functools, itertools, os, psutil, tempfile, threading
 from maggy_like import Float, lagom
-from maggy_like.driver import monitor as watch
+from maggy_like.driver import supervisor as watch
 
 interrupted = watch.Monitor.interrupted
 

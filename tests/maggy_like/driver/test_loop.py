@@ -16,23 +16,20 @@ from module_time import patch_time
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver import write_ahead as module
-from maggy_like.driver.loop import TICK, Driver
-from maggy_like.driver.proposer.proposers import DirectProposer
+from maggy_like.driver import loop as module
+from maggy_like.driver.loop import TICK, Driver, WriteAhead
+from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, Command, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import Append, Command, Send, Show, StopRequested, StoreReturned
 from maggy_like.driver.state_machine.run import Options
-from maggy_like.driver.write_ahead import WriteAhead
+from maggy_like.driver.stream import Cursor
 from maggy_like.errors import JournalError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.messages import Beat, Logged, Ready
+from maggy_like.protocol.messages import PYTHON, Beat, Logged, Ready, Versions
 from maggy_like.protocol.task import WorkerId
-from maggy_like.protocol.versions import PYTHON, Versions
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
-from maggy_like.trackers.backlog import Cursor
 from optimizers import Float
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
@@ -53,19 +50,43 @@ def fail(*_: object, **__: object) -> Any:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
+def machine() -> StateMachine:
+    return StateMachine(Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4), Options(target=TARGET))
+
+
+@pytest.fixture
+def proposer(machine: StateMachine) -> DirectProposer:
+    return DirectProposer(machine.study)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server("127.0.0.1")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(backend_of(str(tmp_path)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def driver(
+    tmp_path: Path, machine: StateMachine, proposer: DirectProposer, server: Server, journal: Journal
+) -> Iterator[Driver]:
     """A driver that would wait for its only worker."""
-    study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4)
-    server = Server("127.0.0.1")
-    journal = Journal(backend_of(str(tmp_path)))
     base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
-    machine = StateMachine(study, Options(target=TARGET))
-    made = Driver(machine, DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
+    made = Driver(machine, proposer, server, journal, base, 1, keep=None, timeout=None)
     yield made
     made.release()
     made.join()
-    server.close()
-    journal.close()
+
+
+def waits_for_the_journal(driver: Driver) -> bool:
+    return any("the search waits and tries again" in line.text for line in driver.lines)
 
 
 def test_the_first_thing_shown_has_what_the_journal_of_a_resumed_run_had(tmp_path: Path) -> None:
@@ -83,12 +104,15 @@ def test_the_first_thing_shown_has_what_the_journal_of_a_resumed_run_had(tmp_pat
     assert made.snapshot.phase == Phase.STARTING
 
 
-@pytest.mark.parametrize("part", ["_server.poll", "_write_ahead.carry", "_machine.handle"])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(Server, "poll"), (WriteAhead, "carry"), (StateMachine, "handle")],
+    ids=["poll", "carry", "handle"],
+)
 def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, part: str
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, part: type, name: str
 ) -> None:
-    owner, name = part.split(".")
-    monkeypatch.setattr(getattr(driver, owner), name, fail)
+    monkeypatch.setattr(part, name, fail)
     driver.start()
     assert driver.done.wait(PATIENCE)
     assert isinstance(driver.error, Broken)
@@ -101,7 +125,7 @@ def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
 def test_a_drawing_that_fails_keeps_nobody_waiting(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, released: bool
 ) -> None:
-    monkeypatch.setattr(driver._drawing, "_snapshot", fail)
+    monkeypatch.setattr("maggy_like.driver.loop.draw", fail)
     if released:
         driver.release()
     driver.start()
@@ -111,13 +135,13 @@ def test_a_drawing_that_fails_keeps_nobody_waiting(
 
 
 def test_a_proposer_that_cannot_start_ends_the_search_with_its_error(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, machine: StateMachine, proposer: DirectProposer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver._proposer, "start", fail)
+    monkeypatch.setattr(proposer, "start", fail)
     driver.start()
-    wait_for(lambda: driver._machine.ending is not None, PATIENCE)
-    assert isinstance(driver._machine.error, Broken)
-    assert driver._machine.ending == "error"
+    wait_for(lambda: machine.ending is not None, PATIENCE)
+    assert isinstance(machine.error, Broken)
+    assert machine.ending == "error"
 
 
 class Refusing:
@@ -142,10 +166,11 @@ def refuse() -> None:
     raise StoreError("the disk is full")
 
 
-def at_target(driver: Driver) -> None:
+@pytest.fixture
+def at_target(machine: StateMachine) -> None:
     """Have the search end as it begins: its target was reached by a trial that was cut off."""
     config = {"x": 0.5}
-    driver._machine.replay(
+    machine.replay(
         [
             TrialCreated(0, config, 0),
             AttemptStarted(0, 1, 0, 1, 0.0, config, 0, None, 0, 1),
@@ -154,36 +179,35 @@ def at_target(driver: Driver) -> None:
     )
 
 
+@pytest.mark.usefixtures("at_target")
 def test_a_search_that_has_reached_its_target_waits_for_a_journal_that_refuses(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, machine: StateMachine, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_target(driver)
     events = Cursor(driver.backlog)
-    journal = driver._write_ahead._journal
     refusing = Refusing(journal, refuse)
     monkeypatch.setattr(journal, "append", refusing)
     driver.start()
     assert refusing.tried.wait(PATIENCE)
-    wait_for(lambda: driver._write_ahead.is_stuck or driver.done.is_set(), PATIENCE)
-    assert not events.waiting
-    assert driver._machine.ending == "target"
+    wait_for(lambda: waits_for_the_journal(driver) or driver.done.is_set(), PATIENCE)
+    assert not events.left
+    assert machine.ending == "target"
     assert not driver.done.is_set()
     refusing.serve()
     wait_for(lambda: driver.has_ended, PATIENCE)
     assert driver.error is None
-    assert events.waiting
+    assert events.left
 
 
+@pytest.mark.usefixtures("at_target")
 def test_a_search_has_not_ended_before_the_journal_has_its_last_events(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, machine: StateMachine, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_target(driver)
-    journal, serves = driver._write_ahead._journal, threading.Event()
+    serves = threading.Event()
     refusing = Refusing(journal, lambda: assert_wait(serves))
     monkeypatch.setattr(journal, "append", refusing)
     driver.start()
     assert refusing.tried.wait(PATIENCE)
-    assert driver._machine.ending == "target"
+    assert machine.ending == "target"
     assert not driver.has_ended  # else the workers, and the patience with the store, would be cut short
     serves.set()
     wait_for(lambda: driver.has_ended, PATIENCE)
@@ -193,22 +217,22 @@ def assert_wait(event: threading.Event) -> None:
     assert event.wait(PATIENCE)
 
 
+@pytest.mark.usefixtures("at_target")
 def test_who_stops_a_search_that_has_ended_does_not_wait_for_its_journal(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_target(driver)
-    journal = driver._write_ahead._journal
     refusing = Refusing(journal, refuse)
     monkeypatch.setattr(journal, "append", refusing)
     driver.start()
-    wait_for(lambda: driver._write_ahead.is_stuck, PATIENCE)
+    wait_for(lambda: waits_for_the_journal(driver), PATIENCE)
     driver.post(StopRequested(Ending.INTERRUPTED))
     assert driver.done.wait(PATIENCE)
     assert isinstance(driver.error, StoreError)
 
 
-def test_what_the_journal_does_not_have_is_not_acknowledged(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, server = driver._write_ahead._journal, driver._server
+def test_what_the_journal_does_not_have_is_not_acknowledged(
+    driver: Driver, journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refusing = Refusing(journal, refuse)
     monkeypatch.setattr(journal, "append", refusing)
     client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
@@ -222,7 +246,7 @@ def test_what_the_journal_does_not_have_is_not_acknowledged(driver: Driver, monk
         wait_for(lambda: client.receive() is not None and client.heard > before, PATIENCE)
         return True
 
-    wait_for(lambda: client.receive() is not None and driver._write_ahead.is_stuck, PATIENCE)
+    wait_for(lambda: client.receive() is not None and waits_for_the_journal(driver), PATIENCE)
     client.send(Logged(0, 1, ["a line"]))
     for _ in range(5):
         answered()
@@ -234,23 +258,23 @@ def test_what_the_journal_does_not_have_is_not_acknowledged(driver: Driver, monk
 
 
 def test_a_driver_that_stood_still_holds_that_against_no_worker(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, stood_still = driver._server, [0.0]
+    stood_still = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stood_still), time=time.time)
     monkeypatch.setattr("maggy_like.driver.loop.time", clock)
     client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
     client.introduce(hello(0))
     driver.start()
     wait_for(lambda: client.receive() is not None and bool(driver.snapshot.workers), PATIENCE)
-    carry = driver._write_ahead.carry
+    carry = WriteAhead.carry
 
     def carry_slowly(*args: Any, **options: Any) -> Any:
-        monkeypatch.setattr(driver._write_ahead, "carry", carry)
+        monkeypatch.setattr(WriteAhead, "carry", carry)
         stood_still.append(100.0)  # as over a store that answers late, or a process that was stopped
         return carry(*args, **options)
 
-    monkeypatch.setattr(driver._write_ahead, "carry", carry_slowly)
+    monkeypatch.setattr(WriteAhead, "carry", carry_slowly)
     wait_for(lambda: len(stood_still) == 2, PATIENCE)
     since = driver.elapsed()
     wait_for(lambda: driver.snapshot.elapsed > since + 3 * TICK, PATIENCE)
@@ -259,30 +283,34 @@ def test_a_driver_that_stood_still_holds_that_against_no_worker(
 
 
 @pytest.fixture
-def stranger(driver: Driver) -> Iterator[Client]:
+def stranger(server: Server) -> Iterator[Client]:
     """A worker with another maggy_like."""
-    made = Client(driver._server.address, driver._server.public_key, driver._server.admit(WorkerId(0, 0)))
+    made = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
     made.introduce(msgspec.structs.replace(hello(0), versions=Versions("0.0.9", "/opt/old", PYTHON, "/w/python")))
     yield made
     made.close()
 
 
-def test_a_search_whose_first_worker_has_another_version_ends_with_both(driver: Driver, stranger: Client) -> None:
+def test_a_search_whose_first_worker_has_another_version_ends_with_both(
+    driver: Driver, machine: StateMachine, stranger: Client
+) -> None:
     driver.start()
-    wait_for(lambda: stranger.receive() is not None and driver._machine.ending is not None, PATIENCE)
-    assert driver._machine.ending == "error"
-    assert isinstance(driver._machine.error, WorkerError)
-    assert "worker 0 on host cannot serve this search: the driver has maggy_like" in str(driver._machine.error)
-    assert "the worker 0.0.9 (/opt/old)" in str(driver._machine.error)
+    wait_for(lambda: stranger.receive() is not None and machine.ending is not None, PATIENCE)
+    assert machine.ending == "error"
+    assert isinstance(machine.error, WorkerError)
+    assert "worker 0 on host cannot serve this search: the driver has maggy_like" in str(machine.error)
+    assert "the worker 0.0.9 (/opt/old)" in str(machine.error)
 
 
-def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(driver: Driver, stranger: Client) -> None:
+def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(
+    driver: Driver, machine: StateMachine, stranger: Client
+) -> None:
     driver.ready.add(WorkerId(1, 0))
     driver.start()
     wait_for(lambda: stranger.receive() is not None and bool(driver.lines), PATIENCE)
     [line] = driver.lines
     assert line.text.endswith("; the search continues without it")
-    assert driver._machine.ending is None
+    assert machine.ending is None
 
 
 # -- what the driver holds back while its journal cannot be written -------------------------------
@@ -305,11 +333,11 @@ class Disk:
         self.lines: list[str] = []
         self.kept: list[Any] = []
         self.tries = 0
-        self._place = backend_of(str(folder))
-        self._append = self._place.append
-        monkeypatch.setattr(self._place, "append", self.append)
+        self.place = backend_of(str(folder))
+        self._append = self.place.append
+        monkeypatch.setattr(self.place, "append", self.append)
         patch_time(monkeypatch, module, monotonic=lambda: self.now)
-        self.journal = Journal(self._place)
+        self.journal = Journal(self.place)
         self.journal.begin(HEADER)
         self.write_ahead = WriteAhead(self.journal, self.keep, lambda show: self.lines.append(show.text), 600.0)
 
@@ -325,7 +353,7 @@ class Disk:
         self.kept.append(returned)
 
     def events(self) -> list[Any]:
-        return read_journal(self._place).events
+        return read_journal(self.place).events
 
 
 @pytest.fixture
@@ -363,7 +391,7 @@ def test_a_lease_that_cannot_be_renewed_has_nothing_written_twice(disk: Disk, mo
 
     disk.now = 1.0
     with monkeypatch.context() as patch:
-        patch.setattr(disk._place, "renew", refuse)
+        patch.setattr(disk.place, "renew", refuse)
         assert disk.write_ahead.carry([created(0)]) == []
         assert disk.write_ahead.is_stuck
     disk.now = 2.0
@@ -384,7 +412,7 @@ def test_a_slow_refusal_leaves_the_driver_half_of_its_time(disk: Disk, monkeypat
         disk.now += 20.0
         raise FULL
 
-    monkeypatch.setattr(disk._place, "append", refuse_slowly)
+    monkeypatch.setattr(disk.place, "append", refuse_slowly)
     disk.write_ahead.carry([created(0)])
     began = disk.now
     while disk.now < began + 19.9:
@@ -416,7 +444,7 @@ def test_a_run_that_was_stopped_asks_a_slow_store_no_more(disk: Disk, monkeypatc
         disk.now += 20.0
         raise FULL
 
-    monkeypatch.setattr(disk._place, "append", refuse_slowly)
+    monkeypatch.setattr(disk.place, "append", refuse_slowly)
     disk.write_ahead.carry([created(0)])
     with pytest.raises(StoreError, match="for 20 s now"):
         disk.write_ahead.carry([SEND], is_last=True)

@@ -20,7 +20,7 @@ from gate import Gate
 from odd_optimizers import Climber, Sealed, Told
 
 from maggy_like import Float, LocalEngine, lagom
-from maggy_like.driver.proposer.proposers import DirectProposer, ProcessProposer, Proposer
+from maggy_like.driver.proposers import DirectProposer, ProcessProposer, Proposer
 from maggy_like.errors import OptimizerError
 from optimizers.core.base import History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptStarted, Event
@@ -48,7 +48,7 @@ def proposers() -> list[psutil.Process]:
 
 
 def is_proposer(process: psutil.Process) -> bool:
-    return runs(process, "maggy_like.driver.proposer")
+    return runs(process, "maggy_like.driver.proposer_process")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_an_exception_comes_back_with_its_traceback_and_ends_nothing(
     (note,) = caught.value.__notes__
     assert note.startswith("raised in the optimizer's process:\nTraceback")
     assert "in do\n" in note
-    assert "proposer/__main__.py" not in note
+    assert "proposer_process.py" not in note
     assert asked(proposer, 2)["pid"] == pid
 
 
@@ -160,7 +160,7 @@ def test_an_ask_that_hangs_is_cut_off(start: Start, lines: SimpleQueue[str]) -> 
 
 
 def test_the_process_starts_light() -> None:
-    code = "import sys, maggy_like.driver.proposer.__main__; print(*sys.modules)"
+    code = "import sys, maggy_like.driver.proposer_process; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "optimizers.core.base" in loaded
     assert not {"zmq", "pyspark", "torch", "scipy", "pandas", "rich"} & set(loaded)

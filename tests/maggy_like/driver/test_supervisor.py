@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maggy_like.driver import supervisor
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLeaving, WorkerLost
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.driver.supervisor import (
     GOODBYE_PATIENCE,
     GROWTH_PATIENCE,
@@ -74,13 +74,13 @@ class Scene:
         monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.engine = Stages()
         task = WorkerTask("", b"", "", b"", (), (), (), "", "")
-        self.gang = Supervisor(self.engine, task, lambda worker: (b"", b""), SIZE, SIZE, "")
         self.posted: list[Any] = []
         self.states = dict.fromkeys(range(SIZE), "busy")
         workers = {WorkerId(index, 0) for index in range(SIZE)}
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(workers), ready=set(workers), lines=deque(),
             post=self.posted.append, snapshot=SimpleNamespace(workers=(), counts={}))  # fmt: skip
+        self.gang = Supervisor(self.driver, self.engine, task, lambda worker: (b"", b""), SIZE, SIZE, "")
         self.attend()
 
     @property
@@ -91,7 +91,7 @@ class Scene:
     def attend(self, seconds: float = 0.0) -> None:
         self.now += seconds
         self.driver.snapshot.workers = tuple(SimpleNamespace(state=state) for state in self.states.values())
-        self.gang.attend(self.driver)
+        self.gang.attend()
 
     def lose(self, worker: WorkerId) -> None:
         """The driver has not heard of it for too long."""
@@ -225,15 +225,15 @@ class GrowingScene:
         monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.cluster = Cluster(slots)
         task = WorkerTask("", b"", "", b"", (), (), (), "", "")
-        self.gang = GrowingSupervisor(self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
         self.posted: list[Any] = []
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(), post=self.posted.append,
             snapshot=SimpleNamespace(workers=(), phase=Phase.SEARCHING, counts={}))  # fmt: skip
+        self.gang = GrowingSupervisor(self.driver, self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
 
     def attend(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        self.gang.attend(self.driver)
+        self.gang.attend()
 
     def come(self, *indexes: int) -> None:
         for index in indexes:

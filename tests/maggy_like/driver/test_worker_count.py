@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from maggy_like.driver.failure_policy import FailurePolicy
 from maggy_like.driver.settings import (
     MOST_UNASKED,
+    FailurePolicy,
     FileSettings,
     SearchSettings,
     Settings,
@@ -19,7 +19,7 @@ from maggy_like.driver.settings import (
     least_workers,
     size_hints,
 )
-from maggy_like.driver.state_machine.inputs import StopRequested
+from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import HINT_AGAIN, JOIN_PATIENCE, LOOK, START_PATIENCE, FirstWorkers
 from maggy_like.engines.base import Capacity
 from maggy_like.errors import EngineError
@@ -144,12 +144,12 @@ class Fake:
 
 
 def watch(fake: Any, size: int = 2) -> Callable[[float], None]:
-    first = FirstWorkers(fake, size)
+    first = FirstWorkers(fake, fake, size)
 
     def until(now: float) -> None:
         while fake.now < now:
             fake.now += 0.5
-            first.look(fake)
+            first.look()
 
     return until
 

@@ -15,7 +15,7 @@ import cloudpickle
 import pytest
 import torch
 
-from maggy_like.driver.proposer.frames import pack, unpack
+from maggy_like.driver.proposers import pack, unpack
 from maggy_like.ml.estimator.params import pickled
 from maggy_like.processes.pickles import dumps
 from maggy_like.spark.engine.task import Sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import WorkerLost
+from maggy_like.driver.state_machine.interface import WorkerLost
 from maggy_like.results.record import Attempt, Clock, read_attempts
 from optimizers.core.trial import TrialState
 

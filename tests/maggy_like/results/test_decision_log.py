@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLost
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.record import decision_log
 from maggy_like.results.result import Result

@@ -5,8 +5,8 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.rpc import backlog as module
-from maggy_like.rpc.backlog import FRAME_COST, FairBacklog
+from maggy_like.rpc import server as module
+from maggy_like.rpc.server import FRAME_COST, FairBacklog
 
 LARGEST = 5000
 HEAD_START = 3000

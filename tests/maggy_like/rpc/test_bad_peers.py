@@ -22,10 +22,9 @@ from wire import EchoServer, Peer, echo_server, hello, peer, wait_for
 from maggy_like.protocol.messages import Beat, Decided, Ready, Reported, encode
 from maggy_like.protocol.task import KeyPair
 from maggy_like.rpc import server as handshakes
-from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.link import Link, bare_frame, new_session
-from maggy_like.rpc.security import new_key_pair, secure_client
 from maggy_like.rpc.server import MAX_ANSWERS, MAX_STRIKES
+from maggy_like.rpc.sockets import MAX_FRAME, new_key_pair, secure_client
 
 pytestmark = pytest.mark.e2e
 
@@ -266,7 +265,7 @@ FLOOD_AND_HANG_UP = """
 import time
 import zmq
 from maggy_like.protocol.task import WorkerId
-from maggy_like.rpc.security import secure_client
+from maggy_like.rpc.sockets import secure_client
 from maggy_like.rpc.server import Server
 
 server = Server("127.0.0.1")

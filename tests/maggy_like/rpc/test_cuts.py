@@ -17,8 +17,8 @@ from wire import Proxy, echo_server, peer, proxy
 
 from maggy_like import FailurePolicy, Float, Reporter, lagom
 from maggy_like.protocol.messages import Hello, Refused
-from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
+from maggy_like.rpc.sockets import MAX_FRAME
 from optimizers.core.events import AttemptEnded, Event, Measured
 
 pytestmark = pytest.mark.e2e

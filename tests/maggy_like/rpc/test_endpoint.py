@@ -17,8 +17,8 @@ from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.rpc import endpoint
 from maggy_like.rpc import endpoint as reach
 from maggy_like.rpc.endpoint import first_free, read_host, read_ports, read_reachable, shown, why_unreachable
-from maggy_like.rpc.security import new_key_pair
 from maggy_like.rpc.server import Server
+from maggy_like.rpc.sockets import new_key_pair
 from maggy_like.worker.agent import agent as first_contact
 from maggy_like.worker.agent.agent import Agent, FirstContact
 from maggy_like.worker.agent.children import InlineLauncher

@@ -22,7 +22,7 @@ from maggy_like.display import text
 from maggy_like.display.base import Snapshot
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.state_machine.inputs import Tick
+from maggy_like.driver.state_machine.interface import Tick
 from maggy_like.protocol.messages import (
     Broken,
     Decided,

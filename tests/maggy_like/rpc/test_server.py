@@ -28,14 +28,13 @@ from maggy_like.protocol.messages import (
     ToDriver,
     ToWorker,
     encode,
+    own_versions,
 )
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerId, WorkerTask
-from maggy_like.protocol.versions import own_versions
 from maggy_like.rpc import server as handshakes
 from maggy_like.rpc.client import Client
-from maggy_like.rpc.limits import MAX_FRAME
-from maggy_like.rpc.security import new_key_pair
 from maggy_like.rpc.server import Received, Server, Unfit
+from maggy_like.rpc.sockets import MAX_FRAME, new_key_pair
 
 WORKER = WorkerId(3, 0)
 

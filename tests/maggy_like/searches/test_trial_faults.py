@@ -20,8 +20,7 @@ from trial_faults import SLEEP
 from maggy_like import FailurePolicy, LocalEngine, Result, lagom
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Command
-from maggy_like.driver.state_machine.inputs import Input, TrialSaid
+from maggy_like.driver.state_machine.interface import Command, Input, TrialSaid
 from maggy_like.protocol.messages import Reported
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.journal import backend_of, read_journal

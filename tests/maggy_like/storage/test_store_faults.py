@@ -15,8 +15,8 @@ from background import Background
 
 from maggy_like import FailurePolicy, Float, Result, lagom, run
 from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine.failures import StoreOutage
 from maggy_like.driver.state_machine.run import Options
-from maggy_like.driver.state_machine.store_outage import StoreOutage
 from maggy_like.errors import StoreError, UserError
 from optimizers.core.events import AttemptEnded, CheckpointSaved, Event
 from optimizers.core.trial import TrialState

@@ -21,8 +21,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError
-from maggy_like.storage import folders
-from maggy_like.storage.folders import check_folder
+from maggy_like.storage import file_systems as folders
+from maggy_like.storage.file_systems import check_folder
 from maggy_like.storage.run_paths import OutputFolder, RunPaths
 from optimizers.core.trial import TrialState
 

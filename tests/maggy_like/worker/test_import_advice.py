@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from maggy_like.protocol.messages import PYTHON
 from maggy_like.protocol.task import DriverProcess
-from maggy_like.protocol.versions import PYTHON
 from maggy_like.worker import import_advice
 from maggy_like.worker.import_advice import advice_on, shown_path
 

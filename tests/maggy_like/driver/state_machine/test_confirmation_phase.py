@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.confirming import ConfirmationPlan
-from maggy_like.driver.state_machine.inputs import StopRequested
-from maggy_like.driver.state_machine.run import FinalTraining
+from maggy_like.driver.state_machine.interface import StopRequested
+from maggy_like.driver.state_machine.run import ConfirmationPlan, FinalTraining
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Shutdown
 from maggy_like.protocol.task import WorkerId

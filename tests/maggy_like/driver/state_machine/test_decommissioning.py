@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.failure_policy import FailurePolicy
+from maggy_like.driver.settings import FailurePolicy
 from maggy_like.driver.state_machine.attempts import MAX_NODES
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     Tick,
     TrialSaid,
     WorkerGone,

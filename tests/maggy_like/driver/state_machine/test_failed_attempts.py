@@ -7,7 +7,7 @@ from hand import Hand
 from watched_search import OPTIMIZERS, Search
 from witness import Witness, said
 
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     TrialSaid,
     WorkerLost,
 )

@@ -10,9 +10,12 @@ from rank import Rank, study
 from witness import said
 
 from maggy_like.driver.state_machine import StateMachine, phases
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Command, Send
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Append,
+    AskOptimizer,
+    Command,
     Input,
+    Send,
     StopRequested,
     SuggestionReady,
     Tick,

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.commands import Append, AskOptimizer, Send
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
+    Append,
+    AskOptimizer,
+    Send,
     StopRequested,
     Tick,
     TrialSaid,

@@ -13,7 +13,7 @@ from hypothesis_profiles import examples
 from watched_search import HEARTBEAT, OPTIMIZERS, SLOTS, Search
 from witness import Witness, said
 
-from maggy_like.driver.state_machine.inputs import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
+from maggy_like.driver.state_machine.interface import StopRequested, Tick, WorkerGone, WorkerLost, WorkerSeen
 from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Assign, OutcomeKind

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
-from maggy_like.driver.state_machine.inputs import SuggestionReady, TrialSaid, WorkerLost
+from maggy_like.driver.state_machine.interface import SuggestionReady, TrialSaid, WorkerLost
 from maggy_like.driver.state_machine.proposals import Prefetch, Proposals
 from maggy_like.errors import OptimizerError
 from maggy_like.protocol.messages import (

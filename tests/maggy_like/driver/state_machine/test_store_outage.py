@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.inputs import Tick, TrialSaid
+from maggy_like.driver.state_machine.interface import Tick, TrialSaid
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import StoreError
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting

@@ -7,7 +7,7 @@ from hand import Hand
 from trained import GANG, Trained, trained
 
 from maggy_like.driver.state_machine import phases
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     StopRequested,
     TrialSaid,
     WorkerJoined,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from multi_worker import BOUND, MultiWorkerHand, multi_worker
 
-from maggy_like.driver.state_machine.inputs import (
+from maggy_like.driver.state_machine.interface import (
     StopRequested,
     Tick,
     TrialSaid,

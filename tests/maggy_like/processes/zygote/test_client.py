@@ -18,7 +18,7 @@ from module_time import patch_time
 
 from maggy_like import warm_up
 from maggy_like.errors import ConfigError
-from maggy_like.processes.lifeline import is_supported
+from maggy_like.processes.system import is_supported
 from maggy_like.processes.zygote import client
 from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_zygote, key_of, own_zygote, start_module
 
@@ -244,12 +244,12 @@ def test_one_that_was_killed_is_replaced(environment: dict[str, str]) -> None:
 def test_where_no_zygote_can_fork_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent("""
-        from maggy_like.processes import lifeline
+        from maggy_like.processes import system
 
         def fork_sibling():
             raise OSError("not here")
 
-        lifeline.fork_sibling = fork_sibling
+        system.fork_sibling = fork_sibling
         """)
     )
     path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from maggy_like.protocol.versions import own_versions
+from maggy_like.protocol.messages import own_versions
 from maggy_like.spark.engine.job import unfit_worker
 from maggy_like.spark.engine.task import Sent, entry
 

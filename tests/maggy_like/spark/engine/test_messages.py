@@ -12,7 +12,7 @@ import pytest
 from hand import Hand
 
 from maggy_like.api import run_settings as choice
-from maggy_like.driver.state_machine.inputs import WorkerLost
+from maggy_like.driver.state_machine.interface import WorkerLost
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from hand import Hand
 
 from maggy_like import SparkEngine
-from maggy_like.driver.state_machine.inputs import StopRequested, WorkerLost
+from maggy_like.driver import supervisor
+from maggy_like.driver.state_machine.interface import StopRequested, WorkerLost
 from maggy_like.driver.state_machine.run import FinalTraining
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
@@ -202,8 +204,8 @@ class Engine:
 
 def test_a_gang_that_was_cancelled_is_not_launched_again_and_not_waited_for() -> None:
     driver = Posted()
-    gang = Supervisor(Engine(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
-    gang.attend(driver)  # type: ignore[arg-type]
+    gang = Supervisor(driver, Engine(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
+    gang.attend()
     by = Ended.stopped_by
     workers = [WorkerLost(WorkerId(index, 3), by) for index in (0, 1)]
     assert driver.posted == [StopRequested(Ending.CANCELLED, by=by), *workers]
@@ -211,16 +213,30 @@ def test_a_gang_that_was_cancelled_is_not_launched_again_and_not_waited_for() ->
     gang.leave((), timeout=0.0)
 
 
-def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_search() -> None:
+class Fallen(Ended):
+    """A run of two workers that has failed."""
+
+    stopped_by = ""
+
+    def poll(self) -> str:
+        return "it fell"
+
+
+def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Stopped(Engine):
+        def launch(self, *_: Any) -> list[EngineRun]:
+            return [Fallen()]
+
         def slots(self) -> int:
             raise EngineStopped("the Spark session was stopped")
 
-    driver = Posted()
-    gang = Supervisor(Stopped(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
-    run = gang._runs[0]
-    gang._take_down(run, "it fell", driver)  # type: ignore[arg-type]
-    gang._fill(gang._vacancies[0], driver)  # type: ignore[arg-type]
+    driver, hours = Posted(), itertools.count(step=3600.0)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    gang = Supervisor(driver, Stopped(), TASK, lambda _: ("", ""), 2, 2, "")  # type: ignore[arg-type]
+    gang.attend()
+    gang.attend()
     assert driver.posted[-1] == StopRequested(Ending.CANCELLED, by="the Spark session was stopped")
 
 

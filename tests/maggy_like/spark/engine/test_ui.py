@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Supervisor
-from maggy_like.protocol.task import WorkerId
+from maggy_like.protocol.task import WorkerId, WorkerTask
 from maggy_like.spark import session
 from maggy_like.spark.engine.ui import describe, job_group
 
@@ -47,9 +47,9 @@ class Leaving:
 
 
 def test_workers_that_said_goodbye_get_the_time_to_end_by_themselves() -> None:
-    gang = Supervisor.__new__(Supervisor)
     said, silent = Leaving(0), Leaving(1)
-    gang._runs = [said, silent]  # type: ignore[list-item]
+    engine, task = SimpleNamespace(launch=lambda *_: [said, silent]), WorkerTask("", b"", "", b"", (), (), (), "", "")
+    gang = Supervisor(SimpleNamespace(), engine, task, lambda _: (b"", b""), 2, 2, "")  # type: ignore[arg-type]
     gang.leave({WorkerId(0, 0)}, timeout=0.0)
     assert said.waited[1] == pytest.approx(GOODBYE_PATIENCE, abs=5.0)
     assert silent.waited[1] == 0.0

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from maggy_like import Float, lagom
 from maggy_like.driver import loop as driver
-from maggy_like.driver.write_ahead import WriteAhead
+from maggy_like.driver.loop import WriteAhead
 from maggy_like.storage.journal.backends import LocalBackend
 
 folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
@@ -101,7 +101,6 @@ def test_ctrl_c_ends_the_wait(run_script: RunScript, tmp_path: Path) -> None:
     interrupts = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would ignore it
-from maggy_like.driver import write_ahead
 refused = WriteAhead._refused
 def refuse(self, *args):
     refused(self, *args)

@@ -40,8 +40,8 @@ from maggy_like.protocol.messages import (
     encode,
 )
 from maggy_like.protocol.task import WorkerContext, WorkerId, WorkerTask
-from maggy_like.rpc.limits import MAX_FRAME
 from maggy_like.rpc.server import Server
+from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent import agent, attempt, fork_server
 from maggy_like.worker.agent.agent import Agent
 from maggy_like.worker.agent.children import Child

@@ -16,9 +16,8 @@ import msgspec
 import psutil
 import pytest
 
-from maggy_like.protocol.messages import Ready, decode_to_driver
+from maggy_like.protocol.messages import PYTHON, Ready, decode_to_driver
 from maggy_like.protocol.task import DriverProcess, WorkerContext, WorkerTask
-from maggy_like.protocol.versions import PYTHON
 from maggy_like.worker.agent import children
 from maggy_like.worker.agent.children import Child, ForkServerLauncher, with_own_path, worker_path
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from maggy_like.display.lines import LineBuffer
+from maggy_like.driver import followers as module
+from maggy_like.driver.followers import Followers, tracked
+from maggy_like.driver.settings import FileSettings
+from maggy_like.driver.stream import Backlog, Cursor, Entry
 from maggy_like.protocol.endings import Ending
-from maggy_like.trackers import thread as module
-from maggy_like.trackers.backlog import Backlog, Cursor, Entry, merged
+from maggy_like.storage.run_paths import RunPaths
 from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
-from maggy_like.trackers.thread import TrackerThread
 from optimizers.core.events import AttemptEnded, Event, Measured, TrialCreated
+from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
+from optimizers.samplers.non_adaptive import RandomSearch
+from optimizers.space.domains import Float
+from optimizers.space.search_space import SearchSpace
 
-END = TrackedEnd(Ending.COMPLETED, "loss")
+END = TrackedEnd(Ending.COMPLETED, "value")
 
 
 @dataclass
@@ -47,20 +53,29 @@ def measured(trial: int, step: int, attempt: int = 1) -> Measured:
     return Measured(trial, attempt, "loss", {"loss": ([step], [float(step)])})
 
 
-class Followed(TrackerThread):
-    """A tracker that follows a run whose events the test puts."""
+class Followed(Followers):
+    """A tracker that follows a run whose events the test puts, and that gets earlier trials first."""
 
-    def __init__(self, tracker: Tracker, history: tuple[Event, ...] = ()) -> None:
-        self.backlog = Backlog(lambda number: iter(()))
-        run = TrackedRun("run", "/runs/run", {}, bool(history), history)
-        super().__init__(tracker, run, Cursor(self.backlog), interval=0.0)
+    def __init__(self, tracker: Tracker, earlier: int = 0) -> None:
+        self.study = Study(SearchSpace({"x": Float(0, 1)}), RandomSearch())
+        for trial in range(earlier):
+            self.study.apply(TrialCreated(trial, {"x": 0.5}))
+        self.backlog, self.lines = Backlog(lambda number: iter(())), LineBuffer(99, 99_999)
+        super().__init__(
+            self,  # type: ignore[arg-type]  # it has no snapshot, which only a display needs
+            [tracker],
+            pytest.fail,  # type: ignore[arg-type]
+            FileSettings("run", RunPaths("/runs/run", "/runs/run"), resume=bool(earlier)),
+            "random",
+            in_threads=True,
+        )
+
+    @property
+    def said(self) -> list[str]:
+        return [line.text for line in self.lines]
 
     def put(self, event: Event) -> None:
         self.backlog.put([entry(event)])
-
-    def finish(self, end: TrackedEnd) -> None:
-        super().finish(end)
-        self.backlog.close()
 
 
 def entry(event: Event) -> Entry:
@@ -70,20 +85,24 @@ def entry(event: Event) -> Entry:
 begin = Followed
 
 
-def finish(thread: Followed, patience: float = 60.0) -> list[str]:
-    thread.finish(END)
-    thread.wait(time.monotonic() + patience)
-    return thread.take_notes()
+def finish(followed: Followed, is_hurried: Callable[[], bool] = lambda: False) -> list[str]:
+    followed.finish(Ending.COMPLETED, is_hurried)
+    return followed.said
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
 
 
 def test_all_is_told_in_order_and_the_end_last() -> None:
     tracker = Noting()
-    events: list[Event] = [TrialCreated(0, {"x": 1.0}), measured(0, 1), AttemptEnded(0, 1, TrialState.COMPLETED, 1.0)]
-    thread = begin(tracker, (TrialCreated(9, {}),))
+    events: list[Event] = [TrialCreated(1, {"x": 1.0}), measured(1, 1), AttemptEnded(1, 1, TrialState.COMPLETED, 1.0)]
+    thread = begin(tracker, earlier=1)
     for event in events:
         thread.put(event)
     assert finish(thread) == []
-    assert tracker.told == [TrialCreated(9, {}), *events, END]
+    assert tracker.told == [TrialCreated(0, {"x": 0.5}), *events, END]
 
 
 def test_measurements_of_a_trial_are_put_together_until_something_else_happens_to_it() -> None:
@@ -94,7 +113,7 @@ def test_measurements_of_a_trial_are_put_together_until_something_else_happens_t
         backlog.put([entry(event)])
     backlog.close()
     together = Measured(0, 1, "loss", {"loss": ([1, 2], [1.0, 2.0])})
-    taken = [item.event for item in merged(cursor.take())]
+    taken = [item.event for item in tracked(cursor.take())]
     assert taken == [together, measured(1, 1), ended, measured(0, 3, attempt=2)]
     assert cursor.take() == []
 
@@ -112,11 +131,13 @@ def test_a_tracker_that_hangs_delays_nothing_and_gets_all_later() -> None:
     for step in range(25):
         thread.put(measured(0, step))
     thread.put(AttemptEnded(0, 1, TrialState.COMPLETED, 1.0))
-    (note,) = finish(thread, patience=0.0)
+    (note,) = finish(thread, lambda: True)
     assert "noting did not receive 26 of the run's events (it is slow)" in note
     assert "load_run('/runs/run').watch(callbacks=[...])" in note
     hangs.set()
-    thread.wait(time.monotonic() + 60)
+    for other in threading.enumerate():
+        if other.name == "maggy-noting":
+            other.join(60)
     assert isinstance(tracker.told[1], AttemptEnded)
 
 
@@ -129,16 +150,20 @@ def test_one_that_takes_nothing_is_named_and_the_end_waits_for_a_part_of_its_pat
         hanging.set()
         hangs.wait()
 
-    thread = begin(Noting(hang, patience=0.03))
+    thread = begin(Noting(hang, patience=3600.0))
     hanging.wait(60)
     monkeypatch.setattr(module, "SAID_AFTER", 0.0)
-    assert thread.take_notes() == ["noting has not answered for 0 s; the run continues meanwhile"]
-    assert thread.take_notes() == []
-    assert len(finish(thread, patience=3600.0)) == 1
+    monkeypatch.setattr(module, "SILENCE", 1e-5)
+    said = ["noting has not answered for 0 s; the run continues meanwhile"]
+    thread.look()
+    assert thread.said == said
+    thread.look()
+    assert thread.said == said
+    assert len(finish(thread)) == 2
     hangs.set()
 
 
-def test_one_that_asks_no_server_is_waited_for_although_it_is_silent() -> None:
+def test_one_that_asks_no_server_is_waited_for_although_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass
     class OnThisMachine(Noting):
         is_remote: bool = False  # type: ignore[misc]
@@ -154,10 +179,8 @@ def test_one_that_asks_no_server_is_waited_for_although_it_is_silent() -> None:
             goes_on.set()
         return False
 
-    thread = begin(OnThisMachine(hang, patience=0.0))
-    thread.finish(END)
-    thread.wait(time.monotonic() + 60, look)
-    assert thread.take_notes() == []
+    monkeypatch.setattr(module, "SILENCE", 0.0)
+    assert finish(begin(OnThisMachine(hang)), look) == []
 
 
 def test_a_server_that_comes_back_is_told_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:

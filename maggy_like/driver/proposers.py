@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,15 +13,53 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import IO
+from typing import IO, Any
 
-from maggy_like.driver.proposer.frames import ProposerLaunch, Question, Raised, pack, unpack
 from maggy_like.errors import OptimizerError
 from maggy_like.processes.imports import module_path, python_path
-from maggy_like.processes.lifeline import kill_tree
+from maggy_like.processes.pickles import dumps
+from maggy_like.processes.system import kill_tree
 from optimizers.core.base import Answer, Optimizer, Update
 from optimizers.core.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerLaunch:
+    """The driver's first message to the process."""
+
+    path: tuple[str, ...]  # module search path, since ``PYTHONPATH`` cannot hold all of it
+    optimizer: bytes  # the optimizer, pickled
+    history: bytes  # the history of the study, pickled
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The driver's question to the process: the ``index``-th answer after ``updates``."""
+
+    index: int
+    updates: tuple[Update, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The process's message to the driver if the optimizer raised an exception."""
+
+    error: bytes  # the exception, pickled. Empty if it cannot be pickled
+    summary: str  # its type and message
+    traceback: str
+
+
+def pack(value: object) -> bytes:
+    """Pickle a value, with classes and functions of notebooks and scripts by value."""
+    return dumps(value)
+
+
+def unpack(data: bytes) -> Any:
+    """Unpickle what :func:`pack` returned. It never comes from the network, since both ends are on one machine."""
+    return pickle.loads(data)  # noqa: S301
+
 
 _proposers: weakref.WeakSet[Proposer] = weakref.WeakSet()  # the proposers of this process that are not closed
 _claiming = threading.Lock()
@@ -246,9 +285,10 @@ class ProcessProposer(Proposer):
         with self._lock, theirs:
             if self._interrupted:
                 raise EOFError
+            ends = [str(theirs.fileno()), str(os.getpid())]
             self._process = subprocess.Popen(
                 # Safe path: modules come from the same path as here, and not from the working folder.
-                [sys.executable, "-P", "-m", "maggy_like.driver.proposer", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", "maggy_like.driver.proposer_process", *ends],
                 pass_fds=[theirs.fileno()],  # separate from its stdout, so that a print is not an answer
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The process of an optimizer: ``python -m maggy_like.driver.proposer FD PARENT``."""
+"""The process of an optimizer: ``python -m maggy_like.driver.proposer_process FD PARENT``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import traceback
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from maggy_like.driver.proposer.frames import ProposerLaunch, Question, Raised, pack, unpack
-from maggy_like.processes.lifeline import die_with_parent
+from maggy_like.driver.proposers import ProposerLaunch, Question, Raised, pack, unpack
+from maggy_like.processes.system import die_with_parent
 from optimizers.core.base import History, Optimizer
 
 

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from maggy_like.processes import lifeline
-from maggy_like.processes.lifeline import children, end_orphans
+from maggy_like.processes import system
+from maggy_like.processes.system import children, end_orphans
 
 
 def test_a_machine_that_stands_still_before_the_first_kill_leaves_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_a_machine_that_stands_still_before_the_first_kill_leaves_no_orphan(monk
     words = [sys.executable, "-c", "import signal; signal.pause()"]
     orphan = psutil.Process(os.posix_spawn(sys.executable, words, os.environ))
     hours = itertools.count(step=3600.0)
-    monkeypatch.setattr(lifeline, "time", SimpleNamespace(monotonic=lambda: next(hours), sleep=time.sleep))
+    monkeypatch.setattr(system, "time", SimpleNamespace(monotonic=lambda: next(hours), sleep=time.sleep))
     end_orphans(others, patience=300.0)
     assert not orphan.is_running()
 
@@ -33,7 +33,7 @@ def test_a_machine_that_stands_still_before_the_first_kill_leaves_no_orphan(monk
 SCRIPT = """
 import json, os, resource, sys
 
-from maggy_like.processes import resources
+from maggy_like.processes import system as resources
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 low, high = os.pipe()

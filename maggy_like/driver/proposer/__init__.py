@@ -1,1 +1,0 @@
-"""Asking an optimizer next to the driver's loop, in the driver's process or in a separate one."""
