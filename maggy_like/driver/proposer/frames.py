@@ -15,7 +15,7 @@ class ProposerLaunch:
     """The driver's first message to the process.
 
     Attributes:
-        path: Module search path, since ``PYTHONPATH`` cannot hold all of it.
+        path: Module search path, in the order in which custom optimizers find their modules.
         optimizer: The optimizer, pickled.
         history: The history of the study, pickled.
     """

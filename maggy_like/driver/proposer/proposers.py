@@ -7,7 +7,6 @@ import copy
 import os
 import signal
 import subprocess
-import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -17,7 +16,7 @@ from typing import IO
 
 from maggy_like.driver.proposer.frames import ProposerLaunch, Question, Raised, pack, unpack
 from maggy_like.errors import OptimizerError
-from maggy_like.processes.imports import module_path, python_path
+from maggy_like.processes.imports import command, module_path
 from maggy_like.processes.lifeline import kill_tree
 from optimizers.core.base import Answer, Optimizer, Update
 from optimizers.core.study import Study
@@ -247,15 +246,14 @@ class ProcessProposer(Proposer):
             if self._interrupted:
                 raise EOFError
             self._process = subprocess.Popen(
-                # Safe path: modules come from the same path as here, and not from the working folder.
-                [sys.executable, "-P", "-m", "maggy_like.driver.proposer", str(theirs.fileno()), str(os.getpid())],
+                command("maggy_like.driver.proposer", path, [str(theirs.fileno()), str(os.getpid())]),
                 pass_fds=[theirs.fileno()],  # separate from its stdout, so that a print is not an answer
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="backslashreplace",
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": python_path(path), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **_ONE_THREAD, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C in a terminal is only for the driver
             )
         assert self._process.stdout is not None

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import msgspec
 
+from maggy_like.processes.imports import command, start_path
 from maggy_like.processes.resources import close_all_but
 
 MAX_DESCRIPTORS = 16
@@ -47,8 +48,8 @@ class Request(msgspec.Struct, frozen=True):
         environment: Its complete environment.
         folder: Its working folder.
         targets: The numbers that the descriptors sent with this message get.
+        path: The module search path.
         preload: Modules of installed packages that it will import; most are imported before the fork.
-        safe_path: If True, modules are not searched in the working folder (Python's ``-P``).
     """
 
     module: str
@@ -56,8 +57,8 @@ class Request(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     folder: str
     targets: tuple[int, ...]
+    path: tuple[str, ...]
     preload: tuple[str, ...] = ()
-    safe_path: bool = False
 
 
 def send_request(sock: socket.socket, request: Request, descriptors: list[int]) -> None:
@@ -84,18 +85,12 @@ def receive_request(sock: socket.socket) -> tuple[Request, list[int]] | None:
     return asked, list(descriptors)
 
 
-_base: list[str] = []
 _fork = 0  # its process id; a fork of that has another
 
 
 def is_fork() -> bool:
     """Return whether this process was started by :func:`become`."""
     return _fork == os.getpid()
-
-
-def set_base(path: Sequence[str]) -> None:
-    """Set the part of the search path that any Python of this installation has, without its environment."""
-    _base[:] = path
 
 
 def become(request: Request, descriptors: list[int]) -> NoReturn:
@@ -128,7 +123,7 @@ def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(request.folder)
-        os.execve(sys.executable, _command(request), request.environment)
+        os.execve(sys.executable, command(request.module, request.path, request.arguments), request.environment)
     except BaseException:
         _write_error(errors)
     finally:
@@ -138,11 +133,6 @@ def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
 def _write_error(errors: int) -> None:
     """Write the current error to the process's stderr."""
     os.write(errors, traceback.format_exc().encode(errors="backslashreplace"))
-
-
-def _command(request: Request) -> list[str]:
-    options = ["-P"] if request.safe_path else []
-    return [sys.executable, *options, "-m", request.module, *request.arguments]
 
 
 def _run_main(module: str) -> int:
@@ -177,16 +167,14 @@ def _moved(fd: int, targets: Collection[int]) -> int:
 
 def _set_up(request: Request) -> None:
     """Set what a new process inherits from the one that starts it."""
-    show_as(_command(request))
+    show_as([sys.executable, "-P", "-m", request.module, *request.arguments])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
     tempfile.tempdir = None  # the old environment may have set it
-    own = [] if request.safe_path else [request.folder]
-    path = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [*own, *path, *(entry for entry in _base if entry not in path)]
+    sys.path[:] = start_path(request.path)
     sys.argv[:] = [request.module, *request.arguments]
     _open_streams(unbuffered="PYTHONUNBUFFERED" in request.environment)
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # the module may be imported already
