@@ -44,6 +44,7 @@ class SearchSettings:
         is_timed: Whether only time limits the search.
         earlier: Observations of earlier runs.
         variants: Descriptions of the variants of an ablation, whose trials are compared in groups.
+        comparisons: How they are compared, for readers of the run's files.
     """
 
     space: SearchSpace
@@ -62,6 +63,7 @@ class SearchSettings:
     points: tuple[Config, ...] = ()
     earlier: Earlier = ()
     variants: tuple[str, ...] = ()
+    comparisons: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:

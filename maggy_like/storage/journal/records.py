@@ -98,6 +98,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
         constrained: Whether the space has constraints, which are functions and so not in its JSON.
         earlier: The results of earlier runs from which this one began, so that a resume does not need those runs.
         variants: A description of each variant of an ablation, which changes with the variant.
+        comparisons: How the trials of an ablation are compared, for readers. Empty in other runs.
     """
 
     version: int
@@ -113,6 +114,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     constrained: bool = False
     earlier: list[list[EarlierResult]] = []
     variants: list[str] = []
+    comparisons: dict[str, Any] = {}
 
 
 class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):

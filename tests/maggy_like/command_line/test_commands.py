@@ -14,7 +14,7 @@ import optuna
 import pandas
 import pytest
 
-from maggy_like import Constant, Float, lagom, load_run
+from maggy_like import AblationStudy, Constant, Float, ablate, lagom, load_run
 from maggy_like.command_line import main
 from maggy_like.command_line.commands import follow_log
 from maggy_like.command_line.main import parser
@@ -57,6 +57,22 @@ def test_list_and_show(lines: Any, runs: Path) -> None:
     assert [line.split()[:4] for line in shown[-2:]] == [["1", "completed", "1.5", "2"], ["2", "completed", "1", "2"]]
     log = lines("show", str(runs / "august"), "--decision-log")
     assert log[-1] == load_run(runs / "august").decision_log()[-1]
+
+
+def noisy(dropout: float, seed: int) -> float:
+    return (seed * 7 % 5 + 1) / 10 * (1 - dropout)
+
+
+def test_an_ablation_is_shown_with_its_table(lines: Any, tmp_path: Path) -> None:
+    study = AblationStudy(config={"dropout": 0.5}).config(dropout=0.0)
+    answer = ablate(noisy, study, metric="loss", repeats=3, seed=2, negligible=1, engine="inline", directory=tmp_path,
+                    name="study", progress=False)  # fmt: skip
+    shown = lines("show", str(tmp_path / "study"))
+    assert shown[shown.index("") + 1 :] == repr(answer).splitlines()
+    assert any("no larger than 1" in line for line in shown)
+    page = tmp_path / "page.html"
+    lines("report", str(tmp_path / "study"), "-o", str(page))
+    assert ">Differences<" in page.read_text()
 
 
 def test_tail_has_the_newest_lines_without_their_colours(lines: Any, runs: Path) -> None:
