@@ -333,16 +333,22 @@ def _export_to_optuna(result: Result, given: Namespace) -> None:
         raise UserError("--format optuna exports trials with their curves, and never replaces a study; leave "
                         f"--{'curves' if given.curves else 'force'} out")  # fmt: skip
     require("optuna", "--format optuna")
-    storage = given.output or f"{result.name}.db"
-    storage = storage if "://" in storage else f"sqlite:///{storage}"
+    from optuna.storages import RDBStorage
+
+    url = given.output or f"{result.name}.db"
+    url = url if "://" in url else f"sqlite:///{url}"
     try:
-        study = result.to_optuna(storage)
-    except UserError as error:
-        raise UserError(f"{storage} has a study {result.name!r} already; pass another --output") from error
+        storage = RDBStorage(url)
     except Exception as error:  # of any database
         said = str(error).partition("\n")[0]
-        raise UserError(f"Optuna cannot open the storage {storage} ({said}); pass another --output") from error
-    print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {storage}")
+        raise UserError(f"Optuna cannot open the storage {url} ({said}); pass another --output") from error
+    try:
+        study = result.to_optuna(storage)
+        print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {url}")
+    except UserError as error:
+        raise UserError(f"{url} has a study {result.name!r} already; pass another --output") from error
+    finally:
+        storage.engine.dispose()  # Python 3.13 warns of connections that are left open
 
 
 def _target(given: Namespace, default: str) -> str:

@@ -13,6 +13,7 @@ import fsspec
 import optuna
 import pandas
 import pytest
+from optuna_storages import database
 
 from maggy_like import AblationStudy, Constant, Float, ablate, lagom, load_run
 from maggy_like.command_line import main
@@ -127,13 +128,25 @@ def test_report(lines: Any, runs: Path, tmp_path: Path) -> None:
 
 
 def test_optuna_opens_what_was_exported(lines: Any, runs: Path, tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path}/studies.db"
-    lines("export", str(runs / "august"), "--format", "optuna", "-o", storage)
-    study = optuna.load_study(study_name="august", storage=storage)
-    assert study.direction is optuna.study.StudyDirection.MAXIMIZE
-    found = [(trial.state.name, trial.params, trial.value, trial.intermediate_values) for trial in study.trials]
+    url = f"sqlite:///{tmp_path}/studies.db"
+    lines("export", str(runs / "august"), "--format", "optuna", "-o", url)
+    with database(url) as storage:
+        study = optuna.load_study(study_name="august", storage=storage)
+        assert study.direction is optuna.study.StudyDirection.MAXIMIZE
+        found = [(trial.state.name, trial.params, trial.value, trial.intermediate_values) for trial in study.trials]
     assert found == [("COMPLETE", {"lr": lr}, 2 * lr, {1: lr, 2: 2 * lr}) for lr in (0.25, 0.75, 0.5)]
-    assert main(["export", str(runs / "august"), "--format", "optuna", "-o", storage]) == 1
+
+
+def test_an_export_to_optuna_says_whether_the_study_exists_or_the_storage_fails(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(storage: str) -> str:
+        assert main(["export", str(runs / "august"), "--format", "optuna", "-o", storage]) == 1
+        return capsys.readouterr().err
+
+    assert main(["export", str(runs / "august"), "--format", "optuna", "-o", f"{tmp_path}/studies.db"]) == 0
+    assert "has a study 'august' already; pass another --output" in said(f"{tmp_path}/studies.db")
+    assert "Optuna cannot open the storage" in said(f"sqlite:///{tmp_path}/missing/studies.db")
 
 
 def test_tables_keep_their_types(lines: Any, tmp_path: Path) -> None:
