@@ -12,8 +12,10 @@ import difflib
 import inspect
 import logging
 import math
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -168,7 +170,7 @@ class FunctionFollower:
     Args:
         function: Function of one event.
         cursor: Its place in the events.
-        say: Shows a line to the user.
+        report: Tells the user of a problem, with the exception if the function raised one.
         stop: Ends the run because the function raised a KeyboardInterrupt or a SystemExit.
         in_thread: Whether the function has its own thread. If False, :meth:`look` calls it.
     """
@@ -177,14 +179,14 @@ class FunctionFollower:
         self,
         function: Callable[[Event], None],
         cursor: Cursor,
-        say: Callable[[str], None],
+        report: Callable[[str, Exception | None], None],
         stop: Callable[[BaseException], None],
         *,
         in_thread: bool,
     ) -> None:
         self._function = function
         self._cursor = cursor
-        self._say = say
+        self._report = report
         self._stop = stop
         self._left = 0  # events that were taken, and that the function has not received
         self._is_out = False
@@ -212,7 +214,7 @@ class FunctionFollower:
         join(self._thread, deadline - time.monotonic(), is_hurried)
         if not self._is_out and (missed := self._cursor.lost + self._left + self._cursor.waiting):
             again = f"load_run({directory!r}).watch(callbacks=[...]) passes all events again"
-            self._report(f"callback {described(self._function)} is slow and has missed {missed} events; {again}")
+            self._report(f"callback {described(self._function)} is slow and has missed {missed} events; {again}", None)
 
     def _follow(self) -> None:
         while not (self._is_out or self._cursor.is_over):
@@ -236,11 +238,6 @@ class FunctionFollower:
             self._is_out = True
             failed = f"callback {described(self._function)} raised {type(error).__name__}: {error}"
             self._report(f"{failed}; it gets no more events, and the search continues", error)
-
-    def _report(self, text: str, error: Exception | None = None) -> None:
-        """Show a line, and log it with the traceback: the display may be silent."""
-        _log.warning("%s", text, exc_info=error)
-        self._say(text)
 
 
 def described(function: Callable[[Event], None]) -> str:
@@ -356,6 +353,7 @@ class Followers:
         self._functions: list[FunctionFollower] = []
         self._threads: list[TrackerThread] = []
         self._displays: list[DisplayFollower] = []
+        self._keeps_lines = False
         self._store = self._directory = ""
 
     def begin(self, name: str, optimizer: str, paths: RunPaths, *, is_resumed: bool, knows_all: bool = False) -> None:
@@ -370,7 +368,7 @@ class Followers:
         """
         self._store, self._directory, backlog = paths.store, str(paths.directory), self._source.backlog
         self._functions = [
-            FunctionFollower(each, Cursor(backlog), self._say, self._stop, in_thread=self._in_threads)
+            FunctionFollower(each, Cursor(backlog), self._report, self._stop, in_thread=self._in_threads)
             for each in self._listeners
         ]
         if not self._trackers:
@@ -390,6 +388,7 @@ class Followers:
 
     def show_on(self, displays: Sequence[Display]) -> None:
         """Start the displays."""
+        self._keeps_lines = any(each.keeps_lines for each in displays)
         self._displays = [DisplayFollower(each, self._source, in_thread=self._in_threads) for each in displays]
 
     def look(self) -> None:
@@ -438,8 +437,21 @@ class Followers:
     def _show_notes(self) -> None:
         for thread in self._threads:
             for note in thread.take_notes():
-                _log.warning("%s", note)  # the display may be silent
-                self._say(note)
+                self._report(note)
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str, error: Exception | None = None) -> None:
+        """Show a problem as a line, and log it, since the display may be silent; but print it only once."""
+        if self._keeps_lines and _is_printed(_log):
+            text = "\n".join([text, *traceback.format_exception(error)]) if error is not None else text
+        else:
+            _log.warning("%s", text, exc_info=error)
         self._source.lines.append(LogLine(None, text))
+
+
+def _is_printed(logger: logging.Logger) -> bool:
+    """Return whether warnings of a logger are printed on stdout or stderr, as they are without any handler."""
+    if not logger.hasHandlers():
+        return True
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # a live display replaces the first two
+    printed = any(isinstance(each, logging.StreamHandler) and each.stream in streams for each in logger.handlers)
+    return printed or (logger.propagate and logger.parent is not None and _is_printed(logger.parent))
