@@ -355,7 +355,7 @@ class Run:
         is_sign_known: Whether a first result has been compared with the direction.
         unclear: The error with which the search ends, if its direction stays unknown.
         warned: Keys of warnings that were shown.
-        traced: Causes of failures whose traceback was shown.
+        traced: The trial whose traceback was shown, and its message, for each cause of failures.
     """
 
     def __init__(self, study: Study, options: Options) -> None:
@@ -392,7 +392,7 @@ class Run:
         self.is_sign_known = not options.guessed
         self.unclear: ConfigError | None = None
         self.warned: set[str] = set()
-        self.traced: set[tuple[str, str, str]] = set()
+        self.traced: dict[tuple[str, str, str], tuple[int, str]] = {}
 
     @property
     def is_after_search(self) -> bool:
