@@ -115,6 +115,7 @@ class Snapshot:
         phase: Phase of the run, or its ending.
         n_trials: Number of configurations to try. None for no limit, 0 if only a training runs.
         is_ablation: Whether trials are compared in groups, so that none of them is the best.
+        resumes_all: Whether each paused trial continues, as in population-based training.
         counts: Number of trials by state. States without trials may be missing.
         pareto: Number of trials in the Pareto set. None with one objective.
         best_trial: Number of the best trial so far.
@@ -144,6 +145,7 @@ class Snapshot:
     n_trials: int | None = None
     is_ablation: bool = False
     guessed: bool = False
+    resumes_all: bool = False
     counts: Mapping[TrialState, int] = field(default_factory=dict)
     others: tuple[tuple[str, str], ...] = ()
     pareto: int | None = None
