@@ -401,6 +401,7 @@ def _header(name: str, search: SearchSettings) -> RunHeader:
         constrained=search.space.has_constraint,
         earlier=to_records(search.earlier),
         variants=list(search.variants),
+        comparisons=dict(search.comparisons),
     )
 
 
