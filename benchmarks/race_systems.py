@@ -12,6 +12,7 @@ counted. The spaces are not: each system needs one line per parameter.
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import itertools
 import math
@@ -19,6 +20,7 @@ import multiprocessing
 import os
 import random
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -454,9 +456,11 @@ def lines_of(system: System) -> int:
     """Count the lines that a user writes for a training with epochs: no blank lines, comments and docstrings."""
     count = 0
     for function in (system.search, *system.parts):
-        source = inspect.getsource(function).replace(f'"""{function.__doc__}"""', "")
-        lines = map(str.strip, source.splitlines())
-        count += sum(bool(line) and not line.startswith("#") for line in lines)
+        lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+        definition = ast.parse("\n".join(lines)).body[0]
+        if isinstance(definition, ast.FunctionDef) and ast.get_docstring(definition) is not None:
+            del lines[definition.body[0].lineno - 1 : definition.body[0].end_lineno]
+        count += sum(bool(line) and not line.startswith("#") for line in map(str.strip, lines))
     return count
 
 

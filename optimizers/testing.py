@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, cast
 
 import numpy as np
@@ -107,7 +107,7 @@ def check_optimizer(
 
     Raises:
         OptimizerError: ``factory`` does not return an optimizer.
-        AssertionError: A clause is broken; the message says which one, and where.
+        AssertionError: A clause is broken; the message has the clause, what broke it, and what to use instead.
 
     Example:
         >>> check_optimizer(Evolution)
@@ -142,7 +142,7 @@ def check_optimizer(
             factory().validate(problem)
         except OptimizerError:
             continue  # an optimizer may ask for a longer training
-        _check_scheduler(factory(), problem, f"max_budget={max_budget}")
+        _check_scheduler(factory(), problem, f"a scheduler for max_budget={max_budget}")
     check_search(factory, replace(problem, n_trials=_SEARCH))
 
 
@@ -153,7 +153,8 @@ def _check_several(factory: Callable[[], Optimizer], problem: Problem, where: st
     except OptimizerError:
         return
     except Exception as error:
-        require(False, where, "an optimizer that does not serve a problem raises OptimizerError", repr(error))
+        must = "check must raise an OptimizerError if the optimizer cannot serve a search"
+        require(False, where, must, repr(error), "raise OptimizerError(...) from check or validate")
     for kind in ("smooth losses", "losses that are not finite"):
         check_proposals(factory, problem, _LOSSES[kind], f"{where}, {kind}")
 
@@ -163,7 +164,13 @@ def _check_several(factory: Callable[[], Optimizer], problem: Problem, where: st
 
 def _check_scheduler(optimizer: Optimizer, problem: Problem, where: str) -> None:
     first, again = (_Drive(optimizer.scheduler(problem), problem, where).run() for _ in range(2))
-    require(first == again, where, "a fresh scheduler with the same inputs decides the same")
+    require(
+        first == again,
+        where,
+        "two new schedulers must decide the same for the same trials, because a resumed search repeats all decisions",
+        _first_difference(first, again),
+        "keep all state in the scheduler itself, and draw random numbers from np.random.default_rng(problem.seed)",
+    )
 
 
 class _Drive:
@@ -185,7 +192,7 @@ class _Drive:
     def run(self) -> list[object]:
         """Return everything that the scheduler returned, in order."""
         created = 0
-        with survives(self.where, "a scheduler"):
+        with survives(self.where, "a scheduler must not raise in any of its methods"):
             while True:
                 if len(self.running) < 4 and (promotion := self._promotion()) is not None:
                     self._promote(promotion)
@@ -200,41 +207,71 @@ class _Drive:
                 else:
                     break
         if self.ever_paused:
-            self._require(self.promoted < self.ever_paused, "only a share of the paused trials is promoted")
+            self._require(
+                self.promoted < self.ever_paused,
+                "a scheduler that pauses trials must promote only some of them",
+                f"promotions of all {len(self.ever_paused)} trials that were paused",
+                "None from next_promotion and closing_promotion once the best share is promoted",
+            )
         return self.log
 
-    def _require(self, holds: bool, clause: str, detail: object = "") -> None:
-        require(holds, self.where, clause, detail)
+    def _require(self, holds: bool, must: str, got: object, use: str) -> None:
+        require(holds, self.where, must, got, use)
 
     def _promotion(self) -> int | None:
-        promotion = self.scheduler.next_promotion()
-        self._require(self.scheduler.next_promotion() == promotion, "next_promotion changes nothing")
-        return promotion
+        return self._unchanged("next_promotion", self.scheduler.next_promotion)
 
     def _closing_promotion(self) -> int | None:
-        promotion = self.scheduler.closing_promotion()
-        self._require(self.scheduler.closing_promotion() == promotion, "closing_promotion changes nothing")
-        return promotion
+        return self._unchanged("closing_promotion", self.scheduler.closing_promotion)
+
+    def _unchanged(self, name: str, promotion: Callable[[], int | None]) -> int | None:
+        first, again = promotion(), promotion()
+        must = f"{name} must return the same trial until promote is called"
+        self._require(first == again, must, f"{first}, and then {again}", "promote(trial) to record the promotion")
+        return first
 
     def _promote(self, trial: int) -> None:
-        self._require(trial in self.paused, "only a paused trial is promoted", f"trial {trial}")
-        self._require(not _diverges(trial), "a loss that is not finite is never promoted", f"trial {trial}")
+        record = "promote(trial) to take the trial off the paused ones"
+        self._require(trial in self.paused, "a scheduler must promote only paused trials", f"trial {trial}", record)
+        self._require(
+            not _diverges(trial),
+            "a scheduler must not promote a trial whose loss is not finite",
+            f"trial {trial} with the loss nan",
+            "math.isfinite(loss) in report to leave the trial out",
+        )
         self.scheduler.promote(trial)
         self.promoted.add(trial)
         self._start(trial)
-        budget = self.running[trial].budget
-        self._require(budget > self.paused.pop(trial), "a promotion grants more steps", f"trial {trial}")
+        budget, before = self.running[trial].budget, self.paused.pop(trial)
+        self._require(
+            budget > before,
+            "grant must return a larger budget after a promotion",
+            f"{budget} after {before} for trial {trial}",
+            "the budget of the next rung",
+        )
 
     def _start(self, trial: int) -> None:
         grant = self.running[trial] = self.scheduler.grant(trial)
         rises = all(a < b for a, b in pairwise((0, *grant.milestones, grant.budget)))
-        self._require(grant.budget <= self.problem.max_budget, "a budget is at most max_budget", grant)
-        self._require(rises, "milestones rise below the budget", grant)
+        most = self.problem.max_budget
+        self._require(
+            grant.budget <= most,
+            f"a budget must be at most max_budget={most}",
+            grant,
+            "min(budget, problem.max_budget)",
+        )
+        must = "the milestones of a grant must be rising steps from 1 on, all below its budget"
+        self._require(rises, must, grant, "tuple(sorted(steps))")
         self.log.append((trial, grant))
 
     def _report(self, trial: int) -> None:
         scheduler, grant = self.scheduler, self.running[trial]
-        self._require(scheduler.grant(trial) == grant, "a grant stands until its attempt ends", f"trial {trial}")
+        self._require(
+            (now := scheduler.grant(trial)) == grant,
+            "grant must return the same while an attempt of the trial runs",
+            f"{now} after {grant} for trial {trial}",
+            "pause(trial) or promote(trial) to change what the next attempt gets",
+        )
         self.steps[trial] += 1
         step = self.steps[trial]
         if trial % 9 == 4 and step == 2:
@@ -244,16 +281,28 @@ class _Drive:
         loss = math.nan if _diverges(trial) else float(self.qualities[trial] + 1.0 / step)
         decision = scheduler.report(trial, step, loss)
         self.log.append((trial, step, decision))
-        self._require(isinstance(decision, Decision), "report returns a Decision", repr(decision))
+        self._require(
+            isinstance(decision, Decision),
+            "report must return a Decision",
+            repr(decision),
+            "Decision.CONTINUE or Decision.STOP",
+        )
         if decision is Decision.STOP:
-            announced = scheduler.watches_reports or step in (*grant.milestones, grant.budget)
-            self._require(announced, "a scheduler stops at milestones, or sets watches_reports", f"step {step}")
+            self._require(
+                scheduler.watches_reports or step in (*grant.milestones, grant.budget),
+                "report must return Decision.STOP only at a milestone of the grant, or at its budget",
+                f"Decision.STOP at step {step} of {grant}",
+                "that step as a milestone, or watches_reports = True in the class to see every report",
+            )
             self._end(trial, step, loss)
         elif step == grant.budget:
             paused = not scheduler.is_final(trial)
             if paused:
                 self._require(
-                    scheduler.may_promote, "a scheduler that pauses trials sets may_promote", f"trial {trial}"
+                    scheduler.may_promote,
+                    "a scheduler whose is_final returns False must say that it promotes trials",
+                    "may_promote = False",
+                    "may_promote = True in the class",
                 )
                 scheduler.pause(trial)
                 self.paused[trial] = grant.budget
@@ -330,17 +379,35 @@ def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Pl
     index = 0
     while index < _ASKS:
         before = repr(history)
-        with survives(where, f"ask({index})"):
+        with survives(where, f"ask must not raise, but ask({index}) did"):
             answer = optimizer.ask(index, history)
             again = optimizer.ask(index, history) if index % 5 == 0 else answer
-        require(repr(history) == before, where, "ask changes nothing in the history", f"ask({index})")
-        require(repr(again) == repr(answer), where, "the same ask gives the same answer", (answer, again))
+        require(
+            repr(history) == before,
+            where,
+            "ask must not change the history",
+            f"another history after ask({index})",
+            "copies, such as sorted(history.observations) or dict(history.pending)",
+        )
+        require(
+            repr(again) == repr(answer),
+            where,
+            "ask must return the same configuration again for the same index and history",
+            f"{answer!r}, and then {again!r} from ask({index})",
+            "random numbers from history.rng(index) only",
+        )
         exhausted = bool(play.asks) and play.asks[-1][2] is None
         play.asks.append((len(play.updates), index, answer))
         if answer is None or answer is WAIT:
-            require(bool(index), where, "there is at least one configuration")
+            require(bool(index), where, "ask(0) must return a configuration", answer, "space.sample(rng) at first")
         else:
-            require(not exhausted, where, "None means that there is none left", f"ask({index}) gave {answer!r}")
+            require(
+                not exhausted,
+                where,
+                "ask must return None for all later indexes once it has returned None, because the search then ends",
+                f"None from ask({index - 1}), and {answer!r} from ask({index})",
+                "WAIT if there may be a configuration later",
+            )
             config = answer.config if isinstance(answer, Proposal) else answer
             _check_config(problem.space, config, where)
             if optimizer.adaptive:
@@ -360,14 +427,18 @@ def _play(optimizer: Optimizer, problem: Problem, loss: Loss, where: str) -> _Pl
 
 
 def _check_config(space: SearchSpace, config: Any, where: str) -> None:
-    with survives(where, "validating a proposal"):
+    try:
         space.validate(config)
+    except Exception as error:
+        use = "space.sample(rng) or space.from_unit(point), and space.allows(config) if the space has constraints"
+        require(False, where, "ask must return a configuration of the space", f"{config}: {error}", use)
     for name, value in config.items():
         require(
             _is_plain(value),
             where,
-            "values are plain Python scalars, or tuples or lists of them",
-            f"{name}={value!r} is a {type(value).__name__}",
+            "values must be plain Python values, or tuples or lists of them",
+            f"{name}={value!r} of type {type(value).__name__}",
+            "value.item() for a value of numpy, or space.from_unit(point) for a configuration",
         )
 
 
@@ -384,8 +455,9 @@ def _check_fresh(history: History, config: Config, where: str) -> None:
         require(
             space.to_unit(config).tobytes() not in running,
             where,
-            "an adaptive optimizer repeats no pending configuration while the space has others",
+            "an adaptive optimizer must not propose a configuration that is pending, while the space has others",
             config,
+            "another one if config in history.pending.values(), or adaptive = False if results do not matter",
         )
 
 
@@ -396,13 +468,14 @@ def _check_replay(factory: Callable[[], Optimizer], problem: Problem, play: _Pla
         history = History(problem)
         for update in play.updates[:n_updates]:
             history.apply(update)
-        with survives(where, f"ask({index}) of a fresh optimizer"):
+        with survives(where, f"ask must not raise in a resumed search, but ask({index}) of a new optimizer did"):
             got = factory().ask(index, history)
         require(
             repr(got) == repr(expected),
             where,
-            "a proposal depends only on the seed, the index and the history",
-            f"ask({index}) gave {expected!r}, of a fresh optimizer {got!r}",
+            "ask must depend only on index and history, because a resumed search asks a new optimizer",
+            f"{expected!r} from ask({index}), and {got!r} from that of a new optimizer",
+            "history for all that ask needs, and no state in self that ask changes",
         )
 
 
@@ -415,7 +488,10 @@ def check_seeds(factory: Callable[[], Optimizer], problem: Problem, where: str) 
     if repr(first) == repr(other):
         # A fixed list, such as a grid, needs no randomness; but it has an end.
         listed = factory().ask(_FAR, History(problem)) is None
-        require(listed, where, "another seed gives other proposals", first)
+        must = "ask must return other configurations if the search has another seed"
+        require(
+            listed, where, must, f"{first[0]!r} from ask(0) for both seeds", "random numbers from history.rng(index)"
+        )
 
 
 # -- whole searches -------------------------------------------------------------------------------
@@ -430,24 +506,34 @@ def check_search(factory: Callable[[], Optimizer], problem: Problem) -> None:
     Raises:
         AssertionError: A clause is broken.
     """
-    where = "a whole search"
+    where = f"a whole search of {problem.n_trials} trials"
     try:
         study = _Recorded(factory(), problem)
     except OptimizerError:
         return  # an optimizer may ask for more trials
-    with survives(where, "a search by ask and tell"):
+    with survives(where, "a search must not raise"):
         _run(study, np.random.default_rng(problem.seed))
-    has_ended = all(trial.is_over or trial.state is TrialState.PAUSED for trial in study.trials)
-    is_due = study.next_promotion() or study.closing_promotion()
-    require(has_ended and is_due is None, where, "nothing is due when nothing runs any more")
+    left = [trial.id for trial in study.trials if not trial.is_over and trial.state is not TrialState.PAUSED]
+    require(not left, where, "a search must run all of its trials", f"trials {left} that never ran", "")
+    due = study.next_promotion() or study.closing_promotion()
+    must = "a search must end only when no promotion is due"
+    require(due is None, where, must, f"a promotion of {due}", "None from next_promotion and closing_promotion")
     for trial in study.trials:
         if trial.parent is not None:
-            require(trial.parent < trial.id, where, "a parent is older than its child", trial)
+            must = "the parent of a proposal must be an earlier trial"
+            got = f"parent={trial.parent} for trial {trial.id}"
+            require(trial.parent < trial.id, where, must, got, "trial of an observation")
     replayed = _Recorded(factory(), problem)
-    with survives(where, "the replay of a search"):
+    with survives(where, "a search that is resumed must not raise"):
         for event in study.events:
             replayed.apply(event)
-    require(repr(replayed.trials) == repr(study.trials), where, "the same events give the same trials")
+    require(
+        repr(replayed.trials) == repr(study.trials),
+        where,
+        "a resumed search must have the same trials as before",
+        _first_difference(study.trials, replayed.trials),
+        "no state outside the scheduler, and no clock",
+    )
 
 
 class _Recorded(Study):
@@ -481,18 +567,33 @@ def _run(study: Study, rng: np.random.Generator) -> None:
                 running.append(trial)
 
 
-def require(holds: bool, where: str, clause: str, detail: object = "") -> None:
-    """Raise if a clause of the contract is broken."""
+def _first_difference(before: Sequence[object], now: Sequence[object]) -> str:
+    """Return where two searches part, as text. Empty if they are the same."""
+    pairs = zip_longest(before, now)
+    return next((f"{one}, and then {other}" for one, other in pairs if repr(one) != repr(other)), "")
+
+
+def require(holds: bool, where: str, must: str, got: object, use: str = "") -> None:
+    """Raise an error if a clause of the contract is broken.
+
+    Args:
+        holds: Whether the clause holds.
+        where: The space, the losses or the search with which it was checked.
+        must: The clause, as a sentence.
+        got: What breaks it.
+        use: What keeps it.
+    """
     if not holds:
-        raise AssertionError(f"broken: {clause} ({where}): {detail}")
+        remedy = f"\n  use: {use}" if use else ""
+        raise AssertionError(f"{must}\n  got: {got}{remedy}\n  checked with: {where}")
 
 
 @contextmanager
-def survives(where: str, what: str) -> Iterator[None]:
+def survives(where: str, must: str) -> Iterator[None]:
     """Report an exception raised inside as a broken clause."""
     try:
         yield
+    except AssertionError:
+        raise
     except Exception as error:
-        if isinstance(error, AssertionError):
-            raise
-        raise AssertionError(f"broken: {what} raises nothing ({where}): {error!r}") from error
+        raise AssertionError(f"{must}\n  got: {type(error).__name__}: {error}\n  checked with: {where}") from error

@@ -67,10 +67,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out test files that need torch where it is not installed (``make test-versions``)."""
-    if find_spec("torch") is not None or collection_path.suffix != ".py":
+    """Leave out test files that need torch, and folders whose fixtures need it, where it is not installed."""
+    if find_spec("torch") is not None:
         return None
-    return True if _NEEDS_TORCH.search(collection_path.read_text()) else None
+    read = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+    needs_torch = read.suffix == ".py" and read.exists() and _NEEDS_TORCH.search(read.read_text())
+    return True if needs_torch else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "versions"
 
-PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,spark,tensorboard]", "s3fs>=2024.12"]
+PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,skopt,spark,tensorboard]", "s3fs>=2024.12"]
 TOOLS = [
     "hypothesis>=6.150",
+    "matplotlib",  # of the plots of benchmarks
     "psutil>=5.9",
     "pytest>=8,<9.2",
     "pytest-timeout>=2.4",

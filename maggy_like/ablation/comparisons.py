@@ -105,7 +105,7 @@ class Comparisons(ABC):
     @property
     @abstractmethod
     def method(self) -> str:
-        """A sentence for a paper on how the differences were tested."""
+        """How the differences were tested, in sentences for a paper."""
 
     @property
     @abstractmethod

@@ -155,15 +155,12 @@ class AcrossDataSets(Answer):
 
     @property
     def method(self) -> str:
-        """A sentence for a paper on how the differences were tested."""
-        n = len(self.rows)
-        level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - self.alpha):g} % confidence intervals"
-        corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
+        """How the differences were tested, in sentences for a paper."""
         names = ", ".join(map(clean, self.answers))
         return (
-            f"{text.opening(self)} means over {len(self.answers)} data sets ({names}), on each of which they are means "
-            f"over seeds; {level} for data sets like these; p-values of t-tests over data sets (random effects, equal "
-            f"weights){corrected}.{text.negligible(self)}"
+            f"{text.opening(self)} Differences are means over {len(self.answers)} data sets ({names}), on each of "
+            f"which they are means over seeds. {text.level(self, 't-tests over data sets')} Both hold for data sets "
+            f"like these (random effects, equal weights).{text.negligible(self)}"
         )
 
     @property
@@ -374,7 +371,7 @@ class Ablation(Answer):
 
     @property
     def method(self) -> str:
-        """A sentence for a paper on how the differences were tested."""
+        """How the differences were tested, in sentences for a paper."""
         return text.method(self)
 
     @property

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
-from maggy_like.ablation.outcome import Ablation
+from maggy_like.ablation.recorded import AblationRecord
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.ablation.variant import RESERVED, Declaration, check_filled, names_of, parameters_of
 from maggy_like.errors import ConfigError
@@ -25,6 +27,7 @@ from optimizers.core.base import Optimizer
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
+    from maggy_like.ablation.outcome import Ablation
     from maggy_like.results.result import Result
 
 
@@ -94,12 +97,7 @@ class AblationSearch:
         optimizer: Enumerates the trials.
         n_trials: Maximum number of trials.
         name: Name of the optimizer, for people.
-        bound: Maximum number of adaptive repeats.
-        first_seed: First seed.
-        seeds: Number of seeds; trials of later seeds belong to a tuning.
-        n_configs: Number of configurations that each variant tries in each repeat; 0 if nothing is tuned.
-        planned: Number of seeds that was fixed beforehand; None for adaptive repeats.
-        resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
+        record: How the trials are compared.
     """
 
     design: Design
@@ -107,12 +105,7 @@ class AblationSearch:
     optimizer: Optimizer
     n_trials: int
     name: str
-    bound: int | None
-    first_seed: int
-    seeds: int | None
-    n_configs: int
-    planned: int | None
-    resampled: float
+    record: AblationRecord
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -122,22 +115,15 @@ class AblationSearch:
         of_torch = ("maggy_like.ablation.modules",) if self.design.parameters else ()
         return ("maggy_like.ablation.search", *of_torch, *of_factory)
 
-    def outcome(self, result: Result, *, negligible: float | None = None) -> Ablation:
+    @property
+    def comparisons(self) -> dict[str, Any]:
+        """How the trials are compared, as the journal keeps it."""
+        kept: dict[str, Any] = msgspec.to_builtins(self.record)
+        return kept
+
+    def outcome(self, result: Result) -> Ablation:
         """Return the answer from the trials of a run."""
-        return Ablation.of_trials(
-            self.design,
-            result.trials,
-            metric=result.objective,
-            direction="min" if result.direction == "min" else "max",
-            bound=self.bound,
-            first_seed=self.first_seed,
-            seeds=self.seeds,
-            n_configs=self.n_configs,
-            planned=self.planned,
-            resampled=self.resampled,
-            negligible=negligible,
-            result=result,
-        )
+        return self.record.answer(result, self.design)
 
 
 def plan_ablation(
@@ -151,6 +137,7 @@ def plan_ablation(
     n_configs: int = 0,
     tuner: Optimizer | None = None,
     resampled: float = 0.0,
+    negligible: float | None = None,
 ) -> AblationSearch:
     """Check a study against its function, and make the search of it.
 
@@ -160,6 +147,7 @@ def plan_ablation(
         n_configs: Number of configurations that each variant tries in each repeat then.
         tuner: Proposes them.
         resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
+        negligible: Difference that is too small to matter, in units of the metric; None if none was given.
 
     Raises:
         UserError: An argument or the study is wrong.
@@ -200,12 +188,18 @@ def plan_ablation(
         optimizer,
         n_trials=len(designed.variants) * count * (n_configs + 1),
         name=f"ablation({kind})",
-        bound=bound,
-        first_seed=first_seed,
-        seeds=None if searched is None else count,
-        n_configs=n_configs,
-        planned=None if repeats == "auto" else repeats,
-        resampled=resampled,
+        record=AblationRecord(
+            name=designed.name,
+            effects=designed.effects,
+            parameters=dict(designed.parameters),
+            first_seed=first_seed,
+            bound=bound,
+            seeds=None if searched is None else count,
+            n_configs=n_configs,
+            planned=None if repeats == "auto" else repeats,
+            resampled=resampled,
+            negligible=negligible,
+        ),
     )
 
 

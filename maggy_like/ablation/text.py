@@ -78,8 +78,8 @@ def _undecided(ablation: Comparisons, rows: list[Row]) -> str:
         return f"ended before it was decided: {names}"
     ended = min(row.repeats + row.dropped for row in rows)
     return (
-        f"{ended} of {ablation.planned} seeds, so undecided: {names}; stopping at the first difference seen finds too "
-        "many, so there is no test before all have ended; use resume=True to continue"
+        f"undecided after {ended} of {ablation.planned} seeds: {names}; a test before the last seed would find too "
+        "many differences, so use resume=True to continue"
     )
 
 
@@ -137,49 +137,61 @@ _LATEX = {
 
 
 def method(ablation: Comparisons) -> str:
-    """Return a sentence for a paper on how the differences were tested."""
+    """Return how the differences were tested, in sentences for a paper."""
     counts = sorted({row.repeats for row in ablation.rows if row.repeats})
     if not counts:
         return f"No seed has given a difference in {ablation.metric} yet."
-    differences = opening(ablation)
+    first = opening(ablation)
     if counts[-1] == 1:
-        return f"{differences} of one seed, and so not tested."
+        return f"{first} There is one seed, so nothing is tested."
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    means = f"{differences} means over {seeds} seeds, paired by seed"
+    means = f"{first} Differences are means over {seeds} seeds, paired by seed"
     if all(row.p is None for row in ablation.rows):
-        return f"{means}, and not tested."
-    n = len(ablation.rows)
+        return f"{means}, and are not tested."
     tests = (
         "paired t-tests"
         if ablation.bound is None
-        else f"group sequential paired t-tests (at most {ablation.bound} seeds)"
+        else f"group sequential paired t-tests with at most {ablation.bound} seeds"
     )
-    level = f"{'simultaneous ' if n > 1 else ''}{100 * (1 - ablation.alpha):g} % confidence intervals"
-    corrected = f", corrected for {n} comparisons by max-T" if n > 1 else ""
-    said = f"{means}; {level}; p-values of {tests}{corrected}{_resampled(ablation)}."
+    said = f"{means}. {level(ablation, tests)}{_resampled(ablation)}"
     return f"{said}{_estimates(ablation)}{negligible(ablation)}{_tuned(ablation)}"
+
+
+def level(ablation: Comparisons, tests: str) -> str:
+    """Return the sentences on the intervals and the p-values."""
+    n, percent = len(ablation.rows), f"{100 * (1 - ablation.alpha):g} %"
+    if n == 1:
+        return f"The interval is a {percent} confidence interval. The p-value is that of {tests}."
+    return (
+        f"The {percent} confidence intervals are simultaneous. The p-values are those of {tests}, corrected for {n} "
+        "comparisons by max-T."
+    )
 
 
 def _estimates(ablation: Comparisons) -> str:
     if not has_estimates(ablation):
         return ""
-    return " Means after an early stop are exaggerated; unbiased has median-unbiased estimates (stage-wise order)."
+    return (
+        " Means after an early stop are exaggerated, so the column unbiased has median-unbiased estimates (stage-wise "
+        "order)."
+    )
 
 
 def opening(ablation: Comparisons) -> str:
-    """Return the beginning of the sentence: what is subtracted from what, and which direction is better."""
+    """Return the first sentence: what is subtracted from what, and which direction is better."""
     better = "higher" if ablation.direction == "max" else "lower"
     everything = with_everything(ablation)
-    base = f"; {everything} with everything" if everything is not None else ""
-    return f"Differences in {ablation.metric} ({better} is better{base}), without less with, are"
+    base = f", {everything} with everything" if everything is not None else ""
+    name = clean(ablation.metric)
+    return f"A difference is {name} without a component minus {name} with it ({better} is better{base})."
 
 
 def _resampled(ablation: Comparisons) -> str:
     if not ablation.resampled:
-        return "; they hold for the test rows that the seeds had"
+        return " Both hold for the test rows that the seeds had."
     return (
-        f", with the variance of Nadeau and Bengio for splits of the same rows ({ablation.resampled:.2g} test rows for "
-        "each training row)"
+        f" Both use the variance of Nadeau and Bengio for splits of the same rows ({ablation.resampled:.2g} test rows "
+        "for each training row)."
     )
 
 

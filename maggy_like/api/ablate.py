@@ -219,6 +219,7 @@ def ablate(
         n_configs=0 if tune is None else tune.n_trials,
         tuner=None if tune is None else tune.proposer,
         resampled=float(resampled),
+        negligible=None if negligible is None else float(negligible),
     )
     files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
     searched, hints = check_search(
@@ -234,7 +235,12 @@ def ablate(
         seed=seed,
     )
     settings = Settings(
-        search=replace(searched, optimizer_name=planned.name, variants=planned.design.described),
+        search=replace(
+            searched,
+            optimizer_name=planned.name,
+            variants=planned.design.described,
+            comparisons=planned.comparisons,
+        ),
         files=replace(files, function=""),  # a trial calls it with the arguments of its variant
         limits=LimitSettings(timeout),
         size=check_size(
@@ -260,7 +266,7 @@ def ablate(
         sources=sources_of(train_fn),
         driver=read_driver(driver),
     )
-    return start(spec, lambda spec: planned.outcome(search(spec), negligible=negligible), block=block)
+    return start(spec, lambda spec: planned.outcome(search(spec)), block=block)
 
 
 _LARGEST = 1e300  # an int may be larger than any float

@@ -78,6 +78,7 @@ class TrainAgain:
                 n_trials=0,
                 points=(),
                 earlier=(),
+                comparisons={},
             ),
             files=replace(before.files, name=name, paths=before.paths.of_sibling(name), resume=resume, overwrite=None),
             limits=LimitSettings(),

@@ -253,8 +253,9 @@ class LogLineWriter:
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         for line in lines:
             if not line.live:  # a progress bar is redrawn too often for a file
-                self._lines.append(LogLineRecord(line.trial, line.text[:LONGEST], line.rank))
-                self._next += 1
+                parts = line.text.split("\n")  # of a traceback, the last one says most
+                self._lines.extend(LogLineRecord(line.trial, part[:LONGEST], line.rank) for part in parts)
+                self._next += len(parts)
                 self._is_new = True
         if self._is_new and time.monotonic() - self._wrote >= PAUSE:
             self._write()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from maggy_like import errors
 from maggy_like.engines.base import Capacity, Engine, EngineRun
-from maggy_like.errors import EngineError, MaggyError
+from maggy_like.errors import EngineError, MaggyError, TrialsFailedError
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange
 from maggy_like.rpc.sockets import new_key_pair
@@ -178,14 +178,16 @@ class SiblingEngine(Engine):
 def to_record(error: BaseException) -> ErrorRecord:
     """Convert an error to text."""
     kind = type(error).__name__
-    message = str(error) if isinstance(error, MaggyError) else f"{kind}: {error}"
-    return ErrorRecord(kind, message, tuple(getattr(error, "__notes__", ())))
+    parts = [str(error) if isinstance(error, MaggyError) else f"{kind}: {error}"]
+    if isinstance(error, TrialsFailedError):  # a client leaves the traceback out if it has shown it
+        parts = [str(part) for part in error.args]
+    return ErrorRecord(kind, parts[0], tuple(getattr(error, "__notes__", ())), tuple(parts[1:]))
 
 
 def from_record(record: ErrorRecord) -> MaggyError:
     """Convert text to an error, of the same class if it is a class of :mod:`maggy_like.errors`."""
     known = getattr(errors, record.kind, None) if record.kind in errors.__all__ else None
-    error = (known or EngineError)(record.message)
+    error = (known or EngineError)(record.message, *record.details)
     for note in record.notes:
         error.add_note(note)
     assert isinstance(error, MaggyError)

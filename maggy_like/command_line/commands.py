@@ -25,12 +25,15 @@ from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
 from maggy_like.results.tables import best_trials
 from maggy_like.storage.file_systems import open_url
+from maggy_like.storage.journal import backend_of, read_header
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.script import read_script
 from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas
+
+    from maggy_like.ablation import Ablation
 
 LOOK = 0.5
 """Seconds between two reads of the log."""
@@ -130,16 +133,27 @@ def list_command(given: Namespace) -> None:
 
 
 def show_command(given: Namespace) -> None:
-    """Print the result of a run, and its best trials or its decision log."""
+    """Print the result of a run, and its best trials, the table of its ablation, or its decision log."""
     result = load_run(given.run)
     print(repr(result))
     if given.decision_log:
         print("", *result.decision_log(), sep="\n")
         return
-    if table := best_trials(result, given.trials):
+    answer = _ablation(result)
+    if table := best_trials(result, given.trials) if answer is None else repr(answer):
         print("", table, sep="\n")
     if result.failures:
         _print_failure(result, result.failures[0])
+
+
+def _ablation(result: Result) -> Ablation | None:
+    """Return the answer of an ablation. None for other runs."""
+    comparisons = read_header(backend_of(str(result.directory))).comparisons
+    if not comparisons:
+        return None
+    from maggy_like.ablation.recorded import recorded_answer  # for ablations only, since it takes a second
+
+    return recorded_answer(result, comparisons)
 
 
 def _print_failure(result: Result, trial: Trial) -> None:
@@ -195,7 +209,7 @@ def report_command(given: Namespace) -> None:
     """Write the report of a run."""
     result = load_run(given.run)
     target = _target(given, f"{result.name}.html")
-    result.report(target)
+    (_ablation(result) or result).report(target)
     print(f"the report is in {target}")
 
 
@@ -293,16 +307,22 @@ def _export_to_optuna(result: Result, given: Namespace) -> None:
         raise UserError("--format optuna exports trials with their curves, and never replaces a study; leave "
                         f"--{'curves' if given.curves else 'force'} out")  # fmt: skip
     require("optuna", "--format optuna")
-    storage = given.output or f"{result.name}.db"
-    storage = storage if "://" in storage else f"sqlite:///{storage}"
+    from optuna.storages import RDBStorage
+
+    url = given.output or f"{result.name}.db"
+    url = url if "://" in url else f"sqlite:///{url}"
     try:
-        study = result.to_optuna(storage)
-    except UserError as error:
-        raise UserError(f"{storage} has a study {result.name!r} already; pass another --output") from error
+        storage = RDBStorage(url)
     except Exception as error:  # of any database
         said = str(error).partition("\n")[0]
-        raise UserError(f"Optuna cannot open the storage {storage} ({said}); pass another --output") from error
-    print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {storage}")
+        raise UserError(f"Optuna cannot open the storage {url} ({said}); pass another --output") from error
+    try:
+        study = result.to_optuna(storage)
+        print(f"{len(study.trials)} trials are in the study {study.study_name!r} of {url}")
+    except UserError as error:
+        raise UserError(f"{url} has a study {result.name!r} already; pass another --output") from error
+    finally:
+        storage.engine.dispose()  # Python 3.13 warns of connections that are left open
 
 
 def _target(given: Namespace, default: str) -> str:

@@ -85,6 +85,7 @@ class Snapshot:
     n_trials: int | None = None  # number of configurations to try. None for no limit, 0 if only a training runs
     is_ablation: bool = False  # whether trials are compared in groups, so that none of them is the best
     guessed: bool = False  # whether the direction follows from the objective's name
+    resumes_all: bool = False  # whether each paused trial continues, as in population-based training
     counts: Mapping[TrialState, int] = field(default_factory=dict)
     others: tuple[tuple[str, str], ...] = ()  # direction and name of all objectives except the first
     pareto: int | None = None  # number of trials in the Pareto set. None with one objective

@@ -176,7 +176,8 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
             resumed run and do not show the pace.
 
     Returns:
-        The estimate. None if there is no basis for one, or the run has ended.
+        The estimate. None if there is no basis for one, or the run has ended. There is none if each paused trial
+        continues, because the number of trials that ended says little then.
     """
     if is_over(now):
         return None
@@ -186,7 +187,8 @@ def remaining(first: Snapshot, now: Snapshot) -> float | None:
         left = training.budget - training.step
         known = training.state is TrialState.RUNNING and 0 < training.step < training.budget
         return training.seconds * left / training.step if known else None
-    if now.n_trials is not None and new >= ENOUGH_TRIALS and seconds > 0 and (left := now.n_trials - tried(now)) > 0:
+    left = 0 if now.n_trials is None or now.resumes_all else now.n_trials - tried(now)
+    if left > 0 and new >= ENOUGH_TRIALS and seconds > 0:
         ends.append(left * seconds / new)
     return min(ends, default=None)
 

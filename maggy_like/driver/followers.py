@@ -12,8 +12,10 @@ import contextvars
 import inspect
 import logging
 import math
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -422,6 +424,7 @@ class Followers:
         self._paths = paths = files.paths
         self._in_threads = in_threads
         self._displays: list[DisplayFollower] = []
+        self._keeps_lines = False
         self._functions = [
             FunctionFollower(each, Cursor(source.backlog), self._say, stop, in_thread=in_threads)
             for each in callbacks
@@ -436,6 +439,7 @@ class Followers:
 
     def show_on(self, displays: Sequence[Display]) -> None:
         """Start the displays."""
+        self._keeps_lines = any(each.keeps_lines for each in displays)
         self._displays = [DisplayFollower(each, self._source, in_thread=self._in_threads) for each in displays]
 
     def look(self) -> None:
@@ -479,8 +483,21 @@ class Followers:
         return TrackedEnd(ending, objective, best, url, confirmed)
 
     def _say(self, text: str, error: Exception | None = None) -> None:
-        _log.warning("%s", text, exc_info=error)
+        """Show a problem as a line, and log it, since the display may be silent; but print it only once."""
+        if self._keeps_lines and _is_printed(_log):
+            text = "\n".join([text, *traceback.format_exception(error)]) if error is not None else text
+        else:
+            _log.warning("%s", text, exc_info=error)
         self._source.lines.append(LogLine(None, text))
+
+
+def _is_printed(logger: logging.Logger) -> bool:
+    """Return whether warnings of a logger are printed on stdout or stderr, as they are without any handler."""
+    if not logger.hasHandlers():
+        return True
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # a live display replaces the first two
+    printed = any(isinstance(each, logging.StreamHandler) and each.stream in streams for each in logger.handlers)
+    return printed or (logger.propagate and logger.parent is not None and _is_printed(logger.parent))
 
 
 def _settings(optimizer: str, study: Study) -> Mapping[str, str]:

@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -18,7 +17,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import IO, Any
 
 from maggy_like.errors import OptimizerError
-from maggy_like.processes.imports import module_path, python_path
+from maggy_like.processes.imports import command, module_path
 from maggy_like.processes.pickles import dumps
 from maggy_like.processes.system import kill_tree
 from optimizers.core.base import Answer, Optimizer, Update
@@ -29,7 +28,7 @@ from optimizers.core.study import Study
 class ProposerLaunch:
     """The driver's first message to the process."""
 
-    path: tuple[str, ...]  # module search path, since ``PYTHONPATH`` cannot hold all of it
+    path: tuple[str, ...]  # module search path, in the order in which custom optimizers find their modules
     optimizer: bytes  # the optimizer, pickled
     history: bytes  # the history of the study, pickled
 
@@ -287,15 +286,14 @@ class ProcessProposer(Proposer):
                 raise EOFError
             ends = [str(theirs.fileno()), str(os.getpid())]
             self._process = subprocess.Popen(
-                # Safe path: modules come from the same path as here, and not from the working folder.
-                [sys.executable, "-P", "-m", "maggy_like.driver.proposer_process", *ends],
+                command("maggy_like.driver.proposer_process", path, ends),
                 pass_fds=[theirs.fileno()],  # separate from its stdout, so that a print is not an answer
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="backslashreplace",
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": python_path(path), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **_ONE_THREAD, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C in a terminal is only for the driver
             )
         assert self._process.stdout is not None

@@ -337,10 +337,11 @@ def _progress(search: SearchSettings, trials: list[Trial]) -> list[str]:
             f"there are {len(states)} trials already, and n_trials={search.n_trials}: no more are tried; use a larger "
             "n_trials"
         ]
-    tried = len(states) - unfinished
-    of = "" if search.n_trials is None else f" of {search.n_trials}"
+    tried, total = len(states) - unfinished, search.n_trials
+    of = "" if total is None else f" of {total}"
+    noun = f"configuration{'s' * ((total or tried) != 1)}"
     continued = f", and {unfinished} continue{'s' * (unfinished == 1)}" if unfinished else ""
-    return [f"resumed: {tried}{of} configurations were tried before{continued}"]
+    return [f"resumed: {tried}{of} {noun} {'was' if tried == 1 else 'were'} tried before{continued}"]
 
 
 def _other_code(before: str, now: str) -> list[str]:
@@ -400,6 +401,7 @@ def _header(name: str, search: SearchSettings) -> RunHeader:
         constrained=search.space.has_constraint,
         earlier=to_records(search.earlier),
         variants=list(search.variants),
+        comparisons=dict(search.comparisons),
     )
 
 

@@ -328,6 +328,7 @@ def first_snapshot(spec: RunSpec, size: int) -> Snapshot:
         n_trials=search.n_trials,
         timeout=settings.limits.timeout,
         is_ablation=search.is_ablation,
+        resumes_all=search.optimizer.scheduler(search.problem).resumes_all,
         engine=spec.engine.name,
         n_workers=size,
         imports=tuple(name for name in packages if name not in sys.stdlib_module_names | _OWN_PACKAGES),

@@ -195,6 +195,9 @@ class SearchSettings:
     points: tuple[Config, ...] = ()  # all of :func:`~optimizers.core.study.initial_points`
     earlier: Earlier = ()  # observations of earlier runs
     variants: tuple[str, ...] = ()  # descriptions of the variants of an ablation, whose trials are compared in groups
+    comparisons: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # how they are compared, for readers of the run's files
 
     @property
     def problem(self) -> Problem:

@@ -15,7 +15,6 @@ from typing import Literal
 
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.processes.imports import python_path
 from maggy_like.processes.system import descriptor_limit, open_descriptors, working_folder
 from maggy_like.processes.zygote.client import ForkedProcess, Process, begin_imports, start_module
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
@@ -209,12 +208,12 @@ class LocalEngine(Engine):
     def _launch_one(
         self, task: WorkerTask, encoded: bytes, index: int, incarnation: int, keys: KeyPair, logs: Path
     ) -> EngineRun:
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = python_path(task.sys_path)
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = logs / f"{index}.log"
         with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
-            process = start_module("maggy_like.worker", environment, output=output.fileno(), preload=task.preload)
+            process = start_module(
+                "maggy_like.worker", os.environ, task.sys_path, output=output.fileno(), preload=task.preload
+            )
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
         context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
         with contextlib.suppress(BrokenPipeError):  # it died at once, which poll() reports

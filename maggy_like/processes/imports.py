@@ -18,16 +18,6 @@ def module_path() -> tuple[str, ...]:
     return tuple(entry for entry in sys.path if isinstance(entry, str))
 
 
-def python_path(entries: Iterable[str]) -> str:
-    """Join folders for ``PYTHONPATH``, except those with a colon in their name, which would split it.
-
-    Example:
-        >>> python_path(["/home/me", "/runs/2026-11-25T13:00"])
-        '/home/me'
-    """
-    return os.pathsep.join(entry for entry in entries if os.pathsep not in entry)
-
-
 _STANDARD = re.compile(r"[/\\]lib(64)?[/\\]python3(\.\d+)?t?([/\\]lib-dynload)?[/\\]?$|[/\\]python3\d+t?\.zip$", re.I)
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]?$", re.I)
 _OF_A_PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]", re.I)
@@ -77,6 +67,38 @@ def is_installed(module: str | None) -> bool:
     if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):
         return True
     return is_installed_module(top)
+
+
+_RUN = """
+import sys
+del sys.argv[0]
+sys.path[:] = path
+from runpy import run_module
+run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def start_path(path: Iterable[str]) -> list[str]:
+    """Return a module search path in the order in which a process of ours starts: the standard library comes first.
+
+    Otherwise a ``types.py`` beside the user's script would replace the standard library's in the process's own imports.
+    A process that runs code of the user sets the path's own order once it has them.
+
+    Example:
+        >>> start_path(["/home/me", "/usr/lib/python3.11", "/env/lib/python3.11/site-packages"])
+        ['/usr/lib/python3.11', '/home/me', '/env/lib/python3.11/site-packages']
+    """
+    return sorted(path, key=lambda entry: not is_standard(entry))
+
+
+def command(module: str, path: Iterable[str], arguments: Iterable[str] = ()) -> list[str]:
+    """Return the command that runs ``python -m module arguments`` with the module search path ``path``.
+
+    The path is set once the interpreter has started. ``PYTHONPATH`` would set it before, so that the user's own modules
+    could replace those that the interpreter needs; it cannot hold folders with a colon either.
+    """
+    code = f"path = {start_path(path)!a}{_RUN}"
+    return [sys.executable, "-P", "-c", code, module, *arguments]
 
 
 _BROUGHT_LATER = {"torch": "torch._dynamo"}

@@ -14,11 +14,16 @@ T = TypeVar("T")
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
-    """An error that ended a run, for clients: its class, its message and its notes."""
+    """An error that ended a run, for clients: its class, its message and its notes.
+
+    Attributes:
+        details: The further arguments of a :class:`~maggy_like.errors.TrialsFailedError`: traceback and remedy.
+    """
 
     kind: str
     message: str
     notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
 
 class DriverRecord(msgspec.Struct, frozen=True):

@@ -200,6 +200,9 @@ class Scheduler(ABC):
     may_promote: bool = False
     """Whether a trial that has used up its budget may be promoted later."""
 
+    resumes_all: bool = False
+    """Whether each paused trial continues, unless another one takes its place, so that a pause is not an end."""
+
     can_retry: bool = False
     """Whether the scheduler can forget that a trial has failed, so that a resumed search tries it again."""
 

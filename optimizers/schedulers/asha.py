@@ -47,9 +47,6 @@ class ASHA(Optimizer):
     Configurations that learn fast at first are not those that end well, and a model learns to propose them. The docs
     page "Optimizer benchmarks" has the figures.
 
-    If a pause takes longer than the training up to an early rung, new trials skip that rung. This happens with epochs
-    of a tenth of a second, for example.
-
     Source: Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht, Talwalkar: "A System for Massively Parallel
     Hyperparameter Tuning", MLSys 2020.
 
@@ -151,16 +148,10 @@ class ASHA(Optimizer):
         etas = self.etas(levels)
         form = StoppingScheduler if self.mode == "stopping" else PromotionScheduler
         count = self._count(levels)
-        if count == 1 and form is PromotionScheduler:
-            return PromotionScheduler(levels, etas, self._n_skippable(levels))
         if count == 1:
             return form(levels, etas)
         inner = [form(levels[lowest:], etas[lowest:]) for lowest in range(count)]
         return BracketScheduler(inner, bracket_shares(len(levels), self.eta, count), problem.seed)
-
-    def _n_skippable(self, levels: Sequence[float]) -> int:
-        """Return how many rungs may be skipped if a pause takes longer than the training up to them."""
-        return max(len(levels) - 2, 0) if self.min_budget is None else 0
 
     def _count(self, levels: Sequence[float]) -> int:
         """Return the number of brackets for a number of rungs."""

@@ -147,6 +147,7 @@ class PopulationScheduler(Scheduler):
     """
 
     may_promote = True
+    resumes_all = True
 
     def __init__(self, population: Population, size: int, interval: int, problem: Problem) -> None:
         self._population = population

@@ -33,6 +33,7 @@ class RuleScheduler(Scheduler):
     def __init__(self, inner: Scheduler) -> None:
         self._inner = inner
         self.may_promote = inner.may_promote
+        self.resumes_all = inner.resumes_all
         self.can_retry = inner.can_retry
         self._stopped: set[int] = set()  # by this rule
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import statistics
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -266,30 +264,19 @@ class PromotionScheduler(RungScheduler):
     In a search of few trials, the quotas may let no trial reach the top. Then the best paused trial of the highest rung
     is promoted before the search ends.
 
-    A pause costs time, because the next attempt starts, loads its data and restores its state. If that takes longer
-    than the training up to a rung, new trials skip the rung (see :class:`PauseCosts`).
-
     Args:
         levels: Steps of the rungs.
         etas: Reduction factor of each rung.
-        n_skippable: Number of the lowest rungs that may be skipped.
     """
 
     may_promote = True
 
-    def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...], n_skippable: int = 0) -> None:
+    def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
         self.rungs = [Rung(eta) for eta in etas]
-        self._lowest = 0
-        self._pauses = PauseCosts(levels)
-        self._n_skippable = n_skippable
         self._levels = levels
         self._grants = [Grant(level) for level in levels]
         self._level: dict[int, int] = {}  # rung up to which the current or next attempt runs
         self._past: dict[int, float] = {}  # newest loss by trial, if it reported past its rung's step
-
-    def create(self, trial: int, parent: int | None) -> None:
-        if self._lowest:
-            self._level[trial] = self._lowest
 
     def grant(self, trial: int) -> Grant:
         return self._grants[self._level.get(trial, 0)]
@@ -341,60 +328,6 @@ class PromotionScheduler(RungScheduler):
         # A trial that a rule stops on its way to the top counts as well: the rule decides.
         is_through = observation.ended and not observation.paused and self.is_final(observation.trial)
         self.has_full_training |= is_through and math.isfinite(observation.loss)
-        if self._lowest < self._n_skippable and observation.ended:
-            level = self._level.get(observation.trial, 0) - observation.paused
-            self._pauses.enter(observation.trial, level, observation.seconds)
-            self._lowest += self._pauses.exceed_training(self._lowest)
-
-
-class PauseCosts:
-    """Estimate the cost of a pause at a rung from the duration of attempts.
-
-    An attempt that continues a trial takes ``c + s * n`` seconds for ``n`` steps. Two such attempts of one trial, with
-    different ``n``, determine ``c`` and ``s``.
-
-    Args:
-        levels: Steps of the rungs.
-
-    Example:
-        >>> costs = PauseCosts((1, 3, 9, 27))
-        >>> for trial in range(3):  # half a second for each attempt, 0.1 s for each step
-        ...     for level, seconds in enumerate([0.6, 1.3, 2.4]):
-        ...         costs.enter(trial, level, seconds)
-        >>> costs.exceed_training(0), costs.exceed_training(1)
-        (True, False)
-    """
-
-    ENOUGH = 3
-    """Number of trials that must have been continued twice before a rung is skipped."""
-
-    KEPT = 1000
-    """Maximum number of trials to remember, the newest ones."""
-
-    def __init__(self, levels: tuple[int, ...]) -> None:
-        self._levels = levels
-        self._seconds: dict[int, tuple[float, ...]] = {}  # by trial: at the rungs that it has reached
-        self._excess: dict[int, deque[float]] = {}  # by rung: a pause's seconds beyond those of the training up to it
-
-    def enter(self, trial: int, level: int, seconds: float) -> None:
-        """Add the running time of a trial up to a rung over all attempts, in seconds; 0 if it is unknown."""
-        known = (*self._seconds.pop(trial, ()), seconds)[-3:]
-        if len(self._seconds) >= self.KEPT:
-            del self._seconds[next(iter(self._seconds))]
-        self._seconds[trial] = known
-        if len(known) == 3 and level >= 2 and 0.0 < known[0] < known[1] < known[2]:
-            first, second, third = self._levels[level - 2 : level + 1]
-            short, long = second - first, third - second
-            brief, lengthy = known[1] - known[0], known[2] - known[1]
-            if short != long:
-                step = (lengthy - brief) / (long - short)
-                excess = brief - step * short - step * first
-                self._excess.setdefault(level - 2, deque(maxlen=20)).append(excess)
-
-    def exceed_training(self, level: int) -> bool:
-        """Return whether a pause at a rung takes longer than the training up to it, for most trials."""
-        excess = self._excess.get(level, ())
-        return len(excess) >= self.ENOUGH and statistics.median(excess) > 0.0
 
 
 class StoppingScheduler(RungScheduler):

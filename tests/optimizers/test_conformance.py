@@ -17,7 +17,7 @@ from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule, Patience, Threshold
 from optimizers.space import Config
-from optimizers.space.domains import Float
+from optimizers.space.domains import Constant, Float
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES, check_optimizer
 
@@ -187,24 +187,35 @@ class Rude(RandomSearch):
 @pytest.mark.parametrize(
     ("factory", "clause"),
     [
-        (OwnPoints, r"ask\(0\) raises nothing"),
-        (Unaware, r"ask\(0\) raises nothing .*knowledge of an earlier search"),
-        (Single, r"ask\(\d+\) raises nothing .*two objectives"),
-        (Rude, "an optimizer that does not serve a problem raises OptimizerError .*KeyError"),
-        (Forgetful, "the same ask gives the same answer"),
-        (Counting, "a proposal depends only on the seed, the index and the history"),
-        (Seedless, "another seed gives other proposals"),
-        (NumpyScalars, "values are plain Python scalars, .*float64"),
-        (Stray, "validating a proposal raises nothing .*no 'extra'"),
-        (Meddling, "ask changes nothing in the history"),
-        (Repeating, "repeats no pending configuration"),
-        (Reviving, "None means that there is none left"),
-        (Fragile, r"ask\(\d+\) raises nothing .*cannot convert float infinity"),
+        (OwnPoints, r"ask must not raise, but ask\(0\) did"),
+        (Unaware, r"ask must not raise, but ask\(0\) did.*knowledge of an earlier search"),
+        (Single, r"ask must not raise, but ask\(\d+\) did.*two objectives"),
+        (Rude, "check must raise an OptimizerError if the optimizer cannot serve a search.*KeyError"),
+        (Forgetful, "ask must return the same configuration again for the same index and history"),
+        (Counting, "ask must depend only on index and history"),
+        (Seedless, "ask must return other configurations if the search has another seed"),
+        (NumpyScalars, "values must be plain Python values, .*float64"),
+        (Stray, "ask must return a configuration of the space.*no 'extra'"),
+        (Meddling, "ask must not change the history"),
+        (Repeating, "must not propose a configuration that is pending"),
+        (Reviving, r"must return None for all later indexes .*\n  got: None from ask\(5\), and {'lr'.* from ask\(6\)"),
+        (Fragile, r"ask must not raise, but ask\(\d+\) did.*OverflowError: cannot convert float infinity"),
     ],
 )
 def test_broken_optimizers_are_caught(factory: Callable[[], Optimizer], clause: str) -> None:
-    with pytest.raises(AssertionError, match=clause):
+    with pytest.raises(AssertionError, match=f"(?s){clause}"):
         check_optimizer(factory, spaces={name: SPACES[name] for name in ("mixed", "tiny")})
+
+
+def test_a_broken_clause_says_what_was_got_and_what_to_use() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_optimizer(NumpyScalars, spaces={"line": SearchSpace(x=Constant(0.5))})
+    assert str(caught.value) == (
+        "values must be plain Python values, or tuples or lists of them\n"
+        "  got: x=np.float64(0.5) of type float64\n"
+        "  use: value.item() for a value of numpy, or space.from_unit(point) for a configuration\n"
+        "  checked with: space 'line', smooth losses"
+    )
 
 
 class Scheduled(RandomSearch):
@@ -276,12 +287,12 @@ class Undecided(PromotesAll):
 @pytest.mark.parametrize(
     ("scheduler", "clause"),
     [
-        (Generous, "a budget is at most max_budget"),
-        (Jumbled, "milestones rise below the budget"),
-        (Silent, "report returns a Decision"),
-        (PromotesAll, "a loss that is not finite is never promoted"),
-        (PromotesAnew, "only a paused trial is promoted"),
-        (Undecided, "next_promotion changes nothing"),
+        (Generous, r"a budget must be at most max_budget=1\n  got: Grant\(budget=2"),
+        (Jumbled, "the milestones of a grant must be rising steps"),
+        (Silent, "report must return a Decision\n  got: None\n  use: Decision.CONTINUE or Decision.STOP"),
+        (PromotesAll, "must not promote a trial whose loss is not finite"),
+        (PromotesAnew, "must promote only paused trials"),
+        (Undecided, r"next_promotion must return the same trial until promote is called\n  got: 3, and then None"),
     ],
 )
 def test_broken_schedulers_are_caught(scheduler: Callable[[int], Scheduler], clause: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import optuna
+import pytest
 from optuna.samplers import (
     BaseSampler,
     CmaEsSampler,
@@ -21,6 +23,8 @@ from optimizers.samplers.optuna_sampler import OptunaSampler
 from optimizers.space import Config
 from optimizers.space.domains import Choice, Float, Integer, Ordinal
 from optimizers.space.search_space import SearchSpace
+
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="Optuna's Gaussian process needs torch")
 
 PLANE = SearchSpace(x=Float(0, 1), y=Float(0, 1))
 TWISTED = SearchSpace(

@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,6 @@ import warm_server
 from warm_processes import WarmPopen, WarmServer
 
 from maggy_like.processes.system import is_supported
-from maggy_like.processes.zygote.become import set_base
 
 CONF = {"spark.python.daemon.module": Path(__file__).stem} if is_supported() else {}
 """Settings of a session whose Java process finds this file; see :func:`found`."""
@@ -83,8 +81,6 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 def main() -> None:
     """Import everything, then serve Spark."""
-    own = {"", os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    set_base([entry for entry in sys.path if entry not in own])
     for module in WARM:
         importlib.import_module(module)
     gc.collect()

@@ -1,6 +1,6 @@
 """Python processes that start with torch and the optimizers imported: forks of one warm process.
 
-A zygote and an optimizer's process are started with ``python -m MODULE``, and each imports for seconds. While
+A zygote and an optimizer's process are started as new interpreters, and each imports for seconds. While
 :class:`WarmPopen` stands in for ``subprocess.Popen``, these modules run in forks of one process that has imported
 everything. To all others such a fork is the same: a child of the process that started it, with the environment, the
 descriptors, the path and the ``__main__`` that it would have had.
@@ -8,6 +8,7 @@ descriptors, the path and the ``__main__`` that it would have had.
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import subprocess
@@ -24,10 +25,9 @@ PYTHON = sys.executable
 
 _BOOT = """
 import sys
-base, (control, parent, *path) = list(sys.path), sys.argv[1:]
-sys.path[:] = path
+control, parent, *sys.path = sys.argv[1:]
 from warm_server import main
-main(base, int(control), int(parent))
+main(int(control), int(parent))
 """
 
 
@@ -37,13 +37,12 @@ class WarmServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), *sys.path],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**environment, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
             )
 
@@ -79,7 +78,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 def is_ours(args: Any) -> bool:
     """Whether a command line starts one of :data:`MODULES` with this Python."""
-    return isinstance(args, list) and args[:3] == [PYTHON, "-P", "-m"] and args[3] in MODULES
+    return isinstance(args, list) and args[:3] == [PYTHON, "-P", "-c"] and args[4:5] and args[4] in MODULES
 
 
 def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list[int]]:
@@ -88,11 +87,11 @@ def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list
     stdin, stdout, stderr = options[9], options[12], options[14]
     descriptors = [own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))]
     request = Request(
-        module=args[3],
-        arguments=tuple(args[4:]),
+        module=args[4],
+        arguments=tuple(args[5:]),
         environment=dict(os.environ if env is None else env),
         folder=os.fspath(cwd or os.getcwd()),
         targets=(0, 1, 2, *pass_fds),
-        safe_path=True,
+        path=tuple(ast.literal_eval(args[3].partition("\n")[0].removeprefix("path = "))),
     )
     return request, [*descriptors, *pass_fds]

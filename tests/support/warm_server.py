@@ -9,7 +9,7 @@ import signal
 import socket
 
 from maggy_like.processes.system import die_with_parent, fork_sibling
-from maggy_like.processes.zygote.become import STARTED, become, receive_request, set_base
+from maggy_like.processes.zygote.become import STARTED, become, receive_request
 
 WARM = (
     "maggy_like.distributed.ddp",
@@ -28,9 +28,8 @@ WARM = (
 """What the processes import, most of them more than one of these."""
 
 
-def main(base: list[str], control_fd: int, parent: int) -> None:
+def main(control_fd: int, parent: int) -> None:
     """Import everything, then :func:`serve`."""
-    set_base(base)
     for module in WARM:
         importlib.import_module(module)
     gc.collect()

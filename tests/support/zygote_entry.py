@@ -19,6 +19,7 @@ def main() -> None:
             "loaded": [name for name in arguments if name in sys.modules],
             "parent": os.getppid(),
             "path": sys.path,
+            "pythonpath": os.environ.get("PYTHONPATH"),
             "stdin": sys.stdin.read(),
         }
         print(json.dumps(told), flush=True)

@@ -501,12 +501,13 @@ def _reached(trial: Trial) -> tuple[int, int]:
 
 
 def _show_failure(run: Run, trial: Trial, failure: Failure) -> Commands:
-    details = failure.traceback.rstrip()
     # A mistake in the function fails every trial in the same way; the error that ends a training has its traceback.
-    if trial.is_final_training or failure.cause in run.traced:
-        details = ""
-    run.traced.add(failure.cause)
-    parts = [f"failed: {failure.message}", *([details, run.options.rerun(trial.id)] if details else [])]
+    first, message = run.traced.setdefault(failure.cause, (trial.id, failure.message))
+    if first != trial.id and message == failure.message:
+        return [Show(f"failed like trial {first}", trial.id)]
+    details = "" if trial.is_final_training or first != trial.id else failure.traceback.rstrip()
+    head = "failed:" if details.endswith(failure.message) else f"failed: {failure.message}"
+    parts = [head, *([details, run.options.rerun(trial.id)] if details else [])]
     return [Show("\n".join(filter(None, parts)), trial.id)]
 
 

@@ -404,7 +404,8 @@ class Run:
         self.is_sign_known = not options.guessed  # whether a first result has been compared with the direction
         self.unclear: ConfigError | None = None  # the error with which the search ends, if its direction stays unknown
         self.warned: set[str] = set()  # keys of warnings that were shown
-        self.traced: set[tuple[str, str, str]] = set()  # causes of failures whose traceback was shown
+        # for each cause of failures: the trial whose traceback was shown, and its message
+        self.traced: dict[tuple[str, str, str], tuple[int, str]] = {}
 
     @property
     def is_after_search(self) -> bool:

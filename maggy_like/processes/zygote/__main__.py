@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from maggy_like.processes.fork_safety import why_not_whole
 from maggy_like.processes.imports import import_ahead, is_installed_module
 from maggy_like.processes.system import fork_sibling
-from maggy_like.processes.zygote.become import NO_FORK, STARTED, become, become_fresh, receive_request, set_base
+from maggy_like.processes.zygote.become import NO_FORK, STARTED, become, become_fresh, receive_request
 
 IDLE_SECONDS = 600.0
 
@@ -30,8 +30,6 @@ _OURS = ("maggy_like.worker.agent.agent", "maggy_like.worker.agent.fork_server")
 def main(control_fd: int, owner: int) -> None:
     """Serve the process at the other end of ``control_fd`` until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    set_base([entry for entry in sys.path if entry not in given])
     control = socket.socket(fileno=control_fd)
     control.sendall(STARTED.pack(_first_fork()))
     _load(_OURS)

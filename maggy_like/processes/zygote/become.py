@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import msgspec
 
+from maggy_like.processes.imports import command, start_path
 from maggy_like.processes.system import close_all_but
 
 MAX_DESCRIPTORS = 16
@@ -50,8 +51,8 @@ class Request(msgspec.Struct, frozen=True):
     environment: dict[str, str]  # its complete environment
     folder: str  # its working folder
     targets: tuple[int, ...]  # the numbers that the descriptors sent with this message get
+    path: tuple[str, ...]  # its module search path
     preload: tuple[str, ...] = ()
-    safe_path: bool = False  # if True, modules are not searched in the working folder (Python's ``-P``)
 
 
 def send_request(sock: socket.socket, request: Request, descriptors: list[int]) -> None:
@@ -78,18 +79,12 @@ def receive_request(sock: socket.socket) -> tuple[Request, list[int]] | None:
     return asked, list(descriptors)
 
 
-_base: list[str] = []
 _fork = 0  # its process id; a fork of that has another
 
 
 def is_fork() -> bool:
     """Return whether this process was started by :func:`become`."""
     return _fork == os.getpid()
-
-
-def set_base(path: Sequence[str]) -> None:
-    """Set the part of the search path that any Python of this installation has, without its environment."""
-    _base[:] = path
 
 
 def become(request: Request, descriptors: list[int]) -> NoReturn:
@@ -122,7 +117,7 @@ def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(request.folder)
-        os.execve(sys.executable, _command(request), request.environment)
+        os.execve(sys.executable, command(request.module, request.path, request.arguments), request.environment)
     except BaseException:
         _write_error(errors)
     finally:
@@ -132,11 +127,6 @@ def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
 def _write_error(errors: int) -> None:
     """Write the current error to the process's stderr."""
     os.write(errors, traceback.format_exc().encode(errors="backslashreplace"))
-
-
-def _command(request: Request) -> list[str]:
-    options = ["-P"] if request.safe_path else []
-    return [sys.executable, *options, "-m", request.module, *request.arguments]
 
 
 def _run_main(module: str) -> int:
@@ -171,16 +161,14 @@ def _moved(fd: int, targets: Collection[int]) -> int:
 
 def _set_up(request: Request) -> None:
     """Set what a new process inherits from the one that starts it."""
-    show_as(_command(request))
+    show_as([sys.executable, "-P", "-m", request.module, *request.arguments])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
     tempfile.tempdir = None  # the old environment may have set it
-    own = [] if request.safe_path else [request.folder]
-    path = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [*own, *path, *(entry for entry in _base if entry not in path)]
+    sys.path[:] = start_path(request.path)
     sys.argv[:] = [request.module, *request.arguments]
     _open_streams(unbuffered="PYTHONUNBUFFERED" in request.environment)
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # the module may be imported already

@@ -21,7 +21,7 @@ from typing import IO, Protocol
 import msgspec
 
 from maggy_like.errors import ConfigError
-from maggy_like.processes.imports import module_path, python_path, remembered
+from maggy_like.processes.imports import command, module_path, remembered
 from maggy_like.processes.system import is_supported, working_folder
 from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
 
@@ -64,12 +64,12 @@ _SET_BY_IMPORTS = {
 def start_module(
     module: str,
     environment: Mapping[str, str],
+    path: Sequence[str],
     *,
     arguments: Sequence[str] = (),
     output: int | None = None,
     pass_fds: Sequence[int] = (),
     preload: Sequence[str] = (),
-    safe_path: bool = False,
 ) -> Process:
     """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
 
@@ -77,9 +77,9 @@ def start_module(
     starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`).
 
     Args:
+        path: Its module search path; see :func:`~maggy_like.processes.imports.start_path` for the order.
         output: Descriptor for its stdout and stderr; by default it shares this process's.
         pass_fds: Descriptors that it gets under the same numbers.
-        safe_path: If True, modules are not searched in the working folder.
     """
     streams = [1, 2] if output is None else [output, output]
     request = Request(
@@ -88,16 +88,16 @@ def start_module(
         dict(environment),
         working_folder(),
         (0, 1, 2, *pass_fds),
+        tuple(path),
         tuple(preload),
-        safe_path,
     )
     if is_fork():
         return _fork_here(request, [*streams, *pass_fds])
     if _keeps_one and is_supported():
         with contextlib.suppress(OSError):  # the zygote died, or the system does not allow its forks
-            return _zygote(environment).start(request, [*streams, *pass_fds])
+            return _zygote(environment, path).start(request, [*streams, *pass_fds])
     return subprocess.Popen(
-        [sys.executable, *(["-P"] if safe_path else []), "-m", module, *arguments],
+        command(module, path, arguments),
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,
@@ -132,16 +132,19 @@ def warm_up(*modules: str) -> None:
     begin_imports(modules)
 
 
-def begin_imports(modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+def begin_imports(
+    modules: Sequence[str], environment: Mapping[str, str] | None = None, path: Sequence[str] | None = None
+) -> None:
     """Have this process's zygote import modules, and return at once.
 
     Args:
         modules: Names of modules; those that cannot be imported are skipped.
         environment: The environment of the processes that it forks; by default this process's own.
+        path: Its module search path; by default this process's own.
     """
     if _keeps_one and is_supported() and not is_fork():
         with contextlib.suppress(OSError):
-            _zygote(environment or {**os.environ, "PYTHONPATH": python_path(module_path())}).load(modules)
+            _zygote(environment or os.environ, path or module_path()).load(modules)
 
 
 def keep_no_zygote() -> None:
@@ -153,7 +156,7 @@ def keep_no_zygote() -> None:
 class Zygote:
     """The process that imports modules and forks, as its owner sees it."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], path: Sequence[str]) -> None:
         self.key = key_of(environment)
         self._lock = threading.Lock()
         self._is_given_up = self._has_forked = False
@@ -165,15 +168,7 @@ class Zygote:
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(self._socket.close)
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "maggy_like.processes.zygote",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    _PADDING,
-                ],
+                command("maggy_like.processes.zygote", path, [str(theirs.fileno()), str(os.getpid()), _PADDING]),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -211,7 +206,7 @@ class Zygote:
         os.close(answer)
         try:
             with self._lock:
-                send_request(self._socket, Request("", (), {}, "", (), self._safe(modules)), [answer_write])
+                send_request(self._socket, Request("", (), {}, "", (), (), self._safe(modules)), [answer_write])
         finally:
             os.close(answer_write)
 
@@ -430,7 +425,7 @@ _deadly: set[str] = set()
 _owned: tuple[int, Zygote] | None = None  # with the id of the process that started it: its forks have none
 
 
-def _zygote(environment: Mapping[str, str]) -> Zygote:
+def _zygote(environment: Mapping[str, str], path: Sequence[str]) -> Zygote:
     """Return this process's zygote for an environment; end one for another environment.
 
     Raises:
@@ -443,7 +438,7 @@ def _zygote(environment: Mapping[str, str]) -> Zygote:
                 return _owned[1]
             _deadly.update(_owned[1].suspects)
             _owned[1].close()
-        _owned = (os.getpid(), Zygote(environment))
+        _owned = (os.getpid(), Zygote(environment, path))
         return _owned[1]
 
 

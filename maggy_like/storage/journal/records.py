@@ -97,6 +97,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     constrained: bool = False  # whether the space has constraints, which are functions and so not in its JSON
     earlier: list[list[EarlierResult]] = []
     variants: list[str] = []  # a description of each variant of an ablation, which changes with the variant
+    comparisons: dict[str, Any] = {}  # how the trials of an ablation are compared, for readers; empty in other runs
 
 
 class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from maggy_like.processes.channel import Channel
-from maggy_like.processes.imports import is_installation, is_standard, module_path, python_path
+from maggy_like.processes.imports import is_installation, is_standard, module_path
 from maggy_like.processes.system import address_space, adopt_orphans, children, end_orphans, kill_tree, too_small
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
 from maggy_like.protocol.messages import PYTHON, FailureKind, ToDriver, decode_to_driver
@@ -156,17 +156,16 @@ class ForkServerLauncher:
         mine, theirs = socket.socketpair()
         environment = {**ONE_THREAD, **os.environ}
         task = with_own_path(task)
-        environment["PYTHONPATH"] = python_path(task.sys_path)
         spark_files.pass_on(environment)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
         self._process = start_module(
             "maggy_like.worker.agent.fork_server",
             environment,
+            task.sys_path,
             arguments=[str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             preload=task.preload,
-            safe_path=True,  # nothing is imported from the working folder, unless the path names it
         )
         theirs.close()
         self._control = mine
@@ -175,7 +174,7 @@ class ForkServerLauncher:
         self._living: dict[int, Child] = {}
         self._news: list[ImportedAhead | NotShared] = []
         self._imported: list[str] = []
-        self._environment = environment
+        self._environment, self._path = environment, task.sys_path
         assert self._process.stdin is not None
         try:
             write_all(self._process.stdin, encode_task(task))
@@ -255,7 +254,7 @@ class ForkServerLauncher:
             for pid in self._living:
                 kill_tree(pid)  # its process group: the child itself died with its parent
         if self._imported:
-            begin_imports(self._imported, self._environment)
+            begin_imports(self._imported, self._environment, self._path)
         end_orphans([*self._others, *own_zygote()], SERVER_PATIENCE)  # the next search of this process is warm, too
         adopt_orphans(False)
 

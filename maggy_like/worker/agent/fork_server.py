@@ -167,7 +167,7 @@ def main(control_fd: int, parent: int) -> None:
     """Serve the agent at the other end of ``control_fd`` until it is gone; the task comes on stdin."""
     die_with_parent(parent, signal.SIGTERM)
     task = decode_task(sys.stdin.buffer.read())
-    sys.path[:] = [*task.sys_path, *(entry for entry in sys.path if entry not in task.sys_path)]
+    sys.path[:] = task.sys_path  # in the user's order
     sys.argv[:] = task.argv
     write_by_line()
     spark_files.take_over()

@@ -6,6 +6,7 @@ verdict only at a milestone, and at the rung at which it is paused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,7 +31,25 @@ class BudgetUsed(BaseException):
     """
 
 
-BROADCAST = "broadcast() of the first Maggy is called report() here; use reporter.report(accuracy=..., step=...)"
+_ELSEWHERE = {
+    "checkpoint(state)": ("save", "save_checkpoint", "save_state"),
+    "restore()": ("load", "load_checkpoint", "load_state", "get_checkpoint"),
+    "report(accuracy=..., step=...)": ("broadcast", "log_metric", "log_metrics", "report_metric", "report_metrics"),
+    "report(), which ends a trial that is to stop": ("should_prune", "should_stop"),
+    "config": ("params", "hparams", "hyperparameters"),
+}
+"""What to use instead of names in other libraries, and in the first Maggy."""
+
+
+class _Elsewhere:
+    """An attribute that a reporter lacks. One ``__getattr__`` for all would slow each report down by a third."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def __get__(self, owner: object, kind: type) -> NoReturn:
+        raise AttributeError(self.error)
+
 
 TOO_MANY = (
     "report() must have at most one value without a name, got report({}); use report({one}, step=step) for one metric, "
@@ -124,6 +143,10 @@ class Reporter:
         self._milestones = assign.milestones
         self._saves = Saves(store, assign.checkpoint, sender, assign.trial, assign.attempt, assign.older)
         self._sender = sender
+
+    def __dir__(self) -> list[str]:
+        """Return the attributes without those of :data:`_ELSEWHERE`, so that nothing suggests them."""
+        return [name for name in super().__dir__() if name not in itertools.chain(*_ELSEWHERE.values())]
 
     def __repr__(self) -> str:
         step = "" if self._step is None else f", step={self._step}"
@@ -389,15 +412,6 @@ class Reporter:
             )
         self._names.add(name)
 
-    @property
-    def broadcast(self) -> NoReturn:
-        """Point to :meth:`report`, which the first Maggy called ``broadcast``.
-
-        Raises:
-            AttributeError: Always. (A ``__getattr__`` for this would slow each report down by a third.)
-        """
-        raise AttributeError(BROADCAST)
-
     def log(self, *parts: object) -> None:
         """Print a line to the display and to the trial's log file.
 
@@ -489,3 +503,8 @@ class Reporter:
     def tidy(self) -> None:
         """Remove saved states that are no longer needed. Called by the runtime."""
         self._saves.tidy()
+
+
+for _use, _names in _ELSEWHERE.items():
+    for _name in _names:
+        setattr(Reporter, _name, _Elsewhere(f"'Reporter' object has no attribute {_name!r}; use {_use}"))

@@ -51,7 +51,7 @@ def test_a_fixed_study_that_ended_early_is_undecided(design: Design) -> None:
     found = Ablation(design, runs(design, 4), planned=10)
     assert verdicts(found) == ["undecided"] * 3
     assert all(row.p is None for row in found.rows)
-    assert "4 of 10 seeds, so undecided: A, B_1, C&D" in found.notes[0]
+    assert "undecided after 4 of 10 seeds: A, B_1, C&D" in found.notes[0]
     assert verdicts(Ablation(design, runs(design, 10), planned=10))[0] == "worse without it"
 
 
@@ -214,7 +214,7 @@ def test_small_numbers_are_written_with_powers_of_ten(design: Design) -> None:
     made = [replace(run, value=1e-9 * (run.value or 0.0)) for run in runs(design)]
     shown = repr(Ablation(design, made))
     assert re.search(r"A +8\.7454e-09 +-1\.04e-09 +\[-1\.2\de-09, -8\.\d\de-10\]", shown)
-    assert "9.7877e-09 with everything" in shown
+    assert "9.7877e-09 with everything" in " ".join(shown.split())
 
 
 def test_an_interaction_says_what_both_make_beyond_each() -> None:
@@ -339,7 +339,11 @@ def test_tables(design: Design, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [(0, "No seed has given a difference in value yet."), (1, "are of one seed, and so not tested."), (2, "t-tests")],
+    [
+        (0, "No seed has given a difference in value yet."),
+        (1, "is one seed, so nothing is tested."),
+        (2, "t-tests"),
+    ],
 )
 def test_the_sentence_below_the_table_claims_no_more_than_was_done(design: Design, seeds: int, said: str) -> None:
     found = Ablation(design, runs(design, seeds))
@@ -384,13 +388,27 @@ def test_the_forest_has_no_interval_without_a_test(design: Design) -> None:
     assert set(modes) == {"markers"}
 
 
+def test_the_footer_is_made_of_short_sentences(design: Design) -> None:
+    footer = Ablation(design, runs(design), metric="accuracy", direction="max").method
+    sentences = footer.split(". ")
+    assert sentences[0].startswith("A difference is accuracy without a component minus accuracy with it (higher is ")
+    assert sentences[1:] == [
+        f"Differences are means over {SEEDS} seeds, paired by seed",
+        "The 95 % confidence intervals are simultaneous",
+        "The p-values are those of paired t-tests, corrected for 3 comparisons by max-T",
+        "Both hold for the test rows that the seeds had.",
+    ]
+    alone = Ablation(replace(design, effects=design.effects[:1]), runs(design)).method
+    assert "The interval is a 95 % confidence interval. The p-value is that of paired t-tests." in alone
+
+
 def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:
     found = Ablation(design, runs(design))
     mean = found.rows[0].with_it
     assert mean is not None
     heads = repr(found).splitlines()[1].split()
     assert heads[:4] == ["component", "without", "difference", "95"]
-    assert f"(higher is better; {mean:.2f} with everything)" in found.method
+    assert f"(higher is better, {mean:.2f} with everything)" in found.method
     assert f"means over {SEEDS} seeds" in found.method
     failed = Ablation(design, [run for run in runs(design) if (run.variant, run.seed) != ("without A", 0)])
     assert repr(failed).splitlines()[1].split()[1:3] == ["with", "without"]

@@ -33,14 +33,34 @@ def test_positional_arguments_of_report_are_answered_with_their_names() -> None:
 def test_the_first_maggy_s_spellings_are_read_or_answered_with_ours() -> None:
     assert Searchspace(lr=("DOUBLE", [0.1, 1])).domains == {"lr": Float(0.1, 1)}
     reporter, space = Reporter(), SearchSpace()
-    with pytest.raises(
-        AttributeError, match=r"broadcast\(\) of .* is called report\(\) here; use reporter.report\(accuracy="
-    ):
-        reporter.broadcast(metric=0.5)
+    with pytest.raises(AttributeError, match=r"no attribute 'broadcast'; use report\(accuracy=\.\.\., step="):
+        reporter.broadcast(metric=0.5)  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"'add'; .* pass all parameters at once: SearchSpace\(lr="):
         space.add("lr", ("DOUBLE", [0.1, 1]))  # type: ignore[attr-defined]
     assert not hasattr(reporter, "broadcast")
     assert not hasattr(space, "__deepcopy__")
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("save", "checkpoint(state)"),
+        ("save_checkpoint", "checkpoint(state)"),
+        ("load", "restore()"),
+        ("load_checkpoint", "restore()"),
+        ("log_metrics", "report(accuracy=..., step=...)"),
+        ("should_prune", "report(), which ends a trial that is to stop"),
+        ("hparams", "config"),
+    ],
+)
+def test_other_names_of_the_reporter_s_methods_are_answered_with_ours(name: str, use: str) -> None:
+    reporter = Reporter()
+    with pytest.raises(AttributeError) as raised:
+        getattr(reporter, name)
+    assert str(raised.value) == f"'Reporter' object has no attribute {name!r}; use {use}"
+    assert not hasattr(reporter, name)
+    assert name not in dir(reporter)  # else completion would suggest it
+    assert {"report", "checkpoint", "restore", "trial"} <= {*dir(reporter)}
 
 
 ATTRIBUTES = {

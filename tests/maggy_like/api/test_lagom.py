@@ -258,6 +258,16 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys
     assert "there are 6 trials already, and n_trials=2: no more are tried; " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("tried", "verb"), [(1, "was"), (2, "were")])
+def test_a_resume_says_how_many_were_tried(
+    search: Any, capsys: pytest.CaptureFixture[str], tried: int, verb: str
+) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "engine": "inline", "workers": 1, "name": "run"}
+    search(fns.climb_on, n_trials=tried, **options)
+    search(fns.climb_on, n_trials=3, resume=True, progress="plain", **options)
+    assert f"resumed: {tried} of 3 configurations {verb} tried before\n" in capsys.readouterr().out
+
+
 def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:
     """kill -9 while the trials run; they run again, and the search ends whole."""
     gate = Gate(tmp_path / "gate")

@@ -8,6 +8,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna_storages import database
 
 from maggy_like import Float, lagom, run
 from maggy_like.display.text import config_text
@@ -54,11 +55,11 @@ def test_a_search_gives_the_function_what_was_given(engine: str, tmp_path: Path)
 def test_they_go_to_optuna_and_into_another_search(tmp_path: Path) -> None:
     options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False, "optimizer": "random"}
     first = lagom(by_keywords, SPACE, n_trials=5, **options)
-    storage = f"sqlite:///{tmp_path}/studies.db"  # keeps text where we have tuples
-    study = first.to_optuna(storage, study_name="one")
-    loaded = optuna.load_study(study_name="one", storage=storage)
-    assert [t.params["layers"] for t in loaded.trials] == [repr(t.config["layers"]) for t in first.trials]
-    assert study.best_trial.params["model.lr"] in (0.1, 0.2)
+    with database(f"sqlite:///{tmp_path}/studies.db") as storage:  # keeps text where we have tuples
+        study = first.to_optuna(storage, study_name="one")
+        loaded = optuna.load_study(study_name="one", storage=storage)
+        assert [t.params["layers"] for t in loaded.trials] == [repr(t.config["layers"]) for t in first.trials]
+        assert study.best_trial.params["model.lr"] in (0.1, 0.2)
     again = lagom(
         by_keywords, SPACE, n_trials=4, warm_start=[first], points_to_evaluate=[{**first.trials[0].config}], **options
     )

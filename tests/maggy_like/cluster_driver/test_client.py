@@ -68,6 +68,16 @@ def test_what_ends_it_is_raised_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_the_traceback_of_a_failure_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TrialsFailedError) as caught:
+        search(fail, tmp_path, progress="plain")
+    printed = capsys.readouterr().out
+    assert printed.count("Traceback (most recent call last)") == 1
+    assert "Traceback" not in str(caught.value)
+    assert "Fix the function" in str(caught.value)
+
+
+@pytest.mark.e2e
 def test_a_handle_stops_it(tmp_path: Path) -> None:
     background, seen = Background(), threading.Event()
 

@@ -11,7 +11,7 @@ import pytest
 from module_time import patch_time
 
 from maggy_like.cluster_driver import follow
-from maggy_like.cluster_driver.follow import MOST, LogLineReader, LogLineWriter, RunFiles
+from maggy_like.cluster_driver.follow import LONGEST, MOST, LogLineReader, LogLineWriter, RunFiles
 from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
@@ -202,6 +202,9 @@ def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) 
     posted.finish(SHOWN, [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1), LogLine(3, "50 %", live=True)])
     assert reader.take() == [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1)]
     assert reader.take() == []
+    frames = "a frame\n" * (LONGEST // 8)  # so that the whole is longer than a line may be
+    posted.finish(SHOWN, [LogLine(4, f"failed\n{frames}ValueError: nan")])
+    assert reader.take()[-1] == LogLine(4, "ValueError: nan")
     posted.finish(SHOWN, [LogLine(0, str(number)) for number in range(MOST + 5)])
     told, *lines = reader.take()
     assert told.text.startswith("5 lines came too fast")
@@ -214,6 +217,12 @@ def test_errors_keep_their_class_and_notes() -> None:
     back = from_record(to_record(error))
     assert (type(back), str(back), back.__notes__) == (TrialsFailedError, "3 trials failed identically", ["see there"])
     assert isinstance(from_record(to_record(StoreError("full"))), StoreError)
+    traced = TrialsFailedError("3 trials failed identically", "Traceback: ...", "Fix the function.")
+    back = from_record(to_record(traced))
+    assert isinstance(back, TrialsFailedError)
+    assert str(back) == str(traced)
+    back.has_shown_traceback = True
+    assert str(back) == "3 trials failed identically\nFix the function."
     foreign = from_record(to_record(ZeroDivisionError("division by zero")))
     assert (type(foreign), str(foreign)) == (EngineError, "ZeroDivisionError: division by zero")
 

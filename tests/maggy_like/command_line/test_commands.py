@@ -13,8 +13,9 @@ import fsspec
 import optuna
 import pandas
 import pytest
+from optuna_storages import database
 
-from maggy_like import Constant, Float, lagom, load_run
+from maggy_like import AblationStudy, Constant, Float, ablate, lagom, load_run
 from maggy_like.command_line import main, parser
 from maggy_like.command_line.commands import follow_log
 from maggy_like.protocol.endings import Ending
@@ -56,6 +57,22 @@ def test_list_and_show(lines: Any, runs: Path) -> None:
     assert [line.split()[:4] for line in shown[-2:]] == [["1", "completed", "1.5", "2"], ["2", "completed", "1", "2"]]
     log = lines("show", str(runs / "august"), "--decision-log")
     assert log[-1] == load_run(runs / "august").decision_log()[-1]
+
+
+def noisy(dropout: float, seed: int) -> float:
+    return (seed * 7 % 5 + 1) / 10 * (1 - dropout)
+
+
+def test_an_ablation_is_shown_with_its_table(lines: Any, tmp_path: Path) -> None:
+    study = AblationStudy(config={"dropout": 0.5}).config(dropout=0.0)
+    answer = ablate(noisy, study, metric="loss", repeats=3, seed=2, negligible=1, engine="inline", directory=tmp_path,
+                    name="study", progress=False)  # fmt: skip
+    shown = lines("show", str(tmp_path / "study"))
+    assert shown[shown.index("") + 1 :] == repr(answer).splitlines()
+    assert any("no larger than 1" in line for line in shown)
+    page = tmp_path / "page.html"
+    lines("report", str(tmp_path / "study"), "-o", str(page))
+    assert ">Differences<" in page.read_text()
 
 
 def test_tail_has_the_newest_lines_without_their_colours(lines: Any, runs: Path) -> None:
@@ -110,13 +127,25 @@ def test_report(lines: Any, runs: Path, tmp_path: Path) -> None:
 
 
 def test_optuna_opens_what_was_exported(lines: Any, runs: Path, tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path}/studies.db"
-    lines("export", str(runs / "august"), "--format", "optuna", "-o", storage)
-    study = optuna.load_study(study_name="august", storage=storage)
-    assert study.direction is optuna.study.StudyDirection.MAXIMIZE
-    found = [(trial.state.name, trial.params, trial.value, trial.intermediate_values) for trial in study.trials]
+    url = f"sqlite:///{tmp_path}/studies.db"
+    lines("export", str(runs / "august"), "--format", "optuna", "-o", url)
+    with database(url) as storage:
+        study = optuna.load_study(study_name="august", storage=storage)
+        assert study.direction is optuna.study.StudyDirection.MAXIMIZE
+        found = [(trial.state.name, trial.params, trial.value, trial.intermediate_values) for trial in study.trials]
     assert found == [("COMPLETE", {"lr": lr}, 2 * lr, {1: lr, 2: 2 * lr}) for lr in (0.25, 0.75, 0.5)]
-    assert main(["export", str(runs / "august"), "--format", "optuna", "-o", storage]) == 1
+
+
+def test_an_export_to_optuna_says_whether_the_study_exists_or_the_storage_fails(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(storage: str) -> str:
+        assert main(["export", str(runs / "august"), "--format", "optuna", "-o", storage]) == 1
+        return capsys.readouterr().err
+
+    assert main(["export", str(runs / "august"), "--format", "optuna", "-o", f"{tmp_path}/studies.db"]) == 0
+    assert "has a study 'august' already; pass another --output" in said(f"{tmp_path}/studies.db")
+    assert "Optuna cannot open the storage" in said(f"sqlite:///{tmp_path}/missing/studies.db")
 
 
 def test_tables_keep_their_types(lines: Any, tmp_path: Path) -> None:

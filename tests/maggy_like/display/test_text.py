@@ -147,6 +147,14 @@ def test_a_pace_is_known_after_five_trials(snap: Snap) -> None:
                       "0:09, at most 0:21 left"]  # fmt: skip
 
 
+def test_there_is_no_estimate_if_paused_trials_continue(snap: Snap) -> None:
+    first, counts = snap(elapsed=0.0, counts={}, resumes_all=True), {TrialState.PAUSED: 8}
+    assert text.clock(first, snap(elapsed=9.0, counts=counts, resumes_all=True)) == "0:09"
+    assert text.clock(first, snap(elapsed=9.0, counts=counts, resumes_all=True, timeout=60.0)) == (
+        "0:09, at most 0:51 left"
+    )
+
+
 def test_the_time_before_the_first_trial_is_no_part_of_the_pace(snap: Snap) -> None:
     start, slow = snap(elapsed=0.0, counts={}), snap(elapsed=30.0, counts={})
     running, later = snap(elapsed=31.0, counts={TrialState.RUNNING: 2}), snap(elapsed=40.0)

@@ -73,6 +73,18 @@ def test_the_traceback_of_failures_that_are_alike_is_shown_once() -> None:
     ]
 
 
+def test_the_message_of_one_mistake_is_shown_once() -> None:
+    hand = search(max_identical_failures=0)
+    mistake = {**raised(message="a"), "traceback": "Traceback\n  line 3\nKeyError: a\n"}
+    fail(hand, mistake, mistake, raised(message="b"), mistake)
+    assert hand.shown == [
+        "failed:\nTraceback\n  line 3\nKeyError: a",
+        "failed like trial 0",
+        "failed: KeyError: b",
+        "failed like trial 0",
+    ]
+
+
 @pytest.mark.parametrize(
     "ends",
     [

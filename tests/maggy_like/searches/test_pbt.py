@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gate import Gate
 
+import maggy_like.display
 from maggy_like import Float, Result, lagom
+from maggy_like.display import LogLine, SilentDisplay, Snapshot
+from maggy_like.display.text import ENOUGH_TRIALS, remaining
 from maggy_like.errors import OptimizerError
 from maggy_like.protocol.state_names import parse_name
+from optimizers.core.base import Optimizer
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial, TrialState
@@ -93,6 +98,23 @@ def test_children_go_on_from_their_parents_states(tmp_path: Path) -> None:
     table = result.to_pandas()
     assert table["parent"].notna().sum() == sum(trial.parent is not None for trial in result.trials)
     check_store(result, events)
+
+
+@pytest.mark.parametrize("wrap", [lambda pbt: pbt, MedianRule])
+def test_its_trials_that_paused_are_no_basis_for_an_estimate_of_the_time(
+    wrap: Callable[[PBT], Optimizer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kept(SilentDisplay):
+        def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+            shown.append(snapshot)
+
+    shown: list[Snapshot] = []
+    monkeypatch.setattr(maggy_like.display, "make_display", lambda *given, **options: Kept())
+    optimizer = wrap(PBT(population=4, interval=2, quantile=0.5))
+    search(anneal, tmp_path, engine="inline", workers=1, optimizer=optimizer, n_trials=40)
+    paused = [snapshot for snapshot in shown if snapshot.counts.get(TrialState.PAUSED, 0) >= ENOUGH_TRIALS]
+    assert paused
+    assert {remaining(shown[0], snapshot) for snapshot in paused} == {None}
 
 
 def check_store(result: Result, events: list[Event]) -> None:

@@ -86,6 +86,20 @@ def test_workers_and_the_optimizer_look_for_modules_where_python_does(tmp_path: 
     search(os.fsencode(tmp_path / folder), first=first)
 
 
+SHADOWING = """
+from maggy_like import warm_up
+for name in ("sitecustomize", "enum", "functools", "re", "runpy", "types", "warnings"):
+    Path("beside", f"{name}.py").write_text("raise ImportError('of the script, not of Python')")
+sys.path.insert(0, os.path.abspath("beside"))
+warm_up("json")
+"""
+
+
+def test_a_module_named_like_one_of_python_s_keeps_no_process_from_starting(tmp_path: Path) -> None:
+    """Python itself has imported its own before it searches the script's folder."""
+    search(os.fsencode(tmp_path / "project"), first="os.mkdir('beside')" + SHADOWING)
+
+
 def test_names_and_arguments_need_not_be_utf_8(tmp_path: Path) -> None:
     odd = {b"ODD": b"caf\xe9", b"N\xe9": b"x"}
     search(os.fsencode(tmp_path) + b"/caf\xe9", arguments=(b"d\xe9j\xe0.csv",), environment=odd, directory=b"vu\xe9")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from module_time import patch_time
 
 from maggy_like import warm_up
 from maggy_like.errors import ConfigError
+from maggy_like.processes.imports import start_path
 from maggy_like.processes.system import is_supported
 from maggy_like.processes.zygote import client
 from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_zygote, key_of, own_zygote, start_module
@@ -25,6 +26,7 @@ from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_z
 pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
 
 PATIENCE = 300.0
+PATH = [*sys.path, str(Path(__file__).parents[3] / "support")]
 SEPARATE = "this" if "this" not in sys.modules else "antigravity"  # no test imports it
 
 
@@ -32,24 +34,25 @@ SEPARATE = "this" if "this" not in sys.modules else "antigravity"  # no test imp
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """An environment for processes; the zygote of this test is its own, and gone after it."""
     monkeypatch.setattr(client, "_owned", None)
-    path = [*sys.path, str(Path(__file__).parents[3] / "support")]
-    yield {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    yield dict(os.environ)
     client._close()
 
 
-def start(environment: dict[str, str], *arguments: str, **options: Any) -> Process:
+def start(environment: dict[str, str], *arguments: str, path: Sequence[str] = PATH, **options: Any) -> Process:
     """A process whose standard input is at its end."""
-    process = start_module("zygote_entry", environment, arguments=arguments, **options)
+    process = start_module("zygote_entry", environment, path, arguments=arguments, **options)
     assert process.stdin is not None
     process.stdin.close()
     return process
 
 
-def told(environment: dict[str, str], *arguments: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
+def told(
+    environment: dict[str, str], *arguments: str, tmp_path: Path, path: Sequence[str] = PATH, **options: Any
+) -> dict[str, Any]:
     """What a process says of itself."""
     with open(tmp_path / "out", "w+b") as out:
         process = start_module(
-            "zygote_entry", environment, arguments=["tell", *arguments], output=out.fileno(), **options
+            "zygote_entry", environment, path, arguments=["tell", *arguments], output=out.fileno(), **options
         )
         assert process.stdin is not None
         process.stdin.write(b"hello")
@@ -59,13 +62,13 @@ def told(environment: dict[str, str], *arguments: str, tmp_path: Path, **options
     return found
 
 
-def with_a_thread(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """An environment in which a module ``with_a_thread`` is installed, which begins one as it is imported."""
+def with_a_thread(tmp_path: Path) -> list[str]:
+    """A path with an installed module ``with_a_thread``, which begins one as it is imported."""
     installed = tmp_path / "site-packages"
     installed.mkdir()
     waits = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     (installed / "with_a_thread.py").write_text(waits)
-    return {**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(installed)])}
+    return [*PATH, str(installed)]
 
 
 @pytest.mark.parametrize("is_warm", [True, False])
@@ -75,13 +78,14 @@ def test_a_process_is_what_it_was_started_as(
     if not is_warm:
         monkeypatch.setattr(client, "is_supported", lambda: False)
     monkeypatch.chdir(tmp_path)
-    found = told({**environment, "TOLD": "x"}, "a", "json", tmp_path=tmp_path)
+    path = [str(tmp_path), *PATH, "a:b"]
+    found = told({**environment, "TOLD": "x", "PYTHONPATH": "/other"}, "a", "json", tmp_path=tmp_path, path=path)
     assert bool(own_zygote()) is is_warm
     assert found["arguments"] == ["a", "json"]
     assert (found["environment"], found["folder"], found["stdin"]) == ("x", str(tmp_path), "hello")
     assert (found["is_main"], found["leads"], found["parent"]) == (True, True, os.getpid())
-    assert found["path"][0] == str(tmp_path)
-    assert str(tmp_path) not in told(environment, safe_path=True, tmp_path=tmp_path)["path"]
+    assert found["path"] == start_path(path)
+    assert found["pythonpath"] == "/other"
 
 
 def test_how_it_ends_is_told(environment: dict[str, str], tmp_path: Path) -> None:
@@ -89,7 +93,7 @@ def test_how_it_ends_is_told(environment: dict[str, str], tmp_path: Path) -> Non
     with open(tmp_path / "out", "w+b") as out:
         assert start(environment, "fail", output=out.fileno()).wait(PATIENCE) == 1
     assert "ValueError: no" in (tmp_path / "out").read_text()
-    waiting = start_module("zygote_entry", environment, arguments=["tell"])
+    waiting = start_module("zygote_entry", environment, PATH, arguments=["tell"])
     assert waiting.stdin is not None  # for whose end it waits
     with pytest.raises(subprocess.TimeoutExpired):
         waiting.wait(0.01)
@@ -107,10 +111,11 @@ def test_how_it_ends_is_told(environment: dict[str, str], tmp_path: Path) -> Non
 def test_an_error_before_it_has_streams_is_in_its_output(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: str
 ) -> None:
-    environment = with_a_thread(environment, tmp_path)
+    path = with_a_thread(tmp_path)
     monkeypatch.setattr(client, "working_folder", lambda: str(tmp_path / "gone"))
     with open(tmp_path / "out", "w+b") as out:
-        assert start(environment, "exit", "0", output=out.fileno(), preload=[imported]).wait(PATIENCE) == 1
+        process = start(environment, "exit", "0", path=path, output=out.fileno(), preload=[imported])
+        assert process.wait(PATIENCE) == 1
     assert f"No such file or directory: '{tmp_path / 'gone'}'" in (tmp_path / "out").read_text()
 
 
@@ -134,8 +139,7 @@ def test_what_was_imported_once_stays(environment: dict[str, str], tmp_path: Pat
 
 def test_a_warm_up_imports_ahead(environment: dict[str, str], tmp_path: Path) -> None:
     warm_up(SEPARATE)
-    found = told({**os.environ, "PYTHONPATH": environment["PYTHONPATH"]}, SEPARATE, tmp_path=tmp_path)
-    assert found["loaded"] == [SEPARATE]
+    assert told(environment, SEPARATE, tmp_path=tmp_path)["loaded"] == [SEPARATE]
 
 
 @pytest.mark.parametrize(
@@ -156,15 +160,15 @@ def test_a_warm_up_of_what_is_no_module_is_told(environment: dict[str, str], mod
 
 def test_a_module_of_the_user_s_own_is_imported_anew(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("")
-    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
-    assert told({**environment, "PYTHONPATH": path}, "mine", preload=["mine"], tmp_path=tmp_path)["loaded"] == []
+    path = [str(tmp_path), *PATH]
+    assert told(environment, "mine", preload=["mine"], tmp_path=tmp_path, path=path)["loaded"] == []
 
 
 def test_after_an_import_that_begins_a_thread_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
-    environment = with_a_thread(environment, tmp_path)
-    assert told(environment, "json", tmp_path=tmp_path)["loaded"] == ["json"]
+    path = with_a_thread(tmp_path)
+    assert told(environment, "json", tmp_path=tmp_path, path=path)["loaded"] == ["json"]
     first = own_zygote()
-    found = told(environment, "with_a_thread", "a", preload=["with_a_thread"], tmp_path=tmp_path)
+    found = told(environment, "with_a_thread", "a", preload=["with_a_thread"], tmp_path=tmp_path, path=path)
     assert (found["loaded"], found["arguments"], found["stdin"]) == ([], ["with_a_thread", "a"], "hello")
     assert (found["leads"], found["parent"]) == (True, os.getpid())
     assert own_zygote() == first
@@ -252,9 +256,7 @@ def test_where_no_zygote_can_fork_processes_are_fresh(environment: dict[str, str
         system.fork_sibling = fork_sibling
         """)
     )
-    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
-    environment = {**environment, "PYTHONPATH": path}
-    fresh = start(environment, "exit", "3")
+    fresh = start({**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), *PATH])}, "exit", "3")
     assert isinstance(fresh, subprocess.Popen)
     assert fresh.wait(PATIENCE) == 3
 
@@ -290,16 +292,19 @@ def test_a_zygote_that_dies_ends_those_that_wait_for_it(environment: dict[str, s
 
 def test_it_ends_with_its_owner(environment: dict[str, str]) -> None:
     code = """
-        import os
+        import os, sys
         from maggy_like.processes.zygote import client
-        process = client.start_module("zygote_entry", dict(os.environ), arguments=["exit", "0"])
+        process = client.start_module("zygote_entry", os.environ, sys.path, arguments=["exit", "0"])
         process.stdin.close()
         process.wait(300)
         print(*client.own_zygote(), flush=True)
         input()
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    owner = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    path = {"PYTHONPATH": os.pathsep.join(PATH)}
+    owner = subprocess.Popen(
+        command, env={**environment, **path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     with owner:
         assert owner.stdout is not None
         zygote = psutil.Process(int(owner.stdout.readline()))
@@ -324,7 +329,7 @@ def test_a_zygote_that_is_stopped_is_replaced(environment: dict[str, str], monke
 def test_a_zygote_that_imports_for_long_does_not_hang(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zygote = client._zygote(environment)
+    zygote = client._zygote(environment, PATH)
     states = iter([("R", 1), ("S", 2), ("D", 2), ("S", 2), ("S", 3), ("", 0), ("T", 3)])
     times = iter(range(0, 700, 15))
     monkeypatch.setattr(client, "_activity", lambda pid: next(states))

@@ -18,7 +18,7 @@ from optuna.samplers import (
     RandomSampler,
     TPESampler,
 )
-from optuna_cases import PLANE, bowl, cma, fixing, nsga, search
+from optuna_cases import NEEDS_TORCH, PLANE, bowl, cma, fixing, nsga, search
 
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.core.study import Study
@@ -45,6 +45,7 @@ def test_optuna_samplers_keep_the_contract(sampler: Callable[[int], BaseSampler]
     check_optimizer(lambda: OptunaSampler(sampler), spaces={name: SPACES[name] for name in ("mixed", "conditional")})
 
 
+@NEEDS_TORCH
 def test_gaussian_processes_keep_away_from_what_runs_and_need_no_memory() -> None:
     def make() -> OptunaSampler:
         return OptunaSampler(lambda seed: GPSampler(seed=seed, n_startup_trials=8))
@@ -87,7 +88,7 @@ def test_a_resumed_search_goes_on_the_same(sampler: Callable[[int], BaseSampler]
         (TPE(), 60, 0.25),
         (OptunaSampler(lambda seed: CmaEsSampler(seed=seed, popsize=6)), 90, 0.1),
         (OptunaSampler(lambda seed: NSGAIISampler(seed=seed, population_size=10)), 90, 0.3),
-        (OptunaSampler(lambda seed: GPSampler(seed=seed, n_startup_trials=8)), 20, 0.25),
+        pytest.param(OptunaSampler(lambda seed: GPSampler(seed=seed, n_startup_trials=8)), 20, 0.25, marks=NEEDS_TORCH),
     ],
 )
 def test_samplers_dwell_where_the_loss_is_small(optimizer: Optimizer, n: int, spread: float) -> None:

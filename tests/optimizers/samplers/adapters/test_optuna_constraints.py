@@ -16,7 +16,7 @@ from optuna.samplers import (
     TPESampler,
 )
 from optuna.trial import FrozenTrial
-from optuna_cases import cma, search
+from optuna_cases import NEEDS_TORCH, cma, search
 
 from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.core.events import Measured
@@ -58,7 +58,11 @@ def within_memory(trial: FrozenTrial) -> tuple[float, ...]:
     [
         (constrained, 90),
         (lambda seed: TPESampler(seed=seed, constraints_func=within_memory), 60),
-        (lambda seed: GPSampler(seed=seed, n_startup_trials=8, constraints_func=within_memory), 12),
+        pytest.param(
+            lambda seed: GPSampler(seed=seed, n_startup_trials=8, constraints_func=within_memory),
+            12,
+            marks=NEEDS_TORCH,
+        ),
     ],
     ids=["nsga2", "tpe", "gp"],
 )
