@@ -616,6 +616,7 @@ _OWN = {
     "block": "omit it, because fit always waits for the model",
     "budget": "use epochs",
     "config": "use modelParams",
+    "confirm": "use the Param confirm",
     "max_budget": "use epochs",
     "searchspace": "use search",
     "train_fn": "use model",

@@ -59,7 +59,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         outputs: Kinds of its outputs, by label: ``classes``, ``binary``, ``probability``, ``values`` or ``other``.
         history: Metrics of each epoch: ``epoch``, ``loss``, ``validation_loss``, ``accuracy``, ...
         best_epoch: Epoch with the lowest loss.
-        config: Best configuration of the search, or an empty dict without a search.
+        config: Best configuration of the search, or with ``confirm`` the recommended one. Empty without a search.
         result: Result of the search, or None without a search. It is not saved with the model.
 
     Example:
