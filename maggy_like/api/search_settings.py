@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from maggy_like.argument_checks import listed, one_of, whole
 from maggy_like.driver.settings import FileSettings, SearchSettings
 from maggy_like.errors import ConfigError, OptimizerError, SearchSpaceError
 from maggy_like.processes.pickles import dumps
-from maggy_like.results.result import Result
 from maggy_like.storage.journal import Earlier
 from maggy_like.train_function.code import name_of, uses_checkpoints
 from optimizers.checks import read_text, short
@@ -29,6 +27,9 @@ from optimizers.samplers.non_adaptive import n_configurations
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
+if TYPE_CHECKING:
+    from maggy_like.api.options import SearchOptions
+
 DEFAULT_BUDGET = 27
 """Steps of a full training if nobody says how many."""
 
@@ -37,26 +38,13 @@ DEFAULT_TRIALS = 50
 
 
 def check_search(
-    train_fn: Callable[..., Any],
-    space: SearchSpace,
-    files: FileSettings,
-    *,
-    optimizer: Any,
-    metric: str | Sequence[str] | None,
-    direction: Directions,
-    value: str = "best",
-    n_trials: int | None = None,
-    is_timed: bool = False,
-    max_budget: int | None,
-    seed: int,
-    points_to_evaluate: Sequence[Mapping[str, Any]] = (),
-    warm_start: Sequence[Result | str | Path] = (),
+    options: SearchOptions, space: SearchSpace, files: FileSettings
 ) -> tuple[SearchSettings, tuple[str, ...]]:
     """Check the settings of a search, and fill in defaults.
 
     Args:
+        space: The search space as an object.
         files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
-        is_timed: Whether a time limit ends the search, so that no number of trials is needed.
 
     Returns:
         The settings, and hints for the user.
@@ -65,39 +53,41 @@ def check_search(
         UserError: An argument is not valid.
         JournalError: The journal of an earlier run is damaged.
     """
+    n_trials, max_budget = options.n_trials, options.max_budget
     n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1, remedy="leave it out for the default")
     open_ended = max_budget is None
     max_budget = DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
-    seed = whole("seed", seed, least=0, most=None, remedy="leave it out for 0")
-    made = build_optimizer(optimizer, train_fn)
+    seed = whole("seed", options.seed, least=0, most=None, remedy="leave it out for 0")
+    made = build_optimizer(options.optimizer, options.train_fn)
     check_constraints(space)
-    metrics, directions = check_objectives(metric, direction)
-    value_rule = cast(ValueRule, one_of("value", value, VALUE_RULES))
+    direction = options.direction
+    metrics, directions = check_objectives(options.metric, direction)
+    value_rule = cast(ValueRule, one_of("value", options.value, VALUE_RULES))
     earlier: Earlier = ()
     hint = ""
     if files.resume:
         from maggy_like.api.warm_start import recorded
 
-        earlier, known = recorded(files.paths.journal, warm_start, space)
+        earlier, known = recorded(files.paths.journal, options.warm_start, space)
         directions = known if direction is None and len(known) == len(directions) else directions
-    elif warm_start != ():
+    elif options.warm_start != ():
         from maggy_like.api.warm_start import gather
 
-        earlier, hint, directions = gather(warm_start, space, metrics, directions)
+        earlier, hint, directions = gather(options.warm_start, space, metrics, directions)
     guessed = direction is None and (bool(metrics) or directions == (None,))
-    points = _check_points(points_to_evaluate, space, earlier)
-    if n_trials is not None and n_trials < (given := len(points_to_evaluate)):
+    points = _check_points(options.points_to_evaluate, space, earlier)
+    if n_trials is not None and n_trials < (given := len(options.points_to_evaluate)):
         raise ConfigError(
             f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
             "or give fewer points"
         )
     if n_trials is None:
         size = made.size(space)
-        n_trials = size + len(points) if size else None if is_timed else DEFAULT_TRIALS
+        n_trials = size + len(points) if size else None if options.timeout is not None else DEFAULT_TRIALS
     settings = SearchSettings(
         space=space,
         optimizer=made,
-        optimizer_name=optimizer if isinstance(optimizer, str) else type(made).__name__,
+        optimizer_name=options.optimizer if isinstance(options.optimizer, str) else type(made).__name__,
         metrics=metrics,
         directions=directions,
         guessed=guessed,
