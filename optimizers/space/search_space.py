@@ -18,8 +18,18 @@ from numpy.typing import NDArray
 from optimizers.checks import did_you_mean, short
 from optimizers.errors import SearchSpaceError
 from optimizers.space import Config
-from optimizers.space.domains import Choice, Constant, Dimension, Domain, Float, Integer, Ordinal, domain_from_json
-from optimizers.space.priors import UNIFORM_SHARE, Array
+from optimizers.space.domains import (
+    UNIFORM_SHARE,
+    Array,
+    Choice,
+    Constant,
+    Dimension,
+    Domain,
+    Float,
+    Integer,
+    Ordinal,
+    domain_from_json,
+)
 from optimizers.space.scalars import Value, read_number, read_scalar
 
 _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
