@@ -17,8 +17,7 @@ from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerId
 from maggy_like.spark import kinds, session
-from maggy_like.spark.engine.job import cause_of, write_details
-from maggy_like.spark.engine.ui import hidden_progress_bar
+from maggy_like.spark.engine.job import cause_of, hidden_progress_bar, write_details
 
 CRASHED = """An error occurred while calling o578.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier \
