@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from maggy_like.api.options import OTHER_SPELLINGS_OF_ABLATE, SearchOptions, TrialsOptions, takes
+from maggy_like.api.options import OTHER_SPELLINGS_OF_ABLATE, TrialsOptions, takes
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
 from optimizers.checks import explains_init
@@ -135,8 +135,8 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
     # Loaded when a study starts, so that importing ablate stays quick.
     from maggy_like.ablation.search import AblatedFunction, plan_ablation
     from maggy_like.api.execution import search, start
+    from maggy_like.api.lagom import SearchOptions, check_search
     from maggy_like.api.run_settings import check_files, check_size, make_spec
-    from maggy_like.api.search_settings import check_search
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.settings import LimitSettings, Settings
     from maggy_like.train_function.modules import modules_of

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from maggy_like.api.options import OTHER_SPELLINGS, SearchOptions, takes
-from maggy_like.argument_checks import seconds, whole
+from maggy_like.api.options import OTHER_SPELLINGS, TrialsOptions, takes
+from maggy_like.argument_checks import one_of, seconds, whole
 from maggy_like.errors import ConfigError
 
 if TYPE_CHECKING:
     from maggy_like.driver.confirmation import Confirmation
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.settings import SearchSettings, TrainingSettings
+    from maggy_like.driver.settings import FileSettings, SearchSettings, TrainingSettings
     from maggy_like.results.result import Result
+    from maggy_like.storage.journal import Earlier
+    from optimizers.core.base import Optimizer
+    from optimizers.core.objectives import Directions
+    from optimizers.core.study_state import ValueRule
+    from optimizers.space.search_space import SearchSpace
+
+
+@dataclass(frozen=True)
+class SearchOptions(TrialsOptions):
+    """The options of a search."""
+
+    searchspace: SearchSpace | Mapping[str, Any]
+    _: KW_ONLY
+    optimizer: str | Optimizer | type[Optimizer] = "asha"
+    metric: str | Sequence[str] | None = None
+    direction: Directions = None
+    value: ValueRule = "best"
+    n_trials: int | None = None
+    target: float | None = None
+    points_to_evaluate: Sequence[Mapping[str, Any]] = ()
+    warm_start: Sequence[Result | str | Path] = ()
+    confirm: bool | Confirmation = False
+    train_best: bool | int = False
 
 
 @takes(SearchOptions, OTHER_SPELLINGS)
@@ -90,7 +115,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
     # Loaded when a search starts, so that importing lagom stays quick.
     from maggy_like.api.execution import search, start
     from maggy_like.api.run_settings import check_files, check_size, make_spec
-    from maggy_like.api.search_settings import check_search, check_target
+    from maggy_like.api.search_settings import check_target
     from maggy_like.driver.confirmation import read_confirmation
     from maggy_like.driver.failure_policy import read_policy
     from maggy_like.driver.settings import LimitSettings, Settings
@@ -125,6 +150,85 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
     )
     preload = modules_of(train_fn, multi_worker=options.workers_per_trial > 1 or settings.training is not None)
     return start(make_spec(options, settings, preload, driver=options.driver), search, block=options.block)
+
+
+def check_search(
+    options: SearchOptions, space: SearchSpace, files: FileSettings
+) -> tuple[SearchSettings, tuple[str, ...]]:
+    """Check the settings of a search, and fill in defaults.
+
+    Args:
+        space: The search space as an object.
+        files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
+
+    Returns:
+        The settings, and hints for the user.
+
+    Raises:
+        UserError: An argument is not valid.
+        JournalError: The journal of an earlier run is damaged.
+    """
+    from maggy_like.api import search_settings as checks
+    from maggy_like.driver.settings import SearchSettings
+    from optimizers.core.study_state import VALUE_RULES
+
+    n_trials, max_budget = options.n_trials, options.max_budget
+    n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1, remedy="leave it out for the default")
+    open_ended = max_budget is None
+    max_budget = checks.DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
+    seed = whole("seed", options.seed, least=0, most=None, remedy="leave it out for 0")
+    made = checks.build_optimizer(options.optimizer, options.train_fn)
+    checks.check_constraints(space)
+    direction = options.direction
+    metrics, directions = checks.check_objectives(options.metric, direction)
+    value_rule = cast("ValueRule", one_of("value", options.value, VALUE_RULES))
+    earlier: Earlier = ()
+    hint = ""
+    if files.resume:
+        from maggy_like.api.warm_start import recorded
+
+        earlier, known = recorded(files.paths.journal, options.warm_start, space)
+        directions = known if direction is None and len(known) == len(directions) else directions
+    elif options.warm_start != ():
+        from maggy_like.api.warm_start import gather
+
+        earlier, hint, directions = gather(options.warm_start, space, metrics, directions)
+    guessed = direction is None and (bool(metrics) or directions == (None,))
+    points = checks.check_points(options.points_to_evaluate, space, earlier)
+    if n_trials is not None and n_trials < (given := len(options.points_to_evaluate)):
+        raise ConfigError(
+            f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
+            "or give fewer points"
+        )
+    if n_trials is None:
+        size = made.size(space)
+        n_trials = size + len(points) if size else None if options.timeout is not None else checks.DEFAULT_TRIALS
+    settings = SearchSettings(
+        space=space,
+        optimizer=made,
+        optimizer_name=options.optimizer if isinstance(options.optimizer, str) else type(made).__name__,
+        metrics=metrics,
+        directions=directions,
+        guessed=guessed,
+        value=value_rule if len(directions) == 1 else "last",
+        seed=seed,
+        max_budget=max_budget,
+        open_ended=open_ended,
+        n_trials=n_trials,
+        is_timed=n_trials is None,
+        points=points,
+        earlier=earlier,
+    )
+    made.check(settings.problem)
+    n_configs, count_hint = checks.count_configurations(made, settings.problem)
+    hints = (
+        *made.remarks(settings.problem),
+        count_hint,
+        checks.reach_hint(settings.optimizer_name, made, settings.problem),
+        *checks.direction_hints(metrics, directions, direction),
+        hint,
+    )
+    return replace(settings, n_configs=n_configs), tuple(filter(None, hints))
 
 
 def _check_confirmation(

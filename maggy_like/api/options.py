@@ -1,8 +1,8 @@
 """The options of ``lagom``, ``ablate`` and ``run``: dataclasses from which the signatures of these functions are made.
 
 An option is declared once, with its type and default, in the class of the functions that take it. Its text is in the
-docstring of the function. The object is passed on, so that an option is not repeated on its way. Options that only
-``ablate`` or ``run`` take are beside them.
+docstring of the function. The object is passed on, so that an option is not repeated on its way. Here are the options
+that several of the functions take. The others are beside their function.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ca
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.confirmation import Confirmation
     from maggy_like.driver.failure_policy import FailurePolicy
     from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.settings import DriverSide
     from maggy_like.engines.base import Engine
-    from maggy_like.results.result import Result
     from maggy_like.storage.run_paths import Store
-    from optimizers.core.base import Optimizer
-    from optimizers.core.objectives import Directions
-    from optimizers.core.study_state import ValueRule
-    from optimizers.space.search_space import SearchSpace
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741  # the options
@@ -65,24 +59,6 @@ class TrialsOptions(RunOptions):
     workers_per_trial: int = 1
     driver: DriverSide = "client"
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class SearchOptions(TrialsOptions):
-    """The options of a search."""
-
-    searchspace: SearchSpace | Mapping[str, Any]
-    _: KW_ONLY
-    optimizer: str | Optimizer | type[Optimizer] = "asha"
-    metric: str | Sequence[str] | None = None
-    direction: Directions = None
-    value: ValueRule = "best"
-    n_trials: int | None = None
-    target: float | None = None
-    points_to_evaluate: Sequence[Mapping[str, Any]] = ()
-    warm_start: Sequence[Result | str | Path] = ()
-    confirm: bool | Confirmation = False
-    train_best: bool | int = False
 
 
 class Starts(Protocol[P, R]):

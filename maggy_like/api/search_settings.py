@@ -6,12 +6,10 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from maggy_like.argument_checks import listed, one_of, whole
-from maggy_like.driver.settings import FileSettings, SearchSettings
+from maggy_like.argument_checks import listed, one_of
 from maggy_like.errors import ConfigError, OptimizerError, SearchSpaceError
 from maggy_like.processes.pickles import dumps
 from maggy_like.storage.journal import Earlier
@@ -21,14 +19,10 @@ from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
 from optimizers.core.study import initial_points
-from optimizers.core.study_state import VALUE_RULES, ValueRule
 from optimizers.registry import make_optimizer
 from optimizers.samplers.non_adaptive import n_configurations
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
-
-if TYPE_CHECKING:
-    from maggy_like.api.options import SearchOptions
 
 DEFAULT_BUDGET = 27
 """Steps of a full training if nobody says how many."""
@@ -37,82 +31,7 @@ DEFAULT_TRIALS = 50
 """Number of configurations if neither a number nor a time limit is given."""
 
 
-def check_search(
-    options: SearchOptions, space: SearchSpace, files: FileSettings
-) -> tuple[SearchSettings, tuple[str, ...]]:
-    """Check the settings of a search, and fill in defaults.
-
-    Args:
-        space: The search space as an object.
-        files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
-
-    Returns:
-        The settings, and hints for the user.
-
-    Raises:
-        UserError: An argument is not valid.
-        JournalError: The journal of an earlier run is damaged.
-    """
-    n_trials, max_budget = options.n_trials, options.max_budget
-    n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1, remedy="leave it out for the default")
-    open_ended = max_budget is None
-    max_budget = DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
-    seed = whole("seed", options.seed, least=0, most=None, remedy="leave it out for 0")
-    made = build_optimizer(options.optimizer, options.train_fn)
-    check_constraints(space)
-    direction = options.direction
-    metrics, directions = check_objectives(options.metric, direction)
-    value_rule = cast(ValueRule, one_of("value", options.value, VALUE_RULES))
-    earlier: Earlier = ()
-    hint = ""
-    if files.resume:
-        from maggy_like.api.warm_start import recorded
-
-        earlier, known = recorded(files.paths.journal, options.warm_start, space)
-        directions = known if direction is None and len(known) == len(directions) else directions
-    elif options.warm_start != ():
-        from maggy_like.api.warm_start import gather
-
-        earlier, hint, directions = gather(options.warm_start, space, metrics, directions)
-    guessed = direction is None and (bool(metrics) or directions == (None,))
-    points = _check_points(options.points_to_evaluate, space, earlier)
-    if n_trials is not None and n_trials < (given := len(options.points_to_evaluate)):
-        raise ConfigError(
-            f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
-            "or give fewer points"
-        )
-    if n_trials is None:
-        size = made.size(space)
-        n_trials = size + len(points) if size else None if options.timeout is not None else DEFAULT_TRIALS
-    settings = SearchSettings(
-        space=space,
-        optimizer=made,
-        optimizer_name=options.optimizer if isinstance(options.optimizer, str) else type(made).__name__,
-        metrics=metrics,
-        directions=directions,
-        guessed=guessed,
-        value=value_rule if len(directions) == 1 else "last",
-        seed=seed,
-        max_budget=max_budget,
-        open_ended=open_ended,
-        n_trials=n_trials,
-        is_timed=n_trials is None,
-        points=points,
-        earlier=earlier,
-    )
-    made.check(settings.problem)
-    n_configs, count_hint = count_configurations(made, settings.problem)
-    hints = (
-        *made.remarks(settings.problem),
-        count_hint,
-        reach_hint(settings.optimizer_name, made, settings.problem),
-        *direction_hints(metrics, directions, direction),
-        hint,
-    )
-    return replace(settings, n_configs=n_configs), tuple(filter(None, hints))
-
-
-def _check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:
+def check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:
     """Check the configurations to try first."""
     for point in listed("points_to_evaluate", points, "configurations"):
         if not isinstance(point, Mapping):

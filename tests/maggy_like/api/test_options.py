@@ -17,7 +17,7 @@ import pytest
 
 from maggy_like import ablate, lagom, run
 from maggy_like.api.ablate import AblationOptions
-from maggy_like.api.options import SearchOptions
+from maggy_like.api.lagom import SearchOptions
 from maggy_like.api.run import FunctionOptions
 
 ROOT = Path(__file__).parents[3]
