@@ -69,7 +69,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class AblationOptions(TrialsOptions):
-    """The options of an ablation study."""
+    """The options of an ablation study. :func:`ablate` describes each one."""
 
     study: AblationStudy
     _: KW_ONLY

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchOptions(TrialsOptions):
-    """The options of a search."""
+    """The options of a search. :func:`lagom` describes each one."""
 
     searchspace: SearchSpace | Mapping[str, Any]
     _: KW_ONLY

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FunctionOptions(RunOptions):
-    """The options of a function that runs on several workers."""
+    """The options of a function that runs on several workers. :func:`run` describes each one."""
 
     config: Mapping[str, Any] | None = None
     _: KW_ONLY
