@@ -162,8 +162,8 @@ def choose_engine(engine: str | Engine) -> Engine:
 
         return InlineEngine()
     if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
+        from maggy_like.spark.connection import is_in_task
         from maggy_like.spark.engine.engine import SparkEngine
-        from maggy_like.spark.kinds import is_in_task
         from maggy_like.spark.session import active_session
 
         if engine == "spark" or active_session() is not None:

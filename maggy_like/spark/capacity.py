@@ -25,8 +25,7 @@ from pyspark.sql import SparkSession
 from maggy_like.argument_checks import one_of, whole
 from maggy_like.engines.base import EngineStopped
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.spark.connection import ping
-from maggy_like.spark.kinds import SESSION_STOPPED, is_classic, is_local_master
+from maggy_like.spark.connection import SESSION_STOPPED, is_classic, is_local_master, ping
 
 if TYPE_CHECKING:
     import pyarrow

@@ -48,10 +48,17 @@ from maggy_like.spark.capacity import (
     resource_hints,
     slots_of,
 )
-from maggy_like.spark.connection import ServerWatch, check_server, driver_endpoint, host_hints, orphan_hint
+from maggy_like.spark.connection import (
+    ServerWatch,
+    check_server,
+    driver_endpoint,
+    host_hints,
+    is_classic,
+    is_stopped,
+    orphan_hint,
+)
 from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
 from maggy_like.spark.engine.job import SparkRun, check_local_workers
-from maggy_like.spark.kinds import is_classic, is_stopped
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import explains_init

@@ -24,9 +24,18 @@ from maggy_like.processes.resources import TOO_LITTLE_MEMORY, too_small
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import CANNOT_REACH
 from maggy_like.spark.capacity import first_failure, in_words, is_cluster_s
-from maggy_like.spark.connection import ServerWatch, Watch, is_released, is_unknown, unknown_session
+from maggy_like.spark.connection import (
+    SESSION_STOPPED,
+    ServerWatch,
+    Watch,
+    is_classic,
+    is_local_master,
+    is_released,
+    is_stopped,
+    is_unknown,
+    unknown_session,
+)
 from maggy_like.spark.engine.task import STARTED_AGAIN, TOO_FEW_PARTITIONS, UNFIT, Row, agent_task, entry, in_arrow
-from maggy_like.spark.kinds import SESSION_STOPPED, is_classic, is_local_master, is_stopped
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
