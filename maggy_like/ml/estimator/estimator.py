@@ -9,7 +9,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from maggy_like.driver.confirmation import Confirmation
+from maggy_like.driver.settings import Confirmation
 from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.fit import fit_network
 from maggy_like.ml.estimator.model import TorchModel

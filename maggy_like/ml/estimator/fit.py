@@ -18,10 +18,8 @@ from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.api.run_settings import choose_engine
 from maggy_like.errors import ConfigError, TrainingError
-from maggy_like.ml.columns.arrays import fractions_of
-from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import columns_of_spark
-from maggy_like.ml.data.prepared import PreparedData, prepare_data
+from maggy_like.ml.columns import Column, fractions_of
+from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.estimator.checks import (
     CheckedData,
     check_data,
@@ -48,6 +46,7 @@ from maggy_like.ml.estimator.train import (
     train_network,
 )
 from maggy_like.ml.loader.parquet_loader import check_fits
+from maggy_like.ml.spark_columns import columns_of_spark
 from maggy_like.protocol.endings import Ending
 from maggy_like.spark.engine.engine import SparkEngine
 from optimizers.core.trial import TrialState
