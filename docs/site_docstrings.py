@@ -1,4 +1,4 @@
-"""Docstrings as `make docs` reads them: Google's style, with roles of reST, becomes Markdown."""
+"""What `make docs` changes before it writes the reference: docstrings become Markdown, options become arguments."""
 
 from __future__ import annotations
 
@@ -18,6 +18,31 @@ class AsMarkdown(griffe.Extension):
         if obj.docstring is not None:
             text = obj.docstring.value.replace("\nExample:\n", "\nExamples:\n")
             obj.docstring.value = _ROLE.sub(_code, text)
+
+
+class OptionsAsArguments(griffe.DataclassesExtension):
+    """Gives a function that is decorated with ``takes(Options, ...)`` the options as arguments, as Python does."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Change the functions of a package, once it is read and its dataclasses have their arguments."""
+        super().on_package(pkg=pkg)
+        for module in pkg["api"].modules.values() if "api" in pkg.modules else ():
+            for function in module.functions.values():
+                for taken in filter(None, map(_options_of, function.decorators)):
+                    options = module[taken]
+                    mro = [options, *options.mro()]
+                    shared = {name: place for place, kind in reversed([*enumerate(mro)]) for name in kind.members}
+                    arguments = [it for it in options["__init__"].parameters if it.name != "self"]
+                    keyword = griffe.ParameterKind.keyword_only
+                    arguments.sort(key=lambda it, shared=shared: shared[it.name] if it.kind is keyword else -1)
+                    function.parameters = griffe.Parameters(*arguments)
+
+
+def _options_of(decorator: griffe.Decorator) -> str:
+    """The name of the class in ``takes(Options, ...)``; empty if it is another decorator."""
+    call = decorator.value
+    is_ours = isinstance(call, griffe.ExprCall) and str(call.function) == "takes"
+    return str(call.arguments[0]) if is_ours else ""
 
 
 def _code(role: re.Match[str]) -> str:

@@ -102,9 +102,9 @@ def main(on_spark: bool, repeats: int) -> None:
         # Chosen before any result: 0.02 is three of the 171 held-out rows.
         answer = ablate(train, study, metric="accuracy", repeats=repeats, negligible=0.02, workers=2, engine=engine)
     print(answer)
-    picture = Path(answer.result.directory, "ablation.png")
-    answer.plot(picture)
-    print(f"picture: {picture}")
+    report = Path(answer.result.directory, "ablation.html")
+    answer.report(report)
+    print(f"report: {report}")
 
 
 if __name__ == "__main__":

@@ -149,10 +149,13 @@ def forest(folder: Path, to: Path) -> None:
     """The forest plot of the first ablation study of the docs."""
     page = (ROOT / "docs" / "ablation.md").read_text().partition("## Read the table")[0]
     code = re.findall(r"(?s)```python\n(.*?)```", page)
-    program = "\n".join([*code, f"answer.plot({str(folder / 'forest.png')!r})"])
+    program = "\n".join([*code, "answer.plot().write_html('forest.html')"])
     (folder / "study.py").write_text(program)
     subprocess.run([sys.executable, "study.py"], cwd=folder, check=True)
-    save((folder / "forest.png").read_bytes(), to / "forest.png")
+    with browser(760, 320) as context:
+        page = context.new_page()
+        page.goto((folder / "forest.html").as_uri())
+        save(page.locator(".plot-container").first.screenshot(), to / "forest.png")
 
 
 IMAGES: dict[str, Callable[[Path, Path], None]] = {

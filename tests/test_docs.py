@@ -15,7 +15,7 @@ import pytest
 from platforms.settings import SETTINGS
 
 import maggy_like
-from maggy_like.spark.java import MIN_JAVA
+from maggy_like.spark.session import MIN_JAVA
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")])

@@ -114,8 +114,7 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
         model = _built(variant)
         if not _is_torch_module(model):
             return {}
-        from maggy_like.ablation.modules import n_parameters
-        from maggy_like.ablation.sample_run import SampleRun
+        from maggy_like.ablation.modules import SampleRun, n_parameters
 
         if last is not None and last() is model:
             raise ConfigError(
@@ -130,7 +129,7 @@ def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int
                 for component in study.found:
                     if isinstance(component, Modules):
                         trial.check_replaceable(component)
-            trial.check_variant(variant, model, _sample(study, variant))
+            trial.check_variant(variant.name, variant.replaced, model, _sample(study, variant))
         counted[variant.name] = n_parameters(model)
         del model  # before the next is built: several large ones do not fit in memory
     return counted

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +25,7 @@ from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas
+    from plotly.graph_objects import Figure
 
     from maggy_like.results.result import Result
 
@@ -48,19 +48,23 @@ class Answer(Comparisons):
         """Return the table as a ``tabular`` for the package booktabs, with the method below it."""
         return text.latex(self)
 
-    def plot(self, path: str | Path) -> None:
-        """Draw a forest plot: each difference with its interval.
+    def plot(self) -> Figure:
+        """Plot each difference with its interval, as a forest plot.
 
-        Args:
-            path: Path of the file; its suffix sets the format (``.png``, ``.svg``, ``.pdf``).
+        A notebook shows the figure, and ``.write_html(path)`` saves it. ``.write_image(path)`` saves a PDF, SVG or PNG
+        if kaleido and Chrome are installed.
+
+        Returns:
+            The figure, of plotly.
 
         Raises:
-            UserError: matplotlib is not installed.
+            UserError: plotly is not installed.
 
         Example:
-            >>> ablation.plot("ablation.pdf")
+            >>> ablation.plot().write_html("ablation.html")
         """
-        text.plot(self, path)
+        require("plotly", "plot()")
+        return text.forest(self)
 
     def __repr__(self) -> str:
         return text.plain(self)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import html as escaping
-import importlib.util
 import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row
 from maggy_like.argument_checks import require
 from maggy_like.display.text import clean, number
-from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData
 from maggy_like.results.formatted import as_html
 from maggy_like.results.report import Section, write_report
@@ -391,66 +388,10 @@ def _tex(cell: str) -> str:
     return re.sub(r"[\\~^&%$#_{}]", lambda found: _LATEX[found[0]], cell.replace("<", "$<$")).replace(r"\$<\$", "$<$")
 
 
-WORSE, BETTER, OPEN = "#b2182b", "#2166ac", "#777777"
-"""Colours that are distinguishable with colour blindness."""
+WORSE, BETTER, OPEN = "#d9534f", "#3b8bc4", "#8a8f98"
+"""Colours of verdicts. They are visible on white and on black, and distinguishable with colour blindness."""
 
-_LONGEST = 60  # characters of a name
-_WIDEST = 4.0  # times the largest difference: intervals that reach further are cut, with an arrow
-
-
-def plot(ablation: Comparisons, path: str | Path) -> None:
-    """Draw it; see :meth:`~maggy_like.ablation.outcome.Ablation.plot`."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("plot() needs matplotlib; install it with: pip install matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    rows = ablation.rows
-    reach = reach_of(rows)
-    names = [_without_markup(row.component) for row in rows]
-    longest = max(map(len, names))
-    figure = Figure(figsize=(6.2 + 0.075 * longest, 1.5 + 0.34 * len(rows)), layout="constrained", dpi=150)
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.axvline(0.0, color="black", linewidth=0.8)
-    for place, row in enumerate(rows):
-        colour = colour_of(row)
-        low, high = max(row.low, -reach), min(row.high, reach)
-        if math.isfinite(row.low) or math.isfinite(row.high):
-            axes.plot([low, high], [place, place], color=colour, linewidth=1.8, solid_capstyle="butt")
-        for end, is_cut, marker in ((low, row.low < -reach, "<"), (high, row.high > reach, ">")):
-            if is_cut and math.isfinite(end) and row.p is not None:
-                axes.plot([end], [place], marker=marker, color=colour, markersize=5, clip_on=False)
-        if math.isfinite(row.difference):
-            face = colour if row.p is not None else "white"
-            axes.plot([row.difference], [place], marker="s", color=colour, markerfacecolor=face, markersize=6)
-        said = (difference_text(row), f"p {p_text(row.p).replace('<', '< ')}" if row.p is not None else "not tested")
-        for words, offset in zip(said, (8, 60), strict=True):
-            axes.annotate(
-                words,
-                (1.0, place),
-                xytext=(offset, 0),
-                xycoords=axes.get_yaxis_transform(),
-                textcoords="offset points",
-                va="center",
-                color=colour,
-                annotation_clip=False,
-                fontsize=9,
-            )
-    axes.set_yticks(range(len(rows)), names, parse_math=False)  # a dollar does not begin a formula
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(-reach * 1.04, reach * 1.04)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    worse, better = ("left", "right") if ablation.direction == "max" else ("right", "left")
-    for side, words, colour in ((worse, "worse without it", WORSE), (better, "better without it", BETTER)):
-        axes.set_title(_pointed(words, side), loc="left" if side == "left" else "right", color=colour, fontsize=9)
-    kind = f"{100 * (1 - ablation.alpha):g} % intervals{' (simultaneous)' if len(rows) > 1 else ''}"
-    axes.set_xlabel(f"change of {_without_markup(ablation.metric)}, {kind}", parse_math=False)
-    figure.savefig(path)
+_WIDEST = 4.0  # times the largest difference: intervals that reach further are cut
 
 
 def reach_of(rows: list[Row]) -> float:
@@ -468,20 +409,6 @@ def colour_of(row: Row) -> str:
     return BETTER if row.verdict.startswith(("better", "both: better")) else OPEN
 
 
-def _without_markup(name: str) -> str:
-    """Return a name for the plot: on one line, and not too long."""
-    line = clean(name)
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-
-
-def _pointed(words: str, side: str) -> str:
-    return f"← {words}" if side == "left" else f"{words} →"
-
-
-_LIVELY = {WORSE: "#d9534f", BETTER: "#3b8bc4", OPEN: "#8a8f98"}
-"""Colours of the forest plot, also for dark mode."""
-
-
 def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -> None:
     """See :meth:`~maggy_like.ablation.outcome.Ablation.report`."""
     require("plotly", "report()")
@@ -490,7 +417,7 @@ def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -
 
 
 def forest(answer: Comparisons) -> Figure:
-    """Draw the differences with their intervals, one below the other."""
+    """Implement :meth:`~maggy_like.ablation.outcome.Ablation.plot`."""
     from maggy_like.results import figures as style
 
     rows = answer.rows
@@ -504,19 +431,34 @@ def forest(answer: Comparisons) -> Figure:
         x=f"change of {style.label(answer.metric)}, {kind}",
     )
     for place, row in enumerate(rows):
-        colour = _LIVELY[colour_of(row)]
+        colour = colour_of(row)
         low, high = max(row.low, -reach), min(row.high, reach)
-        p = f", p {p_text(row.p)}" if row.p is not None else ""
-        found = f"{difference_text(row)} {interval_text(row)}{p}; {row.verdict}"
+        p = f"p {p_text(row.p)}" if row.p is not None else "not tested"
+        found = f"{difference_text(row)} {interval_text(row)}{f', {p}' * (row.p is not None)}; {row.verdict}"
         said = f"{style.label(row.component)}: {style.label(found, most=120)}"
         if math.isfinite(row.low) or math.isfinite(row.high):
             line = {"color": colour, "width": 3}
             figure.add_scatter(x=[low, high], y=[place] * 2, mode="lines", line=line, text=said, hoverinfo="text")
+        for end, is_cut, arrow in ((low, row.low < -reach, "left"), (high, row.high > reach, "right")):
+            if is_cut and row.p is not None:
+                mark = {"symbol": f"triangle-{arrow}", "size": 9, "color": colour}
+                figure.add_scatter(x=[end], y=[place], mode="markers", marker=mark, text=said, hoverinfo="text")
         if math.isfinite(row.difference):
             mark = {"symbol": "square" if row.p is not None else "square-open", "size": 10, "color": colour}
             figure.add_scatter(x=[row.difference], y=[place], mode="markers", marker=mark, text=said, hoverinfo="text")
-    figure.update_layout(showlegend=False)
+        figure.add_annotation(
+            x=1.0,
+            xref="paper",
+            xanchor="left",
+            y=place,
+            text=style.label(f"{difference_text(row)}, {p}"),
+            font={"color": colour, "size": 11},
+            showarrow=False,
+        )
     names = [style.label(row.component) for row in rows]
-    figure.update_yaxes(tickvals=[*range(len(rows))], ticktext=names, range=[len(rows) - 0.4, -0.6], automargin=True)
+    figure.update_layout(showlegend=False, margin={"r": 120})
+    figure.update_yaxes(
+        tickvals=[*range(len(rows))], ticktext=names, range=[len(rows) - 0.4, -0.6], zeroline=False, automargin=True
+    )
     figure.update_xaxes(range=[-1.04 * reach, 1.04 * reach], zeroline=True)
     return figure

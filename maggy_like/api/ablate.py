@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from maggy_like.api.other_spellings import OTHER_SPELLINGS_OF_ABLATE
+from maggy_like.api.options import OTHER_SPELLINGS_OF_ABLATE, TrialsOptions, takes
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks import explains_arguments, explains_init
+from optimizers.checks import explains_init
 
 if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName
     from maggy_like.ablation.outcome import Ablation
     from maggy_like.ablation.study import AblationStudy
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.settings import DriverSide, FailurePolicy
-    from maggy_like.engines.base import Engine
-    from maggy_like.storage.run_paths import Store
-    from maggy_like.trackers.base import Callback
     from optimizers.core.base import Optimizer
     from optimizers.space.search_space import SearchSpace
 
@@ -72,70 +67,23 @@ class Tuning:
         return cast("Optimizer", self.optimizer)
 
 
-@overload
-def ablate(
-    train_fn: Callable[..., Any], study: AblationStudy, *, block: Literal[False], **options: Any
-) -> RunHandle[Ablation]: ...
-@overload
-def ablate(
-    train_fn: Callable[..., Any],
-    study: AblationStudy,
-    *,
-    design: DesignName = ...,
-    repeats: int | Literal["auto"] = ...,
-    tune: Tuning | None = ...,
-    resampled: float = ...,
-    negligible: float | None = ...,
-    metric: str | None = ...,
-    direction: str | None = ...,
-    timeout: float | None = ...,
-    max_budget: int | None = ...,
-    workers: int | None = ...,
-    max_workers: int | None = ...,
-    workers_per_trial: int = ...,
-    engine: str | Engine = ...,
-    driver: DriverSide = ...,
-    failures: FailurePolicy | None = ...,
-    seed: int = ...,
-    name: str | None = ...,
-    directory: str | Path = ...,
-    store: str | Path | Store | None = ...,
-    resume: bool = ...,
-    overwrite: bool = ...,
-    callbacks: Sequence[Callback] = ...,
-    progress: bool | str = ...,
-    block: Literal[True] = True,
-) -> Ablation: ...
-@explains_arguments(OTHER_SPELLINGS_OF_ABLATE)  # type: ignore[misc]  # the options of both overloads are the same
-def ablate(
-    train_fn: Callable[..., Any],
-    study: AblationStudy,
-    *,
-    design: DesignName = "leave_one_out",
-    repeats: int | Literal["auto"] = 5,
-    tune: Tuning | None = None,
-    resampled: float = 0.0,
-    negligible: float | None = None,
-    metric: str | None = None,
-    direction: str | None = None,
-    timeout: float | None = None,
-    max_budget: int | None = None,
-    workers: int | None = None,
-    max_workers: int | None = None,
-    workers_per_trial: int = 1,
-    engine: str | Engine = "auto",
-    driver: DriverSide = "client",
-    failures: FailurePolicy | None = None,
-    seed: int = 0,
-    name: str | None = None,
-    directory: str | Path = "maggy_runs",
-    store: str | Path | Store | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
-    progress: bool | str = True,
-    block: bool = True,
-) -> Ablation | RunHandle[Ablation]:
+@dataclass(frozen=True)
+class AblationOptions(TrialsOptions):
+    """The options of an ablation study. :func:`ablate` describes each one."""
+
+    study: AblationStudy
+    _: KW_ONLY
+    design: DesignName = "leave_one_out"
+    repeats: int | Literal["auto"] = 5
+    tune: Tuning | None = None
+    resampled: float = 0.0
+    negligible: float | None = None
+    metric: str | None = None
+    direction: str | None = None
+
+
+@takes(AblationOptions, OTHER_SPELLINGS_OF_ABLATE)
+def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
     """Measure how much each part of a training contributes, by training every variant with several seeds.
 
     Args:
@@ -187,15 +135,13 @@ def ablate(
     # Loaded when a study starts, so that importing ablate stays quick.
     from maggy_like.ablation.search import AblatedFunction, plan_ablation
     from maggy_like.api.execution import search, start
-    from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
-    from maggy_like.api.search_settings import check_search
-    from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings, read_policy
-    from maggy_like.trackers.base import read_callbacks
-    from maggy_like.train_function.changed_state import state_hints
+    from maggy_like.api.lagom import SearchOptions, check_search
+    from maggy_like.api.run_settings import check_files, check_size, make_spec
+    from maggy_like.driver.settings import LimitSettings, Settings, read_policy
     from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
 
+    train_fn, metric, tune = options.train_fn, options.metric, options.tune
+    negligible, resampled = options.negligible, options.resampled
     if metric is not None and not isinstance(metric, str):
         raise ConfigError(f"metric must be the name of one metric, got {metric!r}; an ablation compares one metric")
     if tune is not None and not isinstance(tune, Tuning):
@@ -207,33 +153,33 @@ def ablate(
             "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, got "
             f"{resampled!r}; leave it out if the seeds do not split the data"
         )
-    timeout = seconds("timeout", timeout)
-    policy = read_policy(failures)
+    timeout = seconds("timeout", options.timeout)
+    policy = read_policy(options.failures)
     planned = plan_ablation(
         train_fn,
-        study,
-        design=design,
-        repeats=repeats,
-        first_seed=whole("seed", seed, least=0),
+        options.study,
+        design=options.design,
+        repeats=options.repeats,
+        first_seed=whole("seed", options.seed, least=0),
         searched=None if tune is None else tune.space,
         n_configs=0 if tune is None else tune.n_trials,
         tuner=None if tune is None else tune.proposer,
         resampled=float(resampled),
         negligible=None if negligible is None else float(negligible),
     )
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
-    searched, hints = check_search(
+    files = check_files(options)
+    as_search = SearchOptions(
         train_fn,
         planned.space,
-        files,
         optimizer=planned.optimizer,
         metric=metric,
-        direction=direction,
+        direction=options.direction,
         value="last",
         n_trials=planned.n_trials,
-        max_budget=max_budget,
-        seed=seed,
+        max_budget=options.max_budget,
+        seed=options.seed,
     )
+    searched, hints = check_search(as_search, planned.space, files)
     settings = Settings(
         search=replace(
             searched,
@@ -244,29 +190,22 @@ def ablate(
         files=replace(files, function=""),  # a trial calls it with the arguments of its variant
         limits=LimitSettings(timeout),
         size=check_size(
-            workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers
+            options.workers,
+            max_workers=options.max_workers,
+            workers_per_trial=options.workers_per_trial,
+            min_workers=policy.min_workers,
         ),
         failures=policy,
         hints=hints,
     )
-    check_progress(progress)
-    listeners = read_callbacks(callbacks, str(files.paths.directory))
-    provider = choose_engine(engine)
-    isolation = provider.isolation
-    payload = pickle_train_fn(AblatedFunction(train_fn, planned.design))
-    spec = RunSpec(
-        settings=replace(
-            settings, hints=(*hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
-        ),
-        engine=provider,
-        payload=payload,
-        preload=(*modules_of(train_fn, multi_worker=workers_per_trial > 1), *planned.preload),
-        displays=[make_display(progress, with_trials=isolation == "none")],
-        callbacks=listeners,
-        sources=sources_of(train_fn),
-        driver=read_driver(driver),
+    spec = make_spec(
+        options,
+        settings,
+        (*modules_of(train_fn, multi_worker=options.workers_per_trial > 1), *planned.preload),
+        function=AblatedFunction(train_fn, planned.design),
+        driver=options.driver,
     )
-    return start(spec, lambda spec: planned.outcome(search(spec)), block=block)
+    return start(spec, lambda spec: planned.outcome(search(spec)), block=options.block)
 
 
 _LARGEST = 1e300  # an int may be larger than any float

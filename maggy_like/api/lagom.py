@@ -3,102 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, cast
 
-from maggy_like.api.other_spellings import OTHER_SPELLINGS
-from maggy_like.argument_checks import seconds, whole
+from maggy_like.api.options import OTHER_SPELLINGS, TrialsOptions, takes
+from maggy_like.argument_checks import one_of, seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.settings import Confirmation, DriverSide, FailurePolicy, SearchSettings, TrainingSettings
-    from maggy_like.engines.base import Engine
+    from maggy_like.driver.settings import Confirmation, FileSettings, SearchSettings, TrainingSettings
     from maggy_like.results.result import Result
-    from maggy_like.storage.run_paths import Store
-    from maggy_like.trackers.base import Callback
+    from maggy_like.storage.journal import Earlier
     from optimizers.core.base import Optimizer
     from optimizers.core.objectives import Directions
     from optimizers.core.study_state import ValueRule
     from optimizers.space.search_space import SearchSpace
 
 
-@overload
-def lagom(
-    train_fn: Callable[..., Any],
-    searchspace: SearchSpace | Mapping[str, Any],
-    *,
-    block: Literal[False],
-    **options: Any,
-) -> RunHandle[Result]: ...
-@overload
-def lagom(
-    train_fn: Callable[..., Any],
-    searchspace: SearchSpace | Mapping[str, Any],
-    *,
-    optimizer: str | Optimizer | type[Optimizer] = ...,
-    metric: str | Sequence[str] | None = ...,
-    direction: Directions = ...,
-    value: ValueRule = ...,
-    n_trials: int | None = ...,
-    timeout: float | None = ...,
-    target: float | None = ...,
-    max_budget: int | None = ...,
-    points_to_evaluate: Sequence[Mapping[str, Any]] = ...,
-    warm_start: Sequence[Result | str | Path] = ...,
-    workers: int | None = ...,
-    max_workers: int | None = ...,
-    workers_per_trial: int = ...,
-    confirm: bool | Confirmation = ...,
-    train_best: bool | int = ...,
-    engine: str | Engine = ...,
-    driver: DriverSide = ...,
-    failures: FailurePolicy | None = ...,
-    seed: int = ...,
-    name: str | None = ...,
-    directory: str | Path = ...,
-    store: str | Path | Store | None = ...,
-    resume: bool = ...,
-    overwrite: bool = ...,
-    callbacks: Sequence[Callback] = ...,
-    progress: bool | str = ...,
-    block: Literal[True] = True,
-) -> Result: ...
-@explains_arguments(OTHER_SPELLINGS)  # type: ignore[misc]  # the options of both overloads are the same
-def lagom(
-    train_fn: Callable[..., Any],
-    searchspace: SearchSpace | Mapping[str, Any],
-    *,
-    optimizer: str | Optimizer | type[Optimizer] = "asha",
-    metric: str | Sequence[str] | None = None,
-    direction: Directions = None,
-    value: ValueRule = "best",
-    n_trials: int | None = None,
-    timeout: float | None = None,
-    target: float | None = None,
-    max_budget: int | None = None,
-    points_to_evaluate: Sequence[Mapping[str, Any]] = (),
-    warm_start: Sequence[Result | str | Path] = (),
-    workers: int | None = None,
-    max_workers: int | None = None,
-    workers_per_trial: int = 1,
-    confirm: bool | Confirmation = False,
-    train_best: bool | int = False,
-    engine: str | Engine = "auto",
-    driver: DriverSide = "client",
-    failures: FailurePolicy | None = None,
-    seed: int = 0,
-    name: str | None = None,
-    directory: str | Path = "maggy_runs",
-    store: str | Path | Store | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
-    progress: bool | str = True,
-    block: bool = True,
-) -> Result | RunHandle[Result]:
+@dataclass(frozen=True)
+class SearchOptions(TrialsOptions):
+    """The options of a search. :func:`lagom` describes each one."""
+
+    searchspace: SearchSpace | Mapping[str, Any]
+    _: KW_ONLY
+    optimizer: str | Optimizer | type[Optimizer] = "asha"
+    metric: str | Sequence[str] | None = None
+    direction: Directions = None
+    value: ValueRule = "best"
+    n_trials: int | None = None
+    target: float | None = None
+    points_to_evaluate: Sequence[Mapping[str, Any]] = ()
+    warm_start: Sequence[Result | str | Path] = ()
+    confirm: bool | Confirmation = False
+    train_best: bool | int = False
+
+
+@takes(SearchOptions, OTHER_SPELLINGS)
+def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
     """Search for the best configuration of ``train_fn``, asynchronously, on a fixed set of workers.
 
     Args:
@@ -170,70 +113,119 @@ def lagom(
     """
     # Loaded when a search starts, so that importing lagom stays quick.
     from maggy_like.api.execution import search, start
-    from maggy_like.api.run_settings import check_files, check_size, choose_engine, read_driver
-    from maggy_like.api.search_settings import check_search, check_target
-    from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.settings import LimitSettings, RunSpec, Settings, read_confirmation, read_policy
-    from maggy_like.trackers.base import read_callbacks
-    from maggy_like.train_function.changed_state import state_hints
+    from maggy_like.api.run_settings import check_files, check_size, make_spec
+    from maggy_like.api.search_settings import check_target
+    from maggy_like.driver.settings import LimitSettings, Settings, read_confirmation, read_policy
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
     from optimizers.space.search_space import SearchSpace
 
+    train_fn, searchspace = options.train_fn, options.searchspace
     check_order(train_fn, searchspace)
     space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
     if not space.names:
         raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
     check_parameters(train_fn, space)
-    timeout = seconds("timeout", timeout)
-    policy = read_policy(failures)
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
-    searched, hints = check_search(
-        train_fn,
-        space,
-        files,
-        optimizer=optimizer,
-        metric=metric,
-        direction=direction,
-        value=value,
-        n_trials=n_trials,
-        is_timed=timeout is not None,
-        max_budget=max_budget,
-        seed=seed,
-        points_to_evaluate=points_to_evaluate,
-        warm_start=warm_start,
-    )
+    timeout = seconds("timeout", options.timeout)
+    policy = read_policy(options.failures)
+    files = check_files(options)
+    searched, hints = check_search(options, space, files)
     settings = Settings(
         search=searched,
         files=files,
-        limits=LimitSettings(timeout, check_target(target, searched.metrics)),
+        limits=LimitSettings(timeout, check_target(options.target, searched.metrics)),
         size=check_size(
-            workers, max_workers=max_workers, workers_per_trial=workers_per_trial, min_workers=policy.min_workers
+            options.workers,
+            max_workers=options.max_workers,
+            workers_per_trial=options.workers_per_trial,
+            min_workers=policy.min_workers,
         ),
         failures=policy,
-        confirmation=_check_confirmation(read_confirmation(confirm), train_fn, searched),
-        training=_check_training(train_best, searched),
+        confirmation=_check_confirmation(read_confirmation(options.confirm), train_fn, searched),
+        training=_check_training(options.train_best, searched),
         hints=hints,
     )
-    check_progress(progress)
-    listeners = read_callbacks(callbacks, str(files.paths.directory))
-    provider = choose_engine(engine)
-    isolation = provider.isolation
-    payload = pickle_train_fn(train_fn)
-    spec = RunSpec(
-        settings=replace(
-            settings, hints=(*hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
-        ),
-        engine=provider,
-        payload=payload,
-        preload=modules_of(train_fn, multi_worker=workers_per_trial > 1 or settings.training is not None),
-        displays=[make_display(progress, with_trials=isolation == "none")],
-        callbacks=listeners,
-        sources=sources_of(train_fn),
-        driver=read_driver(driver),
+    preload = modules_of(train_fn, multi_worker=options.workers_per_trial > 1 or settings.training is not None)
+    return start(make_spec(options, settings, preload, driver=options.driver), search, block=options.block)
+
+
+def check_search(
+    options: SearchOptions, space: SearchSpace, files: FileSettings
+) -> tuple[SearchSettings, tuple[str, ...]]:
+    """Check the settings of a search, and fill in defaults.
+
+    Args:
+        space: The search space as an object.
+        files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
+
+    Returns:
+        The settings, and hints for the user.
+
+    Raises:
+        UserError: An argument is not valid.
+        JournalError: The journal of an earlier run is damaged.
+    """
+    from maggy_like.api import search_settings as checks
+    from maggy_like.driver.settings import SearchSettings
+    from optimizers.core.study_state import VALUE_RULES
+
+    n_trials, max_budget = options.n_trials, options.max_budget
+    n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1, remedy="leave it out for the default")
+    open_ended = max_budget is None
+    max_budget = checks.DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
+    seed = whole("seed", options.seed, least=0, most=None, remedy="leave it out for 0")
+    made = checks.build_optimizer(options.optimizer, options.train_fn)
+    checks.check_constraints(space)
+    direction = options.direction
+    metrics, directions = checks.check_objectives(options.metric, direction)
+    value_rule = cast("ValueRule", one_of("value", options.value, VALUE_RULES))
+    earlier: Earlier = ()
+    hint = ""
+    if files.resume:
+        from maggy_like.api.warm_start import recorded
+
+        earlier, known = recorded(files.paths.journal, options.warm_start, space)
+        directions = known if direction is None and len(known) == len(directions) else directions
+    elif options.warm_start != ():
+        from maggy_like.api.warm_start import gather
+
+        earlier, hint, directions = gather(options.warm_start, space, metrics, directions)
+    guessed = direction is None and (bool(metrics) or directions == (None,))
+    points = checks.check_points(options.points_to_evaluate, space, earlier)
+    if n_trials is not None and n_trials < (given := len(options.points_to_evaluate)):
+        raise ConfigError(
+            f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
+            "or give fewer points"
+        )
+    if n_trials is None:
+        size = made.size(space)
+        n_trials = size + len(points) if size else None if options.timeout is not None else checks.DEFAULT_TRIALS
+    settings = SearchSettings(
+        space=space,
+        optimizer=made,
+        optimizer_name=options.optimizer if isinstance(options.optimizer, str) else type(made).__name__,
+        metrics=metrics,
+        directions=directions,
+        guessed=guessed,
+        value=value_rule if len(directions) == 1 else "last",
+        seed=seed,
+        max_budget=max_budget,
+        open_ended=open_ended,
+        n_trials=n_trials,
+        is_timed=n_trials is None,
+        points=points,
+        earlier=earlier,
     )
-    return start(spec, search, block=block)
+    made.check(settings.problem)
+    n_configs, count_hint = checks.count_configurations(made, settings.problem)
+    hints = (
+        *made.remarks(settings.problem),
+        count_hint,
+        checks.reach_hint(settings.optimizer_name, made, settings.problem),
+        *checks.direction_hints(metrics, directions, direction),
+        hint,
+    )
+    return replace(settings, n_configs=n_configs), tuple(filter(None, hints))
 
 
 def _check_confirmation(

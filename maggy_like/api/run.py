@@ -2,66 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
-from maggy_like.api.other_spellings import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN
+from maggy_like.api.options import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN, RunOptions, takes
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
-from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
-    from maggy_like.driver.run_handle import RunHandle
     from maggy_like.driver.settings import FailurePolicy
     from maggy_like.engines.base import Engine
-    from maggy_like.storage.run_paths import Store
     from maggy_like.trackers.base import Callback
 
 
-@overload
-def run(
-    train_fn: Callable[..., Any], config: Mapping[str, Any] | None = ..., *, block: Literal[False], **options: Any
-) -> RunHandle[Any]: ...
-@overload
-def run(
-    train_fn: Callable[..., Any],
-    config: Mapping[str, Any] | None = ...,
-    *,
-    workers: int | None = ...,
-    budget: int | None = ...,
-    engine: str | Engine = ...,
-    failures: FailurePolicy | None = ...,
-    name: str | None = ...,
-    directory: str | Path = ...,
-    store: str | Path | Store | None = ...,
-    resume: bool = ...,
-    overwrite: bool = ...,
-    callbacks: Sequence[Callback] = ...,
-    progress: bool | str = ...,
-    block: Literal[True] = True,
-) -> Any: ...
-@explains_arguments(OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)  # type: ignore[misc]  # the options of both overloads are the same
-def run(
-    train_fn: Callable[..., Any],
-    config: Mapping[str, Any] | None = None,
-    *,
-    workers: int | None = None,
-    budget: int | None = None,
-    engine: str | Engine = "auto",
-    failures: FailurePolicy | None = None,
-    name: str | None = None,
-    directory: str | Path = "maggy_runs",
-    store: str | Path | Store | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    callbacks: Sequence[Callback] = (),
-    progress: bool | str = True,
-    block: bool = True,
-) -> Any:
+@dataclass(frozen=True)
+class FunctionOptions(RunOptions):
+    """The options of a function that runs on several workers. :func:`run` describes each one."""
+
+    config: Mapping[str, Any] | None = None
+    _: KW_ONLY
+    budget: int | None = None
+
+
+@takes(FunctionOptions, OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)
+def run(options: FunctionOptions) -> Any:
     """Run a function on several workers together, and return what it returned on rank 0.
 
     Each worker has torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ...). Code for
@@ -108,53 +76,39 @@ def run(
     """
     # Loaded when a run starts, so that importing run stays quick.
     from maggy_like.api.execution import execute_and_return, save_returned, start
-    from maggy_like.api.run_settings import check_config, check_files, check_size, choose_engine
-    from maggy_like.display import check_progress, make_display
-    from maggy_like.driver.settings import RunSpec, SearchSettings, Settings, TrainingSettings, read_policy
+    from maggy_like.api.run_settings import check_config, check_files, check_size, make_spec
+    from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings, read_policy
     from maggy_like.protocol.messages import UNBOUNDED
-    from maggy_like.trackers.base import read_callbacks
-    from maggy_like.train_function.changed_state import state_hints
     from maggy_like.train_function.code import name_of, uses_budget
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_parameters
-    from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
     from optimizers.samplers.non_adaptive import Enumeration
     from optimizers.space.domains import Constant
     from optimizers.space.search_space import SearchSpace
 
-    given = check_config(config)
+    train_fn, budget = options.train_fn, options.budget
+    given = check_config(options.config)
     space = SearchSpace({key: Constant(value) for key, value in given.items()})
     check_parameters(train_fn, space, source="config")
     if budget is None and uses_budget(train_fn):
         raise ConfigError(f"budget must be given, since {name_of(train_fn)} uses its budget; use budget=STEPS")
     steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
-    policy = read_policy(failures)
-    files = check_files(train_fn, name=name, directory=directory, store=store, resume=resume, overwrite=overwrite)
+    policy = read_policy(options.failures)
+    files = check_files(options)
     settings = Settings(
         search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
         files=files,
-        size=check_size(workers, min_workers=policy.min_workers),
+        size=check_size(options.workers, min_workers=policy.min_workers),
         failures=policy,
         training=TrainingSettings(steps, given),
     )
-    check_progress(progress)
-    listeners = read_callbacks(callbacks, str(files.paths.directory))
-    provider = choose_engine(engine)
-    isolation = provider.isolation
-    payload = pickle_train_fn(train_fn)
-    spec = RunSpec(
-        settings=replace(
-            settings, hints=(*state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
-        ),
-        engine=provider,
-        payload=payload,
-        preload=modules_of(train_fn, multi_worker=True),
-        displays=[make_display(progress, with_trials=isolation == "none")],
-        callbacks=listeners,
+    spec = make_spec(
+        options,
+        settings,
+        modules_of(train_fn, multi_worker=True),
         save_returned=partial(save_returned, files.paths.store),
-        sources=sources_of(train_fn),
     )
-    return start(spec, execute_and_return, block=block)
+    return start(spec, execute_and_return, block=options.block)
 
 
 def run_script(

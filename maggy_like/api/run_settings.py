@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, cast, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from maggy_like.argument_checks import flag, one_of, whole
-from maggy_like.driver.settings import DriverSide, FileSettings, SizeSettings
+from maggy_like.display import check_progress, make_display
+from maggy_like.driver.settings import DriverSide, FileSettings, RunSpec, Settings, SizeSettings
 from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError
@@ -18,34 +19,68 @@ from maggy_like.protocol.values import is_encodable, shortened
 from maggy_like.storage.file_systems import within
 from maggy_like.storage.run_paths import (
     RunPaths,
-    Store,
     check_directory,
     check_name,
     default_name,
     read_store,
     store_url,
 )
+from maggy_like.trackers.base import read_callbacks
+from maggy_like.train_function.changed_state import state_hints
 from maggy_like.train_function.code import code_hash, place_of
+from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
 from optimizers.checks import did_you_mean
 from optimizers.space import Config
 from optimizers.space.domains import Constant, Domain
 from optimizers.space.scalars import plain, read_value
 
+if TYPE_CHECKING:
+    from maggy_like.api.options import RunOptions
 
-def check_files(
-    train_fn: Callable[..., Any],
+
+def make_spec(
+    options: RunOptions,
+    settings: Settings,
+    preload: Sequence[str],
     *,
-    name: str | None,
-    directory: str | Path,
-    store: str | Path | Store | None,
-    resume: bool,
-    overwrite: bool,
-) -> FileSettings:
+    function: Callable[..., Any] | None = None,
+    save_returned: Callable[[Any], None] | None = None,
+    driver: DriverSide = "client",
+) -> RunSpec:
+    """Check the display, the callbacks, the engine and the function, and make the specification of a run.
+
+    Args:
+        function: Function that the workers call. None for ``train_fn``.
+
+    Raises:
+        UserError: An argument is wrong, or the function cannot be pickled.
+    """
+    check_progress(options.progress)
+    listeners = read_callbacks(options.callbacks, str(settings.paths.directory))
+    engine = choose_engine(options.engine)
+    train_fn, isolation = options.train_fn, engine.isolation
+    payload = pickle_train_fn(train_fn if function is None else function)
+    hints = (*settings.hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+    return RunSpec(
+        settings=replace(settings, hints=hints),
+        engine=engine,
+        payload=payload,
+        preload=tuple(preload),
+        displays=[make_display(options.progress, with_trials=isolation == "none")],
+        callbacks=listeners,
+        save_returned=save_returned,
+        sources=sources_of(train_fn),
+        driver=read_driver(driver),
+    )
+
+
+def check_files(options: RunOptions) -> FileSettings:
     """Check where a run is stored, and make a name if none is given.
 
     Raises:
         ConfigError: An argument is wrong.
     """
+    train_fn, name, resume, overwrite = options.train_fn, options.name, options.resume, options.overwrite
     flag("resume", resume, "use resume=True to continue the run called name")
     flag("overwrite", overwrite, "use overwrite=True to delete an earlier run called name")
     if (resume or overwrite) and name is None:
@@ -55,8 +90,8 @@ def check_files(
             "resume=True continues the earlier run and overwrite=True deletes it, so both cannot be True; pass one"
         )
     name = check_name(name) if name is not None else default_name(train_fn)
-    folder = within(check_directory(directory), name)
-    kept = read_store(store)
+    folder = within(check_directory(options.directory), name)
+    kept = read_store(options.store)
     paths = RunPaths(folder, store_url(kept.url, folder, name))
     if not is_encodable(paths.recorded_store):
         raise ConfigError(
@@ -127,8 +162,8 @@ def choose_engine(engine: str | Engine) -> Engine:
 
         return InlineEngine()
     if engine == "spark" or (engine == "auto" and "pyspark" in sys.modules):
+        from maggy_like.spark.connection import is_in_task
         from maggy_like.spark.engine.engine import SparkEngine
-        from maggy_like.spark.kinds import is_in_task
         from maggy_like.spark.session import active_session
 
         if engine == "spark" or active_session() is not None:

@@ -6,16 +6,12 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from numbers import Real
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from maggy_like.argument_checks import listed, one_of, whole
-from maggy_like.driver.settings import FileSettings, SearchSettings
+from maggy_like.argument_checks import listed, one_of
 from maggy_like.errors import ConfigError, OptimizerError, SearchSpaceError
 from maggy_like.processes.pickles import dumps
-from maggy_like.results.result import Result
 from maggy_like.storage.journal import Earlier
 from maggy_like.train_function.code import name_of, uses_checkpoints
 from optimizers.checks import read_text, short
@@ -23,7 +19,6 @@ from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_hint, direction_of
 from optimizers.core.objectives import Directions
 from optimizers.core.study import initial_points
-from optimizers.core.study_state import VALUE_RULES, ValueRule
 from optimizers.registry import make_optimizer
 from optimizers.samplers.non_adaptive import n_configurations
 from optimizers.space import Config
@@ -36,93 +31,7 @@ DEFAULT_TRIALS = 50
 """Number of configurations if neither a number nor a time limit is given."""
 
 
-def check_search(
-    train_fn: Callable[..., Any],
-    space: SearchSpace,
-    files: FileSettings,
-    *,
-    optimizer: Any,
-    metric: str | Sequence[str] | None,
-    direction: Directions,
-    value: str = "best",
-    n_trials: int | None = None,
-    is_timed: bool = False,
-    max_budget: int | None,
-    seed: int,
-    points_to_evaluate: Sequence[Mapping[str, Any]] = (),
-    warm_start: Sequence[Result | str | Path] = (),
-) -> tuple[SearchSettings, tuple[str, ...]]:
-    """Check the settings of a search, and fill in defaults.
-
-    Args:
-        files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
-        is_timed: Whether a time limit ends the search, so that no number of trials is needed.
-
-    Returns:
-        The settings, and hints for the user.
-
-    Raises:
-        UserError: An argument is not valid.
-        JournalError: The journal of an earlier run is damaged.
-    """
-    n_trials = None if n_trials is None else whole("n_trials", n_trials, least=1, remedy="leave it out for the default")
-    open_ended = max_budget is None
-    max_budget = DEFAULT_BUDGET if max_budget is None else whole("max_budget", max_budget, least=1)
-    seed = whole("seed", seed, least=0, most=None, remedy="leave it out for 0")
-    made = build_optimizer(optimizer, train_fn)
-    check_constraints(space)
-    metrics, directions = check_objectives(metric, direction)
-    value_rule = cast(ValueRule, one_of("value", value, VALUE_RULES))
-    earlier: Earlier = ()
-    hint = ""
-    if files.resume:
-        from maggy_like.api.warm_start import recorded
-
-        earlier, known = recorded(files.paths.journal, warm_start, space)
-        directions = known if direction is None and len(known) == len(directions) else directions
-    elif warm_start != ():
-        from maggy_like.api.warm_start import gather
-
-        earlier, hint, directions = gather(warm_start, space, metrics, directions)
-    guessed = direction is None and (bool(metrics) or directions == (None,))
-    points = _check_points(points_to_evaluate, space, earlier)
-    if n_trials is not None and n_trials < (given := len(points_to_evaluate)):
-        raise ConfigError(
-            f"n_trials must be at least {given} to try all points_to_evaluate, got {n_trials}; use n_trials={given}, "
-            "or give fewer points"
-        )
-    if n_trials is None:
-        size = made.size(space)
-        n_trials = size + len(points) if size else None if is_timed else DEFAULT_TRIALS
-    settings = SearchSettings(
-        space=space,
-        optimizer=made,
-        optimizer_name=optimizer if isinstance(optimizer, str) else type(made).__name__,
-        metrics=metrics,
-        directions=directions,
-        guessed=guessed,
-        value=value_rule if len(directions) == 1 else "last",
-        seed=seed,
-        max_budget=max_budget,
-        open_ended=open_ended,
-        n_trials=n_trials,
-        is_timed=n_trials is None,
-        points=points,
-        earlier=earlier,
-    )
-    made.check(settings.problem)
-    n_configs, count_hint = count_configurations(made, settings.problem)
-    hints = (
-        *made.remarks(settings.problem),
-        count_hint,
-        reach_hint(settings.optimizer_name, made, settings.problem),
-        *direction_hints(metrics, directions, direction),
-        hint,
-    )
-    return replace(settings, n_configs=n_configs), tuple(filter(None, hints))
-
-
-def _check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:
+def check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlier: Earlier) -> tuple[Config, ...]:
     """Check the configurations to try first."""
     for point in listed("points_to_evaluate", points, "configurations"):
         if not isinstance(point, Mapping):

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from maggy_like.ml.columns.column import Column
+    from maggy_like.ml.columns import Column
     from maggy_like.ml.estimator.estimator import TorchEstimator
     from maggy_like.ml.estimator.model import TorchModel
     from maggy_like.ml.estimator.pipeline_search import PipelineSearch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from maggy_like.ml.pyfunc import log_pyfunc, save_pyfunc
 
 _HOMES = {
-    "Column": "maggy_like.ml.columns.column",
+    "Column": "maggy_like.ml.columns",
     "ParquetLoader": "maggy_like.ml.loader.parquet_loader",
     "PipelineSearch": "maggy_like.ml.estimator.pipeline_search",
     "TorchEstimator": "maggy_like.ml.estimator.estimator",

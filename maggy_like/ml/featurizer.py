@@ -16,10 +16,10 @@ from pyspark.sql import functions as F  # as all of Spark's documentation calls 
 from torch import nn
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.columns.spark_columns import columns_of_spark, quoted
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.params import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
 from maggy_like.ml.inference.predict import predict
+from maggy_like.ml.spark_columns import columns_of_spark, quoted
 from maggy_like.processes.pickles import dumps
 from optimizers.checks import did_you_mean
 

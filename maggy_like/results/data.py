@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, state_url
 from maggy_like.protocol.values import encodable
 from maggy_like.results.confirmed import Confirmed
+from maggy_like.results.recommended import Recommended, recommended_of
 from maggy_like.storage.file_systems import name_of_folder, open_url, url_of
 from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
@@ -163,6 +165,17 @@ class ResultData:
     def best_step(self) -> int | None:
         """The step at which the best value was measured. None if ``train_fn`` returned it without a report."""
         return None if self.best_trial is None else self.best_trial.value_step
+
+    @cached_property
+    def recommended(self) -> Recommended | None:
+        """The trial that a model of all values recommends, without further training.
+
+        None with several objectives, for ablations, for PBT, and with fewer than eight finite values. The model is
+        fitted when this is first read, which takes up to a second.
+        """
+        if self.best_trial is None:
+            return None
+        return recommended_of(self.trials, self.space, self.objective, self.direction)
 
     @property
     def counts(self) -> dict[TrialState, int]:

@@ -69,10 +69,10 @@ def new_figure(title: str, note: str = "", *, height: int = 420, x: str = "", y:
     """
     figure = go.Figure()
     figure.update_layout(
-        title={"text": title, "subtitle": {"text": note}},
+        title={"text": title, "subtitle": {"text": note}, "y": 1.0, "yanchor": "top", "pad": {"t": 16}},
         height=height,
         template="plotly_white",
-        margin={"l": 60, "r": 20, "t": 80, "b": 50},
+        margin={"l": 60, "r": 20, "t": 104, "b": 50},  # above: title, note and legend
         hovermode="closest",
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0.0},
         xaxis_title=x,

@@ -24,7 +24,7 @@ from maggy_like.results.data import ResultData, state_of, training_line
 from maggy_like.results.formatted import as_html
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, Record, read_record, value_of
-from maggy_like.results.tables import lasted
+from maggy_like.results.tables import lasted, recommendation
 from maggy_like.storage.file_systems import open_url
 from optimizers.core.trial import Failure, Trial, TrialState
 
@@ -426,6 +426,7 @@ def make_report(result: ResultData, first: Sequence[Section] = (), by: str | Non
     if not first:
         title = "Pareto set" if result.others else "Best configuration"
         found.append(Section(title, best(result)))
+        found += [Section("Recommendation", f"<p>{html.escape(line)}</p>") for line in recommendation(result)]
     if result.confirmed is not None:
         found.append(Section("Confirmation", f'<div class="scroll">{result.confirmed._repr_html_()}</div>'))
     found += _plots(result, by, is_ablation=bool(first))

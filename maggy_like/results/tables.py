@@ -175,10 +175,18 @@ def summary(result: ResultData) -> str:
     lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
     if result.confirmed is not None:
         lines.append(f"confirmed: {clean(result.confirmed.sentence)}")
+    lines += recommendation(result)
     if result.training is not None:
         lines.append(training_line(result.training))
     lines.append(encodable(f"files: {result.directory}"))
     return "\n".join(lines)
+
+
+def recommendation(result: ResultData) -> list[str]:
+    """Return the recommended trial, if values are so noisy that the best one says little, and nothing was repeated."""
+    if result.confirmed is not None or result.recommended is None or not result.recommended.is_noisy:
+        return []
+    return [f"recommended: {clean(result.recommended.sentence)}"]
 
 
 def printed(result: ResultData, *, is_shown: bool) -> str:
@@ -190,7 +198,7 @@ def printed(result: ResultData, *, is_shown: bool) -> str:
     """
     table = "\n".join(pareto_lines(result)) if result.others else best_trials(result)
     if is_shown and table:
-        return table
+        return "\n".join([table, *recommendation(result)])
     return summary(result) if result.others or not table else f"{summary(result)}\n\n{table}"
 
 

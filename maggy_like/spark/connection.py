@@ -1,20 +1,49 @@
-"""The address of the driver for a session's workers, and whether a Spark Connect server answers."""
+"""How a session is connected: its kind, the driver's address for its workers, and whether a Connect server answers."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from pyspark import TaskContext
+
 from maggy_like.errors import EngineError
 from maggy_like.rpc.endpoint import Endpoint, PortRange, listens_here, resolves
-from maggy_like.spark.kinds import is_classic, is_local_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SESSION_STOPPED = "the Spark session was stopped"
+
+
+def is_classic(session: SparkSession) -> bool:
+    """Whether a session has its own JVM here (Spark Connect's has none)."""
+    return hasattr(session, "_sc")
+
+
+def is_local_master(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM, and so on this machine."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether ``stop()`` was called on a session, in this process."""
+    if is_classic(session):
+        return session.sparkContext._jsc is None
+    return bool(session.is_stopped)  # type: ignore[attr-defined]
+
+
+def is_in_task() -> bool:
+    """Whether this process runs a Spark task: a function that Spark calls for rows, batches or partitions."""
+    return TaskContext.get() is not None or "pyspark.worker" in sys.modules
+
 
 DETACHED = "spark.connect.execute.manager.detachedTimeout"
 """Server setting: the time for which a job without a client continues."""

@@ -25,8 +25,7 @@ from typing import Self
 import pyspark
 
 from maggy_like.errors import ConfigError, EngineError, UserError
-from maggy_like.spark.java import ensure_java
-from maggy_like.spark.session import LONG_TASK_DEFAULTS, active_session, masters_of
+from maggy_like.spark.session import LONG_TASK_DEFAULTS, active_session, ensure_java, masters_of
 
 START_TIMEOUT_S = 120.0
 """Seconds within which a process must be ready: it takes eight on an idle machine, several times that on a busy one."""

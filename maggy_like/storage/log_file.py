@@ -18,7 +18,9 @@ def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
     """Return the name of the log file of one of a trial's workers.
 
     Args:
-        attempt: The attempt's number, if each attempt has its own file (see :mod:`maggy_like.worker.agent.logs`).
+        trial: The trial's number.
+        rank: The worker's rank.
+        attempt: The attempt's number, if each attempt has its own file (see :mod:`maggy_like.worker.agent.output`).
 
     Example:
         >>> log_name(7), log_name(7, rank=1), log_name(7, attempt=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 from jupyter_client.provisioning import LocalProvisioner
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOK = EXAMPLES / "quickstart.ipynb"
+NOISY = EXAMPLES / "noisy_search.ipynb"
 
 pytestmark = pytest.mark.notebook
 
@@ -162,6 +165,33 @@ def test_a_run_in_the_background_is_drawn_in_the_cell_that_began_it(
     assert [kind for kind, _ in shown].count("display_data") == 1
     assert shown[0] == ("display_data", "")
     assert "completed after" in shown[-2][1]
+
+
+def test_the_noisy_search_runs_and_its_stored_best_is_not_the_confirmed_one(tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(NOISY, as_version=4)
+    stored = said(notebook)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=500, startup_timeout=300, resources=resources).execute()
+    for text in (stored, said(notebook)):
+        assert "trial  accuracy  95 % interval" in text
+        assert len(re.findall(r"^ +\d+ +0\.\d+ +0\.\d+ to ", text, re.MULTILINE)) == 5
+        assert "with an estimated accuracy of" in text
+    best, confirmed = (
+        re.search(pattern, stored)
+        for pattern in (r"the best of the search is trial (\d+)", r"accuracy \S+ of trial (\d+) with 5 seeds")
+    )
+    assert best is not None
+    assert confirmed is not None
+    assert best[1] != confirmed[1]
+
+
+def said(notebook: Any) -> str:
+    """The text of all outputs of a notebook."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -21,11 +21,16 @@ from torch.overrides import TorchFunctionMode
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.arrays import precision_of
-from maggy_like.ml.columns.column import Column, columns_of_arrow
-from maggy_like.ml.columns.spark_columns import check_one
-from maggy_like.ml.data.prepared import VALIDATION, PreparedData, schema_of
-from maggy_like.ml.data.statistics import ColumnStatistics, Statistics, statistics_of, weights_of
+from maggy_like.ml.columns import Column, columns_of_arrow, precision_of
+from maggy_like.ml.data import (
+    VALIDATION,
+    ColumnStatistics,
+    PreparedData,
+    Statistics,
+    schema_of,
+    statistics_of,
+    weights_of,
+)
 from maggy_like.ml.estimator.lightning import LightningObjective
 from maggy_like.ml.estimator.network import is_lightning, make_portable
 from maggy_like.ml.estimator.objective import (
@@ -41,6 +46,7 @@ from maggy_like.ml.estimator.objective import (
 )
 from maggy_like.ml.estimator.train import SEARCHABLE, Data, TrainingPlan, check_batches, configure_optimizer
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
+from maggy_like.ml.spark_columns import check_one
 from optimizers.checks import did_you_mean
 
 if TYPE_CHECKING:
@@ -616,6 +622,7 @@ _OWN = {
     "block": "omit it, because fit always waits for the model",
     "budget": "use epochs",
     "config": "use modelParams",
+    "confirm": "use the Param confirm",
     "max_budget": "use epochs",
     "searchspace": "use search",
     "train_fn": "use model",

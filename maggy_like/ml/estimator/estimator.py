@@ -9,6 +9,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
+from maggy_like.driver.settings import Confirmation
 from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.fit import fit_network
 from maggy_like.ml.estimator.model import TorchModel
@@ -87,6 +88,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         keepData: If True, the Parquet copy of the data is kept for later processes. Default: it is removed when this
             process exits.
         search: Search space, by name. Default: no search.
+        confirm: If True, or a :class:`~maggy_like.Confirmation`, the best configurations of the search are trained
+            again with other seeds, and the best one of these is used. Default: False.
         runOptions: Further arguments of :func:`maggy_like.lagom` (``n_trials``, ``optimizer``, ``timeout``, ...) with
             a search, or of :func:`maggy_like.run` without one (``progress``, ``failures``, ...).
 
@@ -147,6 +150,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         directory: str | None = None,
         keepData: bool | None = None,
         search: Mapping[str, Any] | None = None,
+        confirm: bool | Confirmation | None = None,
         runOptions: Mapping[str, Any] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}

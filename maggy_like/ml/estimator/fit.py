@@ -18,10 +18,8 @@ from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.api.run_settings import choose_engine
 from maggy_like.errors import ConfigError, TrainingError
-from maggy_like.ml.columns.arrays import fractions_of
-from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import columns_of_spark
-from maggy_like.ml.data.prepared import PreparedData, prepare_data
+from maggy_like.ml.columns import Column, fractions_of
+from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.estimator.checks import (
     CheckedData,
     check_data,
@@ -48,6 +46,7 @@ from maggy_like.ml.estimator.train import (
     train_network,
 )
 from maggy_like.ml.loader.parquet_loader import check_fits
+from maggy_like.ml.spark_columns import columns_of_spark
 from maggy_like.protocol.endings import Ending
 from maggy_like.spark.engine.engine import SparkEngine
 from optimizers.core.trial import TrialState
@@ -80,7 +79,7 @@ class Fitted:
         outputs: Kinds of its outputs, by label.
         history: Metrics of each epoch.
         best_epoch: Epoch with the lowest loss.
-        config: Best configuration, if there was a search.
+        config: Trained configuration, if there was a search: the best one, or with ``confirm`` the recommended one.
         result: Result of the search, if there was one.
     """
 
@@ -163,15 +162,15 @@ def train_checked(
     if space is None:
         found = run(partial(train_network, plan), budget=epochs, **options)
         return _fitted(params, plan, checked, found, {}, None)
-    named: dict[str, Any] = {"seed": plan.seed, "train_best": True}
+    named: dict[str, Any] = {"seed": plan.seed, "train_best": True, "confirm": params._given("confirm")}
     if options.get("metric") is None:  # another metric has its own direction
         named |= {"metric": loss_name(one.plan), "direction": "min"}
     result = lagom(partial(search_network, plan), space, max_budget=epochs, **named | options)
     try:
         training = result.training
-        if training is None or result.best_config is None or training.trial.state is not TrialState.COMPLETED:
+        if training is None or training.trial.state is not TrialState.COMPLETED:
             raise _no_model(result, one.remedy)
-        return _fitted(params, plan, checked, outcome(training.load()), dict(result.best_config), result)
+        return _fitted(params, plan, checked, outcome(training.load()), dict(training.trial.config), result)
     except BaseException as error:
         error.__dict__["result"] = result  # hours of a search are not lost by what follows it
         raise
@@ -325,6 +324,8 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
     given = params._given("search") or {}
     is_search = bool(given or of_stages)
     check_options(params, plan, is_search)
+    if params._given("confirm"):
+        _check_confirmation(is_search, {*given, *of_stages})
     if not is_search:
         return None
     for name in given:
@@ -337,6 +338,18 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
     space = SearchSpace({**of_stages, **given})
     check_values(params, {name: space.domains[name] for name in given})
     return space
+
+
+def _check_confirmation(is_search: bool, names: set[str]) -> None:
+    """Check that the configurations of a search can be trained again.
+
+    Raises:
+        ConfigError: There is no search, or it sets the seed.
+    """
+    if not is_search:
+        raise ConfigError("confirm must be used with a search, whose best configurations it trains again; use search=")
+    if "seed" in names:
+        raise ConfigError("search must not have 'seed' with confirm, which trains with other seeds; remove one of them")
 
 
 def _prepare(params: TrainingParams, df: DataFrame, plan: TrainingPlan) -> PreparedData:

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from torch import nn
 
-from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import quoted
+from maggy_like.ml.columns import Column
 from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import Kind
@@ -34,6 +33,7 @@ from maggy_like.ml.estimator.params import (
 )
 from maggy_like.ml.inference.predict import as_udf, predict
 from maggy_like.ml.inference.results import Kinds
+from maggy_like.ml.spark_columns import quoted
 
 if TYPE_CHECKING:
     from maggy_like.ml.estimator.fit import Fitted
@@ -59,7 +59,7 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         outputs: Kinds of its outputs, by label: ``classes``, ``binary``, ``probability``, ``values`` or ``other``.
         history: Metrics of each epoch: ``epoch``, ``loss``, ``validation_loss``, ``accuracy``, ...
         best_epoch: Epoch with the lowest loss.
-        config: Best configuration of the search, or an empty dict without a search.
+        config: Best configuration of the search, or with ``confirm`` the recommended one. Empty without a search.
         result: Result of the search, or None without a search. It is not saved with the model.
 
     Example:

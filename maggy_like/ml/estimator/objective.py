@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.arrays import precision_of
+from maggy_like.ml.columns import precision_of
 from optimizers.checks import did_you_mean
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]

@@ -11,10 +11,11 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 from pyspark.sql import SparkSession
 
+from maggy_like.driver.settings import Confirmation, read_confirmation
 from maggy_like.errors import ConfigError, DataError, PlatformError
-from maggy_like.ml.columns.spark_columns import as_told_apart
 from maggy_like.ml.estimator.objective import Kind
 from maggy_like.ml.inference.results import RAW
+from maggy_like.ml.spark_columns import as_told_apart
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
 from optimizers.checks import did_you_mean
@@ -32,6 +33,7 @@ OBJECTS = (
     "callbacks",
     "decode",
     "search",
+    "confirm",
     "engine",
     "runOptions",
 )
@@ -110,6 +112,12 @@ def mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise TypeError(f"must be a dict with names as keys, got {value!r}")
     return dict(value)
+
+
+def confirmation(value: Any) -> bool | Confirmation:
+    """Check True, False or a :class:`~maggy_like.Confirmation`."""
+    read_confirmation(value)
+    return value  # type: ignore[no-any-return]
 
 
 def functions(value: Any) -> list[Callable[..., Any]]:
@@ -226,6 +234,9 @@ class TrainingParams(PredictionParams):
     )
     keepData = _param("keepData", "whether to keep the copy of the data for later processes", TypeConverters.toBoolean)
     search = _param("search", "search space over names of Params and of the function that makes the network", mapping)
+    confirm = _param(
+        "confirm", "whether to train the best configurations of the search again, or a Confirmation", confirmation
+    )
     runOptions = _param("runOptions", "further arguments of maggy_like.lagom, or of run without a search", mapping)
 
     def _set_defaults(self) -> None:
@@ -255,6 +266,7 @@ class TrainingParams(PredictionParams):
             engine="auto",
             directory="maggy_runs",
             keepData=False,
+            confirm=False,
             runOptions={},
         )
 

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.spark_columns import quoted
-from maggy_like.ml.data.prepared import VALIDATION
+from maggy_like.ml.data import VALIDATION
 from maggy_like.ml.estimator.checks import check_frame, check_indicator, check_names
 from maggy_like.ml.estimator.estimator import TorchEstimator
 from maggy_like.ml.estimator.fit import plan_of, prepare_rows, space_of, train_checked
 from maggy_like.ml.estimator.model import TorchModel
+from maggy_like.ml.spark_columns import quoted
 
 Stage = Estimator[Any] | Transformer
 Values = tuple[Any, ...]

@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from maggy_like.distributed.ddp import DataParallel
 from maggy_like.errors import ConfigError
-from maggy_like.ml.columns.arrays import fractions_of
+from maggy_like.ml.columns import fractions_of
 from maggy_like.ml.estimator.lightning import LightningObjective, Schedule, configured_by
 from maggy_like.ml.estimator.network import build_network, freeze, is_lightning, normalises_batches, to_cpu
 from maggy_like.ml.estimator.objective import (

@@ -19,11 +19,10 @@ from pyspark.sql.types import StructField, StructType
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.column import Column
-from maggy_like.ml.columns.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
-from maggy_like.ml.inference.predictor import Predictor, check_type, in_precision_of
+from maggy_like.ml.columns import Column
+from maggy_like.ml.inference.predictor import Predictor, ShippedNetwork, check_type, in_precision_of
 from maggy_like.ml.inference.results import FIELDS, RAW, Kinds, check_kinds, fields_for, read_outputs, types_of
-from maggy_like.ml.inference.shipped import ShippedNetwork
+from maggy_like.ml.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
 from maggy_like.spark.engine.job import check_local_workers
 from maggy_like.spark.engine.task import Sent
 from maggy_like.spark.session import active_session

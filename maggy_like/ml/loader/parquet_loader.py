@@ -18,7 +18,7 @@ import torch
 from maggy_like.argument_checks import whole
 from maggy_like.distributed.loader import latest, to_device
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
+from maggy_like.ml.columns import Column, check_names, columns_of_arrow
 from maggy_like.ml.loader.sources import RowSource, row_bytes, source_of
 from maggy_like.ml.loader.windows import Positions, Window, WindowPlan, fill_windows
 
@@ -53,7 +53,7 @@ class ParquetLoader:
     Args:
         data: URL of a Parquet file or folder (on any file system of fsspec), a list of URLs, or a table of Arrow,
             pandas or Spark that fits in memory.
-        columns: Columns to read, by name or as :class:`~maggy_like.ml.columns.column.Column`. Default: all.
+        columns: Columns to read, by name or as :class:`~maggy_like.ml.columns.Column`. Default: all.
         batch_size: Number of rows of a batch of all ranks together. The shares of ranks differ by at most one row.
         fractions: Type for floats, doubles and decimals of columns given by name: ``"float32"``, or ``"float64"``,
             which does not round doubles.

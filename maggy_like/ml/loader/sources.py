@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as kind
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.arrays import sparse_rows, to_numpy
-from maggy_like.ml.columns.column import Column, columns_of_arrow, is_vector
+from maggy_like.ml.columns import Column, columns_of_arrow, is_vector, sparse_rows, to_numpy
 
 
 def fsspec_url(url: str) -> str:
@@ -317,7 +316,7 @@ def source_of(data: Any) -> RowSource:
     if isinstance(data, pa.Table):
         return TableSource(data)
     if hasattr(data, "toArrow"):  # a DataFrame of Spark, which nobody has without pyspark
-        from maggy_like.ml.columns.spark_columns import arrays_of_vectors
+        from maggy_like.ml.spark_columns import arrays_of_vectors
 
         return TableSource(arrays_of_vectors(data, dtype="float64").toArrow())
     if hasattr(data, "__dataframe__") or type(data).__module__.startswith("pandas."):

@@ -13,7 +13,8 @@ import torch
 
 from maggy_like.distributed.loader import Share, share_of
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.arrays import (
+from maggy_like.ml.columns import (
+    Column,
     SparseRows,
     Values,
     alike_columns,
@@ -22,7 +23,6 @@ from maggy_like.ml.columns.arrays import (
     to_numpy,
     values_together,
 )
-from maggy_like.ml.columns.column import Column
 
 _STREAM = (0, 0, 1)
 """Last number of the seeds of the order, because numpy pads seeds with zeros and other seeds begin the same way."""

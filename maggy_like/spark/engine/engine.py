@@ -8,33 +8,64 @@ it. In both cases the driver launches again what ended, with the next incarnatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from weakref import WeakSet
 
 import msgspec
 
 from maggy_like.cluster_driver.tasks import DriverHost, Keys
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.protocol.task import KeyPair, WorkerTask
+from maggy_like.processes.imports import is_installation, module_path
+from maggy_like.processes.system import working_folder
+from maggy_like.protocol.messages import PYTHON
+from maggy_like.protocol.task import DriverProcess, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange, read_host, read_ports, read_reachable
-from maggy_like.spark.capacity import executors as elastic
-from maggy_like.spark.capacity.executors import Executors
-from maggy_like.spark.capacity.resources import read_resources
-from maggy_like.spark.capacity.slots import check_resources, resource_hints, slots_of
-from maggy_like.spark.connection import ServerWatch, check_server, driver_endpoint, host_hints, orphan_hint
+from maggy_like.spark.capacity import (
+    ADDRESS_REFUSED,
+    BARRIER_REFUSED,
+    DRIVER_TASK_REFUSED,
+    TOGETHER_REFUSED,
+    Executors,
+    Slots,
+    check_driver_task_speculation,
+    check_resources,
+    check_room,
+    check_speculation,
+    most_workers,
+    read_resources,
+    resource_hints,
+    slots_of,
+)
+from maggy_like.spark.connection import (
+    ServerWatch,
+    check_server,
+    driver_endpoint,
+    host_hints,
+    is_classic,
+    is_stopped,
+    orphan_hint,
+)
 from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
-from maggy_like.spark.engine.driver_site import driver_process, path_hints
 from maggy_like.spark.engine.job import SparkRun, check_local_workers
-from maggy_like.spark.engine.waiting import Diagnosis, other_jobs_hints
-from maggy_like.spark.kinds import is_classic, is_stopped
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import explains_init
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Ports = int | str | Sequence[int]
 
@@ -145,14 +176,14 @@ class SparkEngine(Engine, DriverHost):
     def check_workers(self, together: str) -> None:
         check_resources(self._slots, in_sql=not is_classic(self._session))
         if self.is_elastic and self._barrier is True:
-            raise EngineError(elastic.BARRIER_REFUSED)
+            raise EngineError(BARRIER_REFUSED)
         if self.is_elastic and self._barrier == "auto" and together and not self._slots.has_own_executors:
-            raise EngineError(elastic.TOGETHER_REFUSED.format(together))
+            raise EngineError(TOGETHER_REFUSED.format(together))
         if not self._has_barrier:
-            elastic.check_speculation(self._slots)
+            check_speculation(self._slots)
 
     def most_workers(self) -> int | None:
-        most = elastic.most_workers(self._slots)
+        most = most_workers(self._slots)
         return None if most is None else max(1, most - self._reserve)
 
     def attend(self, runs: Sequence[EngineRun]) -> None:
@@ -181,7 +212,7 @@ class SparkEngine(Engine, DriverHost):
     def require(self, workers: int) -> None:
         self._check_session()
         if self.is_elastic:
-            elastic.check_room(self._slots, workers, self._reserve)
+            check_room(self._slots, workers, self._reserve)
             return
         slots = self._slots.wait(workers + self._reserve)
         if slots is not None and slots < workers + self._reserve:
@@ -256,11 +287,11 @@ class SparkEngine(Engine, DriverHost):
     def check_cluster_driver(self) -> None:
         check_resources(self._slots, in_sql=True)
         if self._barrier is True:
-            raise EngineError(elastic.DRIVER_TASK_REFUSED)
+            raise EngineError(DRIVER_TASK_REFUSED)
         for name, value in (("host", self._host), ("bind", self._bind)):
             if value:
-                raise EngineError(elastic.ADDRESS_REFUSED.format(name, value))
-        elastic.check_driver_task_speculation(self._slots)
+                raise EngineError(ADDRESS_REFUSED.format(name, value))
+        check_driver_task_speculation(self._slots)
 
     def driver_ports(self) -> PortRange:
         return self._ports
@@ -320,3 +351,254 @@ def require_session() -> SparkSession:
             "pip install \"maggy_like[java]\"), or engine='local'"
         )
     return session
+
+
+_HINTED: WeakSet[SparkSession] = WeakSet()
+
+
+def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[str]:
+    """Return a hint, once per session, that the workers take all slots, which others may use.
+
+    A local master belongs to its user, and a session with dynamic allocation can grow.
+
+    Args:
+        session: Session of the slots.
+        slots: Counts the slots.
+        workers: Number of workers.
+    """
+    if slots.is_local or slots.is_elastic or session in _HINTED:
+        return []
+    count = slots.count()
+    if count is None or workers < count or count < 2:
+        return []
+    _HINTED.add(session)
+    return [
+        f"the search takes all {count} slots of the Spark session until it ends, and other jobs wait; use "
+        "SparkEngine(reserve=1) to leave one"
+    ]
+
+
+MUTE_PATIENCE = 10.0
+"""Seconds within which a running task must connect, because its Python has imports to do first."""
+
+MAX_JOBS = 3
+"""Maximum number of jobs in a message."""
+
+UNREACHED = (
+    "check that the workers' machines reach this port of the driver (a firewall, another network, a wrong "
+    "spark.driver.host); use SparkEngine(host=..., port=...) to set both, or driver='cluster' to avoid the connection"
+)
+
+_NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # how Spark names a call from Python
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A Spark job that is not over.
+
+    Attributes:
+        number: Spark's number of it.
+        name: Description, or the call that started it.
+        group: Job group; empty if it has none.
+        tags: Tags.
+        tasks: Number of its running tasks.
+    """
+
+    number: int
+    name: str
+    group: str
+    tags: frozenset[str]
+    tasks: int
+
+    def __str__(self) -> str:
+        group = f" of group {self.group!r}" if self.group else ""
+        return f"job {self.number} {self.name!r}{group}"
+
+
+def running_jobs(session: SparkSession) -> list[RunningJob]:
+    """Return the jobs of a classic session that are not over, oldest first."""
+    context = session.sparkContext
+    assert context._jvm is not None
+    wanted = context._jvm.java.util.ArrayList()
+    wanted.add(context._jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+    found = context._jsc.sc().statusStore().jobsList(wanted)
+    jobs = [found.apply(index) for index in range(found.size())]
+    return sorted(
+        (
+            RunningJob(
+                number=job.jobId(),
+                name=_text(job.description()) or str(job.name()).removesuffix(_NO_CALL_SITE),
+                group=_text(job.jobGroup()),
+                tags=frozenset(job.jobTags().mkString("\n").split("\n")),
+                tasks=job.numActiveTasks(),
+            )
+            for job in jobs
+        ),
+        key=lambda job: job.number,
+    )
+
+
+def _text(option: Any) -> str:
+    """Return the value of a Scala Option."""
+    return str(option.get()) if option.isDefined() else ""
+
+
+class Diagnosis:
+    """Explains why workers have not connected.
+
+    Args:
+        session: Session of their jobs.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._run_since: float | None = None  # since when the workers' tasks run
+
+    def why(
+        self, own: Collection[str], address: str, slots: int | None, workers: int, came: int, needs: str = ""
+    ) -> str:
+        """Return the explanation; empty if the session has none.
+
+        Args:
+            own: Tags of the workers' jobs.
+            address: Address at which workers should reach the driver.
+            slots: Number of slots of the session.
+            workers: Number of workers that were launched.
+            came: Number of workers that have connected.
+            needs: Resources of each worker if it needs its own executor; empty otherwise.
+        """
+        if not is_classic(self._session):
+            if came:
+                return ""
+            return f"Spark Connect hides the reason; if its tasks run, none has reached {address}: {UNREACHED}"
+        jobs = running_jobs(self._session)
+        running = sum(job.tasks for job in jobs if job.tags & set(own))
+        if running <= came:
+            self._run_since = None
+            return holders([job for job in jobs if not job.tags & set(own)], slots, workers, needs)
+        self._run_since = self._run_since or time.monotonic()
+        if came or time.monotonic() - self._run_since < MUTE_PATIENCE:
+            return ""
+        tasks = f"{running} of its tasks run" if running > 1 else "a task of it runs"
+        return f"{tasks}, but none has reached {address}: {UNREACHED}"
+
+
+def holders(jobs: list[RunningJob], slots: int | None, workers: int, needs: str = "") -> str:
+    """Describe the jobs that occupy the slots which the workers wait for; empty if there are none.
+
+    Args:
+        jobs: Other jobs.
+        slots: Number of slots of the session.
+        workers: Number of workers.
+        needs: Resources of each worker if it needs its own executor.
+    """
+    holding = sorted((job for job in jobs if job.tasks), key=lambda job: -job.tasks)
+    if not holding:
+        if slots is None or slots >= workers:
+            return ""
+        if needs:
+            return f"the cluster has started executors for {slots} so far; each needs {needs} free on one machine"
+        return f"the session has {slots} slot{'s' * (slots != 1)} now"
+    shown = [f"{job} holds {job.tasks} slot{'s' * (job.tasks > 1)}" for job in holding[:MAX_JOBS]]
+    more = len(holding) - len(shown)
+    return ", ".join(shown) + (f", {more} more job{'s' * (more > 1)} hold others" if more else "")
+
+
+_MOUNTS = Path("/proc/self/mounts")
+
+_SHARED = re.compile(r"nfs|cifs|smb|fuse|lustre|ceph|gpfs|gluster|beegfs|afs|wekafs|9p")
+"""Prefixes of the types of file systems that outlive a container."""
+
+_OVERLAY = "fuse-overlayfs"
+"""Type of a container's own disk, although it begins like a shared one's."""
+
+_OF_DATABRICKS = ("/dbfs", "/Volumes", "/Workspace")
+
+
+def path_hints(session: SparkSession, paths: RunPaths) -> list[str]:
+    """Return hints about the location of a run, if it is on a disk that is removed with the driver's container.
+
+    Args:
+        session: Session, classic or Spark Connect. The driver of the latter is always on this machine.
+        paths: Location of the run's files. A URL, also ``file://``, declares that it is permanent.
+    """
+    where = _driver_in_cluster(session, os.environ)
+    lost = [given for given, folder in _local_folders(paths) if not _stays(folder)]
+    if where is None or not lost:
+        return []
+    return [
+        f"the driver runs in the cluster ({where}), and {' and '.join(lost)} is on its own disk, which is removed with "
+        "it; use directory='s3://bucket/runs' or another permanent URL, or 'file:///PATH' of a permanent volume"
+    ]
+
+
+def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) -> str | None:
+    """Return what shows that the driver's machine is in the cluster; None if nothing does."""
+    if version := environment.get("DATABRICKS_RUNTIME_VERSION"):
+        return f"Databricks {version}"
+    if not is_classic(session):
+        return None
+    if session.conf.get("spark.submit.deployMode", "client") == "cluster":
+        return "spark.submit.deployMode=cluster"
+    master = str(session.conf.get("spark.master", ""))
+    if master.startswith("k8s://") and "KUBERNETES_SERVICE_HOST" in environment:
+        return "a Kubernetes pod"
+    if master == "yarn" and "CONTAINER_ID" in environment:
+        return f"YARN's {environment['CONTAINER_ID']}"
+    return None
+
+
+def _local_folders(paths: RunPaths) -> Iterator[tuple[str, Path]]:
+    """Yield the folders of the run that were given as paths: as arguments, and their locations."""
+    if isinstance(paths.directory, Path):
+        yield f"directory={str(paths.directory.parent)!r}", paths.directory
+
+
+def _stays(folder: Path) -> bool:
+    """Whether a folder is on a file system that outlives the machine that mounts it."""
+    if any(folder.is_relative_to(root) for root in _OF_DATABRICKS):
+        return True
+    kind = _kind_of_file_system(folder)
+    return _SHARED.match(kind) is not None and _OVERLAY not in kind
+
+
+def _kind_of_file_system(folder: Path) -> str:
+    """Return the type of the file system of a folder; empty if that is not known."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    kinds = {Path(_plain(point)): kind for _, point, kind, *_ in map(str.split, lines)}  # the last at a point counts
+    return next((kinds[at] for at in (folder, *folder.parents) if at in kinds), "")
+
+
+def _plain(point: str) -> str:
+    """Unescape a mount point as the kernel writes it."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+
+
+MAX_ENTRIES = 1000
+"""Maximum number of entries of a folder to inspect, because a home folder on a slow disk must not delay a search."""
+
+
+def driver_process() -> DriverProcess:
+    """Describe this process, and the modules next to its script."""
+    return DriverProcess(socket.gethostname(), sys.executable, PYTHON, working_folder(), own_modules())
+
+
+def own_modules() -> dict[str, str]:
+    """Return the files of the modules and packages in the folders that the user's script imports from, by name."""
+    found: dict[str, str] = {}
+    for folder in module_path():
+        if not is_installation(folder):
+            for name, path in _modules_in(os.path.abspath(folder)):
+                found.setdefault(name, path)  # the first folder that has it counts
+    return found
+
+
+def _modules_in(folder: str) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # archives, and what is gone, are passed over
+        for entry in islice(entries, MAX_ENTRIES):
+            name, extension = os.path.splitext(entry.name)
+            if extension == ".py" or os.path.exists(os.path.join(entry.path, "__init__.py")):
+                yield name, entry.path

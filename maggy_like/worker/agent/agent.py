@@ -48,8 +48,7 @@ from maggy_like.storage.file_systems import look_for_mark
 from maggy_like.worker.agent.attempt import AgentAttempt
 from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
 from maggy_like.worker.agent.fork_server import ImportedAhead
-from maggy_like.worker.agent.logs import LogLocation
-from maggy_like.worker.agent.output import TrialOutput
+from maggy_like.worker.agent.output import LogLocation, TrialOutput
 
 
 class AgentState(enum.Enum):

@@ -27,8 +27,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.torchrun import on_uneven_steps
 from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent.children import DISCONNECTED, Child
-from maggy_like.worker.agent.logs import LogLocation
-from maggy_like.worker.agent.output import TrialOutput
+from maggy_like.worker.agent.output import LogLocation, TrialOutput
 
 OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
 """Messages of the driver about an attempt."""

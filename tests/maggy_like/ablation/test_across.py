@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def answers() -> dict[str, Ablation]:
     return {f"set {number}": answer(number) for number in range(8)}
 
 
-def test_data_sets_take_the_place_of_seeds(answers: dict[str, Ablation], tmp_path: Path) -> None:
+def test_data_sets_take_the_place_of_seeds(answers: dict[str, Ablation]) -> None:
     together = Ablation.across(answers)
     means = [answer.rows[0].difference for answer in answers.values()]
     row = together.rows[0]
@@ -52,7 +51,7 @@ def test_data_sets_take_the_place_of_seeds(answers: dict[str, Ablation], tmp_pat
     assert "not corrected for the number of comparisons: A 0.008,\nB 0.55" in repr(together)
     assert together.method in together.to_markdown()
     assert "means over 8 data sets" in together.to_latex()
-    together.plot(tmp_path / "forest.png")
+    assert len(together.plot().layout.annotations) == 2
 
 
 def test_the_spread_of_data_sets_is_what_seeds_do_not_explain(answers: dict[str, Ablation]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,9 @@ from background import Background
 
 from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
+from maggy_like.results.data import read_log
 from maggy_like.storage.file_systems import local_url
+from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
@@ -211,3 +214,15 @@ def test_runs_of_an_object_store_are_named(search: Any) -> None:
     search(directory=runs, name="august")
     with pytest.raises(ConfigError, match=rf"is a folder of runs, .*: '{runs}/august'"):
         load_run(runs)
+
+
+@pytest.mark.parametrize("copied_first", [True, False])
+def test_attempts_of_a_log_stand_in_order_wherever_they_were_written(copied_first: bool, tmp_path: Path) -> None:
+    """A worker that does not see the run's folder copies its log to the store."""
+    run, store = tmp_path / "run", tmp_path / "store" / "run"
+    for time, (folder, attempt) in enumerate(((store, 1), (run, 2)) if copied_first else ((run, 1), (store, 2)), 1):
+        path = folder / "logs" / log_name(0, attempt=1 if folder == run else attempt)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"attempt {attempt}\n")
+        os.utime(path, (time, time))
+    assert read_log(RunPaths(run, store.as_uri()), 0, 0, 2) == "attempt 1\nattempt 2\n"

@@ -131,6 +131,23 @@ def test_the_buttons_of_a_plot_suit_the_page(scheme: Any, result: Result, tmp_pa
 
 
 @pytest.mark.browser
+def test_the_legend_of_a_plot_is_below_its_note(result: Result, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    figure = result.plot.history()
+    figure.update_layout(title_subtitle_text="Extreme values lie outside.")
+    figure.write_html(tmp_path / "history.html")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.goto((tmp_path / "history.html").as_uri())
+        note, legend = (tab.wait_for_selector(part).bounding_box() for part in (".gtitle-subtitle", ".legend"))
+        browser.close()
+    assert note["y"] + note["height"] <= legend["y"]
+
+
+@pytest.mark.browser
 def test_a_printed_page_has_all_pictures_in_ink_that_shows_on_paper(result: Result, tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     if (path := chromium()) is None:

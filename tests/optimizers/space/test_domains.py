@@ -21,8 +21,22 @@ from optimizers.core.study import Study
 from optimizers.errors import SearchSpaceError
 from optimizers.samplers.non_adaptive import RandomSearch, Sobol
 from optimizers.space import Config
-from optimizers.space.domains import Choice, Constant, Dimension, Domain, Float, Integer, Ordinal, domain_from_json
-from optimizers.space.priors import NO_PRIOR, UNIFORM_SHARE, WEIGHTS, Bell, Favourite, Prior
+from optimizers.space.domains import (
+    NO_PRIOR,
+    UNIFORM_SHARE,
+    WEIGHTS,
+    Bell,
+    Choice,
+    Constant,
+    Dimension,
+    Domain,
+    Favourite,
+    Float,
+    Integer,
+    Ordinal,
+    Prior,
+    domain_from_json,
+)
 from optimizers.space.scalars import Value, same
 from optimizers.space.search_space import SearchSpace
 

@@ -23,8 +23,7 @@ from optimizers.samplers.optuna_sampler import TPE
 from optimizers.schedulers.population import PBT
 from optimizers.space import Config
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal
-from optimizers.space.search_space import SearchSpace
-from optimizers.space.spellings import read_domain
+from optimizers.space.search_space import SearchSpace, read_domain
 from optimizers.testing import check_optimizer
 
 # The child stands before its parent on purpose.

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError, UserError
-from maggy_like.ml.data.statistics import ColumnStatistics, Statistics
+from maggy_like.ml.data import ColumnStatistics, Statistics
 from maggy_like.ml.estimator.checks import (
     check_magnitudes,
     check_model,

@@ -17,7 +17,7 @@ from pyspark.ml import Estimator, Model
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from maggy_like import Float, Integer, LocalEngine
+from maggy_like import Confirmation, Float, Integer, LocalEngine
 from maggy_like.errors import ConfigError, DataError, MaggyError, TrainingError, UserError
 from maggy_like.ml import TorchEstimator, TorchModel
 from optimizers.core.events import AttemptEnded
@@ -216,6 +216,37 @@ def test_one_fit_searches_and_trains_the_best(estimator: TorchEstimator, df: Dat
     assert model.network[0].out_features == model.config["hidden"]
     assert model.result.training is not None
     assert model.history[-1]["epoch"] == 2
+
+
+class Lucky(nn.Module):
+    """A network that learns slowly, or one that learns fast unless its seed is one of a confirmation."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layers = network(4 if kind == "lucky" else 8)
+        is_unlucky = kind == "lucky" and torch.initial_seed() >= 1000
+        self.factor = 0.0 if is_unlucky else 1.0 if kind == "lucky" else 0.2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.factor * self.layers(x)
+        return out
+
+
+def test_the_confirmed_configuration_is_trained_and_not_the_lucky_one(estimator: TorchEstimator, df: DataFrame) -> None:
+    estimator.setParams(
+        model=Lucky,
+        search={"kind": ["lucky", "steady"]},
+        confirm=Confirmation(top=2, repeats=2),
+        runOptions={"progress": False, "n_trials": 2, "optimizer": "grid"},
+    )
+    model = estimator.fit(df)
+    assert model.result is not None
+    assert model.result.best_config == {"kind": "lucky"}
+    assert model.result.confirmed is not None
+    assert [it.trial.config["kind"] for it in model.result.confirmed.candidates] == ["steady", "lucky"]
+    assert {*model.result.confirmed.candidates[0].values} == {1000, 1001}
+    assert model.config == {"kind": "steady"}
+    assert model.network.layers[0].out_features == 8
 
 
 def test_ctrl_c_ends_a_fit_and_the_next_goes_on(estimator: TorchEstimator, df: DataFrame) -> None:

@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 
 from maggy_like import Reporter
 from maggy_like.errors import ConfigError
-from maggy_like.ml.data.statistics import Statistics
+from maggy_like.ml.data import Statistics
 from maggy_like.ml.estimator.checks import check_sample
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.train import Data, TrainingPlan, train_network

@@ -8,7 +8,7 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml import TorchModel
-from maggy_like.ml.columns.column import Column
+from maggy_like.ml.columns import Column
 from maggy_like.ml.inference.predict import predict
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from maggy_like.errors import ConfigError
 from maggy_like.ml.estimator.network import build_network, freeze, make_portable, network_of_bytes, network_to_bytes
-from maggy_like.ml.inference.shipped import ShippedNetwork
+from maggy_like.ml.inference.predictor import ShippedNetwork
 
 
 def two_parts(hidden: int = 3) -> nn.Module:

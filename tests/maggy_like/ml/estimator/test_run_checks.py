@@ -44,6 +44,10 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "must not have 'max_budget', which the Estimator sets; use epochs",
     ),
     ({"search": {"hidden": [4]}}, {"train_best": False}, "must not have train_best=False"),
+    ({"search": {"hidden": [4]}}, {"confirm": True}, "must not have 'confirm', .*use the Param confirm"),
+    ({"confirm": True}, {}, "confirm must be used with a search"),
+    ({"search": {"seed": [1, 2]}, "confirm": True}, {}, "search must not have 'seed' with confirm"),
+    ({"search": {"hidden": [4]}, "confirm": "yes"}, {}, "confirm must be True, False or a Confirmation, got 'yes'"),
     ({"search": {"hidden": [4]}}, {"metric": ["loss", "accuracy"]}, "the name of one metric"),
     ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*use one of loss, accuracy"),
     (

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructType
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.column import Column
+from maggy_like.ml.columns import Column
 from maggy_like.ml.inference.predict import as_udf, predict
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns.column import Column
-from maggy_like.ml.inference.predictor import Predictor, fault, read_ahead, usable_rows
+from maggy_like.ml.columns import Column
+from maggy_like.ml.inference.predictor import Predictor, ShippedNetwork, device_index, fault, read_ahead, usable_rows
 from maggy_like.ml.inference.results import Kind, Kinds
-from maggy_like.ml.inference.shipped import ShippedNetwork, device_index
 
 X = Column("x", (2,), "float32")
 

@@ -26,8 +26,8 @@ from gate import Gate
 from maggy_like import Float, SparkEngine, lagom, spark_session
 from maggy_like.driver import supervisor as first_workers
 from maggy_like.errors import EngineError
-from maggy_like.spark.engine import waiting as other_jobs
-from maggy_like.spark.engine.waiting import running_jobs
+from maggy_like.spark.engine import engine as other_jobs
+from maggy_like.spark.engine.engine import running_jobs
 from spark_jobs import active_jobs
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from maggy_like.spark.engine import driver_site as deployment
-from maggy_like.spark.engine.driver_site import path_hints
+from maggy_like.spark.engine import engine as deployment
+from maggy_like.spark.engine.engine import path_hints
 from maggy_like.storage.run_paths import RunPaths
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from script_process import ScriptProcess
 
-from maggy_like.spark.kinds import SESSION_STOPPED
+from maggy_like.spark.connection import SESSION_STOPPED
 
 pytestmark = pytest.mark.spark
 

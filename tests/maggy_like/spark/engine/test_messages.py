@@ -16,9 +16,8 @@ from maggy_like.driver.state_machine.interface import WorkerLost
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import EngineError
 from maggy_like.protocol.task import WorkerId
-from maggy_like.spark import kinds, session
-from maggy_like.spark.engine.job import cause_of, write_details
-from maggy_like.spark.engine.ui import hidden_progress_bar
+from maggy_like.spark import connection, session
+from maggy_like.spark.engine.job import cause_of, hidden_progress_bar, write_details
 
 CRASHED = """An error occurred while calling o578.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier \
@@ -102,10 +101,10 @@ def test_a_connect_client_s_progress_is_hidden_from_the_thread_of_our_job_alone(
 
 
 def test_auto_inside_a_task_is_refused_and_local_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "is_in_task", lambda: True)
+    monkeypatch.setattr(connection, "is_in_task", lambda: True)
     monkeypatch.setattr(session, "active_session", lambda: None)
     with pytest.raises(EngineError, match=r"inside a Spark task.*call it on the Spark driver, or use engine='local'"):
         choice.choose_engine("auto")
     assert isinstance(choice.choose_engine("local"), LocalEngine)
-    monkeypatch.setattr(kinds, "is_in_task", lambda: False)
+    monkeypatch.setattr(connection, "is_in_task", lambda: False)
     assert isinstance(choice.choose_engine("auto"), LocalEngine)

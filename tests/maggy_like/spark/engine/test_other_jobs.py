@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.spark.capacity.slots import Slots
-from maggy_like.spark.engine import waiting
-from maggy_like.spark.engine import waiting as other_jobs
-from maggy_like.spark.engine.engine import SparkEngine
-from maggy_like.spark.engine.waiting import Diagnosis, RunningJob, holders, other_jobs_hints
+from maggy_like.spark.capacity import Slots
+from maggy_like.spark.engine import engine as module
+from maggy_like.spark.engine.engine import Diagnosis, RunningJob, SparkEngine, holders, other_jobs_hints
 
 
 class FakeSession:
@@ -120,7 +118,7 @@ def test_nonsense_is_no_address_and_no_port(option: str, value: Any, message: st
 
 
 def test_a_gang_that_takes_all_slots_says_so_once_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_jobs, "_HINTED", type(other_jobs._HINTED)())
+    monkeypatch.setattr(module, "_HINTED", type(module._HINTED)())
     one, other = FakeSession(), FakeSession()
     ask: Any = other_jobs_hints
     assert ask(one, FakeSlots(8), 7) == []
@@ -166,8 +164,8 @@ def test_jobs_that_hold_slots_are_named_the_largest_first() -> None:
 def test_tasks_that_run_and_are_not_heard_have_the_address_named(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     running = [job(3, "gang", 0, "maggy-1"), job(7, "count", 2)]
-    monkeypatch.setattr(waiting, "running_jobs", lambda session: running)
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "running_jobs", lambda session: running)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     diagnosis = Diagnosis(SimpleNamespace(_sc=None))  # type: ignore[arg-type]
 
     def why(came: int = 0) -> str:
@@ -176,7 +174,7 @@ def test_tasks_that_run_and_are_not_heard_have_the_address_named(monkeypatch: py
     assert why() == "job 7 'count' holds 2 slots"
     running[:] = [job(3, "gang", 2, "maggy-1")]
     assert why() == ""  # their Python may be importing what it needs
-    now += waiting.MUTE_PATIENCE + 1
+    now += module.MUTE_PATIENCE + 1
     assert why().startswith("2 of its tasks run, but none has reached tcp://10.0.0.5:20000: check that the workers'")
     running[:] = [job(3, "gang", 1, "maggy-1")]
     assert why().startswith("a task of it runs, but none has reached tcp://10.0.0.5:20000: ")

@@ -18,8 +18,8 @@ from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.task import WorkerId, WorkerTask
+from maggy_like.spark.connection import SESSION_STOPPED
 from maggy_like.spark.engine.job import JavaEnd, SparkRun, cancelled_by
-from maggy_like.spark.kinds import SESSION_STOPPED
 from optimizers.core.trial import FailureKind, TrialState
 
 CLASSIC = """An error occurred while calling o179.collectToPython.

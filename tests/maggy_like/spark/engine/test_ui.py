@@ -10,7 +10,7 @@ import pytest
 from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Supervisor
 from maggy_like.protocol.task import WorkerId, WorkerTask
 from maggy_like.spark import session
-from maggy_like.spark.engine.ui import describe, job_group
+from maggy_like.spark.engine.job import describe, job_group
 
 TASK: Any = SimpleNamespace(name="august", about="search of 50 trials")
 

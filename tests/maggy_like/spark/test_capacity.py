@@ -1,7 +1,8 @@
-"""What a gang asks of Spark: reading it, and what each cluster manager needs for it."""
+"""Slots, resources and executors: how long they are awaited, what each worker gets, and why one was lost."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,82 @@ import pytest
 
 from maggy_like import SparkEngine
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.spark.capacity.resources import Resources, megabytes, own_executors, read_resources, shared_executors
-from maggy_like.spark.capacity.slots import Slots, check_resources
+from maggy_like.spark import capacity as module
+from maggy_like.spark.capacity import (
+    FIRST_PATIENCE,
+    LEAVING,
+    LOOK_INTERVAL,
+    NEXT_PATIENCE,
+    SETTLING,
+    Executors,
+    Resources,
+    Slots,
+    check_resources,
+    first_failure,
+    megabytes,
+    own_executors,
+    read_resources,
+    shared_executors,
+)
+from maggy_like.spark.engine.job import SparkRun
+
+Wait = Callable[..., tuple[int | None, float]]
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
+    """What ``Slots.wait(wanted)`` says of executors that come at given seconds, and how many seconds it took."""
+
+    def wait_for(wanted: int | None, *coming: float, master: str = "spark://far:7077") -> tuple[int | None, float]:
+        now = 0.0
+
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        class Executors(Slots):
+            def __init__(self) -> None:
+                pass
+
+            def count(self) -> int:
+                return sum(at <= now for at in coming)
+
+            def conf(self, key: str, default: str) -> str:
+                return {"spark.master": master}.get(key, default)
+
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+        return Executors().wait(wanted), now
+
+    return wait_for
+
+
+def test_as_many_as_are_wanted_are_enough(wait: Wait) -> None:
+    assert wait(2, 0.0, 0.0, 5.0) == (2, 0.0)
+    assert wait(2, 0.0, 9.0, 20.0) == (2, pytest.approx(9.0, abs=0.2))
+
+
+def test_the_first_may_take_long_and_each_further_one_gets_its_time(wait: Wait) -> None:
+    first, third = FIRST_PATIENCE - 1, FIRST_PATIENCE + 2 * NEXT_PATIENCE - 5
+    assert wait(3, first, first + NEXT_PATIENCE - 1, third) == (3, pytest.approx(third, abs=0.2))
+
+
+def test_a_gang_that_is_too_large_is_refused_when_no_more_come(wait: Wait) -> None:
+    assert wait(3, 0.0, 1.0) == (2, pytest.approx(1.0 + NEXT_PATIENCE, abs=0.5))
+    assert wait(3) == (0, pytest.approx(FIRST_PATIENCE, abs=0.5))
+
+
+def test_where_any_number_will_do_it_has_to_settle(wait: Wait) -> None:
+    assert wait(None, 4.0, 5.0, 5.0 + SETTLING - 0.5) == (3, pytest.approx(5.0 + 2 * SETTLING - 0.5, abs=0.5))
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])
+def test_a_local_master_has_all_its_slots_at_once(wait: Wait, master: str) -> None:
+    assert wait(3, 0.0, 0.0, 1.0, master=master) == (2, 0.0)
+
+
+def test_a_cluster_in_one_process_is_waited_for(wait: Wait) -> None:
+    assert wait(2, 3.0, 3.0, master="local-cluster[2,1,1024]") == (2, pytest.approx(3.0, abs=0.2))
+
 
 ASKED = {"gpu": 1, "cpu": 4, "memory": "20g"}
 
@@ -182,3 +257,113 @@ def test_a_session_asks_for_the_same_executors_again(monkeypatch: pytest.MonkeyP
     assert shared_executors(session, 1, 2) is first  # type: ignore[arg-type]
     assert shared_executors(session, 2, 2) is not first  # type: ignore[arg-type]
     assert shared_executors(other, 1, 2) is not first  # type: ignore[arg-type]
+
+
+MACHINE_GONE = "ExecutorLostFailure (executor 1 exited unrelated to the running tasks) Reason: worker lost: it got away"
+BROUGHT_DOWN = "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: exit code 137"
+
+
+def option(value: Any) -> Any:
+    return SimpleNamespace(isDefined=lambda: value is not None, get=lambda: value)
+
+
+class Jvm:
+    """A SparkContext of the JVM with one job of one task."""
+
+    def __init__(self) -> None:
+        self.executors = ["1", "2"]
+        self.decommissioned: set[str] = set()
+        self.error: str | None = None
+        tasks = [
+            SimpleNamespace(attempt=lambda: 1, executorId=lambda: "2", errorMessage=lambda: option(None)),
+            SimpleNamespace(attempt=lambda: 0, executorId=lambda: "1", errorMessage=lambda: option(self.error)),
+        ]
+        rows = SimpleNamespace(size=lambda: len(tasks), apply=lambda number: tasks[number])
+        stage = SimpleNamespace(attemptId=lambda: 0)
+        self._store = SimpleNamespace(lastStageAttempt=lambda _: stage, taskList=lambda *_: rows)
+        job = SimpleNamespace(stageIds=lambda: [3])
+        self._tracker = SimpleNamespace(getJobIdsForTag=lambda tag: [7], getJobInfo=lambda _: option(job))
+
+    def session(self) -> Any:
+        return SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: self)))
+
+    def schedulerBackend(self) -> Any:
+        known = SimpleNamespace(mkString=lambda by: by.join(self.executors))
+        return SimpleNamespace(getExecutorIds=lambda: known)
+
+    def taskScheduler(self) -> Any:
+        state = lambda executor: option(True if executor in self.decommissioned else None)  # noqa: E731
+        return SimpleNamespace(getExecutorDecommissionState=state)
+
+    def statusStore(self) -> Any:
+        return self._store
+
+    def statusTracker(self) -> Any:
+        return self._tracker
+
+
+def of_a_run(jvm: Jvm) -> SparkRun:
+    run = SparkRun.__new__(SparkRun)
+    run.tag, run.executor, run._session = "maggy-1", None, jvm.session()
+    run._is_lost, run._ended = False, None
+    run._thread = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
+    run.cancelled = False  # type: ignore[attr-defined]
+    run.cancel = lambda: setattr(run, "cancelled", True)  # type: ignore[method-assign]
+    return run
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Any:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def look_later(executors: Executors, run: SparkRun) -> None:
+        clock.now += LOOK_INTERVAL
+        executors.attend([run])
+
+    return look_later
+
+
+def test_a_decommissioned_executor_is_about_to_leave(later: Any) -> None:
+    jvm = Jvm()
+    run, executors = of_a_run(jvm), Executors(jvm.session())
+    later(executors, run)
+    assert (run.executor, run.leaving) == ("1", "")
+    jvm.decommissioned.add("1")
+    executors.attend([run])  # too early to look again
+    assert run.leaving == ""
+    later(executors, run)
+    assert run.leaving == LEAVING
+    assert run.poll() is None
+
+
+def test_a_run_of_which_spark_knows_nothing_yet_keeps_nobody_from_looking_at_the_others() -> None:
+    jvm = Jvm()
+    unknown, run = of_a_run(jvm), of_a_run(jvm)
+    unknown.tag = "maggy-2"
+    known = jvm.statusTracker().getJobIdsForTag
+    jvm._tracker.getJobIdsForTag = lambda tag: known(tag) if tag == run.tag else 1 / 0
+    jvm.decommissioned.add("1")
+    Executors(jvm.session()).attend([unknown, run])
+    assert (unknown.leaving, run.leaving) == ("", LEAVING)
+
+
+@pytest.mark.parametrize(("error", "with_node"), [(MACHINE_GONE, True), (BROUGHT_DOWN, False)])
+def test_an_executor_that_is_gone_ends_its_run_once_spark_says_why(later: Any, error: str, with_node: bool) -> None:
+    jvm = Jvm()
+    run, executors = of_a_run(jvm), Executors(jvm.session())
+    jvm.executors.remove("1")
+    later(executors, run)
+    assert run.poll() is None
+    jvm.error = error
+    later(executors, run)
+    reason = error.partition(" Reason: ")[2]
+    assert run.poll() == f"its Spark executor is gone ({reason})"
+    assert (run.with_node, run.cancelled) == (with_node, True)  # type: ignore[attr-defined]
+
+
+def test_a_jvm_without_such_methods_tells_nothing_and_ends_nothing(later: Any) -> None:
+    run = of_a_run(Jvm())
+    later(Executors(SimpleNamespace(sparkContext=None)), run)  # type: ignore[arg-type]
+    assert run.poll() is None
+    assert first_failure(SimpleNamespace(sparkContext=None), "maggy-1") == ""  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.data.prepared import PreparedData, prepare_data
+from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def test_spark_need_not_mark_what_is_complete(conf: dict[str, str], spark_local:
 def test_a_folder_that_this_process_does_not_see_is_told(
     files: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maggy_like.ml.data import prepared as module
+    from maggy_like.ml import data as module
 
     monkeypatch.setattr(module, "fsspec_url", lambda url: url.replace(str(tmp_path), f"{tmp_path}/elsewhere"))
     with pytest.raises(
@@ -301,7 +301,7 @@ def test_rows_to_validate_on_are_set_apart(spark_local: SparkSession, tmp_path: 
 
 
 def test_what_nobody_keeps_goes_when_the_process_ends(files: DataFrame, tmp_path: Path) -> None:
-    from maggy_like.ml.data import prepared as module
+    from maggy_like.ml import data as module
 
     kept = prepare_data(files.where("id > 1"), ["id"], tmp_path / "out", keep=True)
     other = prepare_data(files.where("id > 2"), ["id"], tmp_path / "out")
@@ -315,7 +315,7 @@ def test_what_nobody_keeps_goes_when_the_process_ends(files: DataFrame, tmp_path
 def test_a_process_neither_removes_nor_reads_the_copy_of_another(
     files: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maggy_like.ml.data import prepared as module
+    from maggy_like.ml import data as module
 
     mine = prepare_data(files.where("id > 7"), ["id"], tmp_path / "out")
     monkeypatch.setattr(module, "_OWN", "another")

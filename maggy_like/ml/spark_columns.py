@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from maggy_like.errors import DataError
-from maggy_like.ml.columns.column import Column, check_names, columns_of_arrow
+from maggy_like.ml.columns import Column, check_names, columns_of_arrow
 
 
 def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> tuple[Column, ...]:

@@ -1,1 +1,0 @@
-"""A DataFrame as Parquet files that every worker can read."""
