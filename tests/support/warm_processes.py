@@ -78,7 +78,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 def is_ours(args: Any) -> bool:
     """Whether a command line starts one of :data:`MODULES` with this Python."""
-    return isinstance(args, list) and args[:3] == [PYTHON, "-P", "-c"] and args[4:5] and args[4] in MODULES
+    return isinstance(args, list) and len(args) > 4 and args[:3] == [PYTHON, "-P", "-c"] and args[4] in MODULES
 
 
 def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list[int]]:

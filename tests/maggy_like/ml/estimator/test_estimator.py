@@ -510,8 +510,6 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
 ) -> None:
     from pyspark.sql import functions as F
 
-    from maggy_like.ml import PipelineSearch
-
     df = df.select("array", "label", "number", F.lit("a").alias("text"), F.lit(b"a").alias("bytes"))
     df = df.withColumn("gaps", F.array_append("array", F.lit(None))).withColumn("shifted", F.col("label") + 1)
     df = df.withColumn("endless", F.array_append("array", F.lit(float("inf")))).withColumn("infinite", F.lit(-math.inf))
@@ -534,11 +532,16 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
         estimator.fit(df.select("*", F.col("label").alias("Label")))
     with pytest.raises(DataError, match=r"fit must get a Spark DataFrame, got pandas.DataFrame; .*createDataFrame"):
         estimator.fit(df.toPandas())
-    stream = spark_local.readStream.schema(df.schema).parquet(f"{tmp_path}/wrong")
+    assert not Path(estimator.getOrDefault("directory"), "never").exists()
+
+
+def test_a_stream_is_refused(estimator: TorchEstimator, spark_local: SparkSession) -> None:
+    from maggy_like.ml import PipelineSearch
+
+    stream = spark_local.readStream.format("rate").load().selectExpr("array(1.0, 2.0) as features", "value as label")
     for stage in (estimator, PipelineSearch([estimator], {})):
         with pytest.raises(DataError, match=r"fit must get a DataFrame that is read once, got a stream; .*spark.read"):
             stage.fit(stream)
-    assert not Path(estimator.getOrDefault("directory"), "never").exists()
 
 
 class Words(nn.Module):
