@@ -75,11 +75,12 @@ def run(name: str, row: Row) -> str:
     # Without the source of frames: Python 3.11 may fail to parse it while a deep recursion unwinds.
     tests = [binary, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", FAST, "-p", "no:cacheprovider"]
     tests += ["--tb", "native"]
-    done = subprocess.run(tests, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    (FOLDER / f"{name}.log").write_text(done.stdout + done.stderr)
-    return (
-        re.findall(r"\d+ (?:passed|failed|error).* in .*", done.stdout) or [f"pytest ended with {done.returncode}"]
-    )[-1]
+    log = FOLDER / f"{name}.log"
+    with log.open("w") as output:  # so that a long run can be followed
+        environ = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(tests, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environ)
+    found = re.findall(r"\d+ (?:passed|failed|error).* in .*", log.read_text())
+    return (found or [f"pytest ended with {done.returncode}"])[-1]
 
 
 def main() -> None:

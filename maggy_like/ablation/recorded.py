@@ -1,4 +1,4 @@
-"""What a run's journal keeps of an ablation, so that its answer can be read from the files of the run."""
+"""The comparisons of an ablation in a journal, so that its answer can be read from the files of the run."""
 
 from __future__ import annotations
 
