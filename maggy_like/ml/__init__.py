@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maggy_like.ml.columns import Column
-    from maggy_like.ml.estimator.estimator import TorchEstimator
+    from maggy_like.ml.estimator.estimator import PipelineSearch, TorchEstimator
     from maggy_like.ml.estimator.model import TorchModel
-    from maggy_like.ml.estimator.pipeline_search import PipelineSearch
     from maggy_like.ml.featurizer import TorchFeaturizer
     from maggy_like.ml.inference.predict import as_udf, predict
     from maggy_like.ml.loader.parquet_loader import ParquetLoader
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Column": "maggy_like.ml.columns",
     "ParquetLoader": "maggy_like.ml.loader.parquet_loader",
-    "PipelineSearch": "maggy_like.ml.estimator.pipeline_search",
+    "PipelineSearch": "maggy_like.ml.estimator.estimator",
     "TorchEstimator": "maggy_like.ml.estimator.estimator",
     "TorchFeaturizer": "maggy_like.ml.featurizer",
     "TorchModel": "maggy_like.ml.estimator.model",

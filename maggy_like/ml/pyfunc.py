@@ -23,8 +23,7 @@ from maggy_like.argument_checks import require
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import Column
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
-from maggy_like.ml.inference.predictor import Predictor, ShippedNetwork
-from maggy_like.ml.inference.results import FIELDS, fields_for
+from maggy_like.ml.inference.predictor import FIELDS, Predictor, ShippedNetwork, fields_for
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -32,7 +32,7 @@ from maggy_like.ml.estimator.params import (
     write_parts,
 )
 from maggy_like.ml.inference.predict import as_udf, predict
-from maggy_like.ml.inference.results import Kinds
+from maggy_like.ml.inference.predictor import Kinds
 from maggy_like.ml.spark_columns import quoted
 
 if TYPE_CHECKING:

@@ -20,8 +20,19 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import Column
-from maggy_like.ml.inference.predictor import Predictor, ShippedNetwork, check_type, in_precision_of
-from maggy_like.ml.inference.results import FIELDS, RAW, Kinds, check_kinds, fields_for, read_outputs, types_of
+from maggy_like.ml.inference.predictor import (
+    FIELDS,
+    RAW,
+    Kinds,
+    Predictor,
+    ShippedNetwork,
+    check_kinds,
+    check_type,
+    fields_for,
+    in_precision_of,
+    read_outputs,
+    types_of,
+)
 from maggy_like.ml.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
 from maggy_like.spark.engine.job import check_local_workers
 from maggy_like.spark.engine.task import Sent

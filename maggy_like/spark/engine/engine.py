@@ -57,8 +57,7 @@ from maggy_like.spark.connection import (
     is_stopped,
     orphan_hint,
 )
-from maggy_like.spark.engine.cluster_driver import ClusterDriverRun
-from maggy_like.spark.engine.job import SparkRun, check_local_workers
+from maggy_like.spark.engine.job import ClusterDriverRun, SparkRun, check_local_workers
 from maggy_like.spark.session import active_session
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import explains_init

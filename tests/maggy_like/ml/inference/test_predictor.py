@@ -15,8 +15,16 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import Column
-from maggy_like.ml.inference.predictor import Predictor, ShippedNetwork, device_index, fault, read_ahead, usable_rows
-from maggy_like.ml.inference.results import Kind, Kinds
+from maggy_like.ml.inference.predictor import (
+    Kind,
+    Kinds,
+    Predictor,
+    ShippedNetwork,
+    device_index,
+    fault,
+    read_ahead,
+    usable_rows,
+)
 
 X = Column("x", (2,), "float32")
 
