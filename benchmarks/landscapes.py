@@ -241,15 +241,29 @@ def two() -> Landscape:
 
 def forty() -> Landscape:
     """Forty parameters, of which five matter, and five a little."""
-    names = [f"x{i}" for i in range(40)]
-    weights = np.array([1.0] * 5 + [0.05] * 5 + [0.0] * 30)
-    at = np.linspace(0.1, 0.9, 40)
+    return sparse(40, "forty")
+
+
+def sparse(d: int, name: str = "") -> Landscape:
+    """``d`` parameters, of which five matter, and five a little."""
+    return _summed(name or f"sparse{d}", np.array([1.0] * 5 + [0.05] * 5 + [0.0] * (d - 10)))
+
+
+def dense(d: int) -> Landscape:
+    """``d`` parameters that all matter, each a little less than the one before, the last a tenth of the first."""
+    return _summed(f"dense{d}", np.geomspace(1.0, 0.1, d))
+
+
+def _summed(name: str, weights: Array) -> Landscape:
+    """The weighted sum of the distances of each parameter from its best value."""
+    names = [f"x{i}" for i in range(len(weights))]
+    at = np.linspace(0.1, 0.9, len(weights))
 
     def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
         x = np.array([config[each] for each in names])
         return _falling(float(weights @ np.abs(x - at)), 0.4 + 0.8 * x[0], 4.0), _SECOND
 
-    return Landscape("forty", _unit(*names), train, best=0.0)
+    return Landscape(name, _unit(*names), train, best=0.0)
 
 
 def dear() -> Landscape:

@@ -1,15 +1,17 @@
 """What a search finds where results are noisy: the same configuration trained again comes out differently.
 
 Full trainings, each by its last step, with normal noise of three tenths of the distance from the best to the median;
-100 trials of 4 workers in virtual time. On landscapes of our own and data sets of LCBench's surrogate that choices may
-look at, and with ``--test`` on data sets that are kept apart from tuning. Regret is normalised and that of the loss
+100 trials of 4 workers in virtual time. ``asha`` reports each step and stops trials early, and a trial has the same
+noise at all steps. On landscapes of our own and data sets of LCBench's surrogate that choices may look at, and with
+``--test`` on data sets that are kept apart from tuning. Regret is normalised and that of the loss of the full training
 without noise.
 
     python -m benchmarks.noise [--quick] [--test] [--seeds N] [--curves FOLDER] [--json PATH]
 
-Keys: ``noise.best.NAME``, the regret of the trial that reported the lowest loss; ``noise.late.NAME``, the mean regret
-of the last 40 trials; both also as ``noise.best.TASK.NAME`` and ``noise.late.TASK.NAME``; ``noise.cpu_s.NAME``,
-a search. Names: ``bayesian``, ``optuna_tpe``, ``random``.
+Keys: ``noise.best.NAME``, the regret of the trial that reported the lowest loss; ``noise.recommended.NAME``, that of
+``result.recommended``; ``noise.within.NAME``, the share of searches in which that is within two standard deviations of
+the estimate; ``noise.late.NAME``, the mean regret of the last 40 trials; all also with the task before the name;
+``noise.cpu_s.NAME``, a search. Names: ``bayesian``, ``asha``, ``optuna_tpe``, ``random``.
 """
 
 from __future__ import annotations
@@ -26,64 +28,91 @@ import numpy as np
 
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import publish
-from benchmarks.drive import drive, search
+from benchmarks.drive import drive
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
 from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN, options
 from benchmarks.tasks import LastStep, Task, is_at_hand, task
-from optimizers import BayesianSearch, RandomSearch
+from maggy_like import simulate
+from maggy_like.results.recommended import recommended_of
+from optimizers import Study, make_optimizer
 
 TUNED = ("plateaus", "conditional", "two", "forty", "yahpo-3945", "yahpo-167104", "yahpo-146212")
 TEST = tuple(f"{PREFIX}{number}" for number in UNSEEN)
 QUICK = ("plateaus", "conditional")
-METHODS = ("bayesian", "optuna_tpe", "random")
+OURS = ("bayesian", "asha", "random")
+METHODS = (*OURS, "optuna_tpe")
 NOISE, N_TRIALS, LATE, WORKERS = 0.3, 100, 40, 4
 SEEDS, QUICK_SEEDS = 10, 2
 
 
 class Noisy:
-    """A task of one step whose losses are regrets with noise, drawn anew for each trial.
+    """A task whose losses are regrets with noise, drawn anew for each trial.
 
     Attributes:
-        regrets: Of each trial that was run, without the noise, in order.
-        losses: What was reported of it.
+        regrets: Of the full training of each trial that was run, without the noise, in order.
+        losses: What was reported of it, or would be in the end.
     """
-
-    max_budget = 1
 
     def __init__(self, inner: Task, seed: int, *, noise: float = NOISE) -> None:
         self.name, self.space, self.full_seconds = inner.name, inner.space, inner.full_seconds
+        self.max_budget = inner.max_budget
         self.regrets: list[float] = []
         self.losses: list[float] = []
+        self._luck: dict[bytes, float] = {}
         self._inner, self._noise = inner, noise
         self._rng = np.random.default_rng([zlib.crc32(inner.name.encode()), seed])
 
     def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
-        """A regret with noise, and the seconds of the training."""
-        loss, seconds = self._inner(config, step)
-        self.regrets.append(min(float(self._inner.regret(loss)), CAP))
-        self.losses.append(self.regrets[-1] + self._noise * self._rng.normal())
-        return self.losses[-1], seconds
+        """A regret with noise, and the seconds of the step."""
+        key = self.space.key(config)
+        if step == 1:
+            self._luck[key] = self._noise * self._rng.normal()
+            self.regrets.append(self.true(config, self.max_budget))
+            self.losses.append(self.regrets[-1] + self._luck[key])
+        return self.true(config, step) + self._luck[key], self._inner(config, step)[1]
+
+    def true(self, config: Mapping[str, Any], step: int) -> float:
+        """The regret without noise after a step."""
+        return min(float(np.nan_to_num(self._inner.regret(self._inner(config, step)[0]), nan=CAP)), CAP)
 
     def regret(self, loss: Any) -> Any:
         """A reported loss as it is: it is a regret already."""
         return loss
 
 
-def run(name: str, method: str, seed: int, curves: Path) -> tuple[float, float]:
-    """One search: the regret of the trial that reported the lowest loss, and the mean of the last trials.
+def run(name: str, method: str, seed: int, curves: Path) -> dict[str, float]:
+    """One search, and its figures by the names of the keys.
 
     Example:
-        >>> run("two", "random", 0, CURVES)
-        (0.37, 1.49)
+        >>> run("two", "random", 0, CURVES)["best"]
+        0.37
     """
-    noisy = Noisy(LastStep(task(name, curves)), seed)
+    full = task(name, curves)
+    noisy = Noisy(full if method == "asha" else LastStep(full), seed)
     if method == "optuna_tpe":
         drive(optuna_tpe(noisy.space, seed), noisy, workers=WORKERS, n_trials=N_TRIALS)
+        found = {"best": noisy.regrets[int(np.argmin(noisy.losses))]}
     else:
-        optimizer = BayesianSearch() if method == "bayesian" else RandomSearch()
-        search(optimizer, noisy, seed=seed, workers=WORKERS, n_trials=N_TRIALS)
-    return noisy.regrets[int(np.argmin(noisy.losses))], float(np.mean(noisy.regrets[-LATE:]))
+        study = Study(
+            noisy.space,
+            make_optimizer(method),
+            direction="min",
+            seed=seed,
+            max_budget=noisy.max_budget,
+            n_trials=N_TRIALS,
+        )
+        simulate(study, noisy, workers=WORKERS)
+        recommended = recommended_of(study.trials, noisy.space, "loss", "min", study.value_rule)
+        assert study.best is not None
+        assert recommended is not None
+        true = noisy.true(recommended.config, noisy.max_budget)
+        found = {
+            "best": noisy.true(study.best.config, noisy.max_budget),
+            "recommended": true,
+            "within": float(abs(recommended.mean - true) <= 2.0 * recommended.std),
+        }
+    return found | {"late": float(np.mean(noisy.regrets[-LATE:]))}
 
 
 def main() -> None:
@@ -100,9 +129,10 @@ def main() -> None:
         for method in METHODS:
             begin = time.process_time()
             seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
-            found = np.mean([run(name, method, seed, arguments.curves) for seed in range(seeds)], axis=0)
+            found = [run(name, method, seed, arguments.curves) for seed in range(seeds)]
             means[f"noise.cpu_s.{method}"].append((time.process_time() - begin) / seeds)
-            for key, value in zip(("best", "late"), found.tolist(), strict=True):
+            for key in found[0]:
+                value = float(np.mean([each[key] for each in found]))
                 figures[f"noise.{key}.{name}.{method}"] = value
                 means[f"noise.{key}.{method}"].append(value)
     publish(figures | {key: float(np.mean(values)) for key, values in means.items()}, arguments.json)

@@ -175,7 +175,7 @@ class ResultData:
         """
         if self.best_trial is None:
             return None
-        return recommended_of(self.trials, self.space, self.objective, self.direction)
+        return recommended_of(self.trials, self.space, self.objective, self.direction, self._value_rule)
 
     @property
     def counts(self) -> dict[TrialState, int]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maggy_like.display.text import config_text, number
+from optimizers.core.study_state import ValueRule
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
@@ -18,8 +20,9 @@ _LARGE = 1 / 3  # noise, as a share of the spread of all values, from which the 
 class Recommended:
     """The trial with the best estimated value, by a model of all values of the search.
 
-    The best value of a noisy search is biased upwards. A Gaussian process tells what the configuration contributes to a
-    value from what varies between trainings of one configuration. See the docs page on noisy results.
+    The best value of a noisy search is biased upwards. A Gaussian process tells what a configuration contributes to its
+    value from what varies between trainings of it. The trial is the best one if each estimate is worse than its mean by
+    one standard deviation. See the docs page on noisy results.
 
     Attributes:
         trial: The trial. It was trained for as many steps as any other one.
@@ -57,7 +60,9 @@ class Recommended:
         return self.sentence
 
 
-def recommended_of(trials: Sequence[Trial], space: SearchSpace, objective: str, direction: str) -> Recommended | None:
+def recommended_of(
+    trials: Sequence[Trial], space: SearchSpace, objective: str, direction: str, rule: ValueRule
+) -> Recommended | None:
     """Return the trial with the best estimated value.
 
     None if too few trials have a value, or if configurations change during the training.
@@ -69,18 +74,18 @@ def recommended_of(trials: Sequence[Trial], space: SearchSpace, objective: str, 
 
     sign = 1.0 if direction == "min" else -1.0
     losses = [sign * trial.value if trial.value is not None and _has_value(trial) else math.inf for trial in used]
-    found = posterior(space, [trial.config for trial in used], [trial.step for trial in used], losses)
+
+    def loss_at(row: int, step: int) -> float:
+        curve = used[row].curve
+        seen = curve.values[: max(bisect_right(curve.steps, step), 1)]
+        known = [sign * value for value in (seen if rule == "best" else seen[-1:]) if math.isfinite(value)]
+        return min(known, default=math.inf)
+
+    found = posterior(space, [trial.config for trial in used], [trial.step for trial in used], losses, loss_at)
     if found is None:
         return None
-    furthest = max(trial.step for trial in used if _has_value(trial))
-    estimates = [
-        (mean, std, used[row])
-        for row, mean, std in zip(found.rows.tolist(), found.means.tolist(), found.stds.tolist(), strict=True)
-        if _has_value(used[row]) and used[row].state is not TrialState.FAILED and used[row].step == furthest
-    ]
-    if not estimates:
-        return None
-    mean, std, trial = min(estimates, key=lambda each: each[0])
+    best = int((found.means + found.stds).argmin())  # so that little tried ones do not win by chance
+    trial, mean, std = used[found.rows[best]], float(found.means[best]), float(found.stds[best])
     return Recommended(trial, objective, sign * mean, std, found.noise, found.noise >= _LARGE * found.spread)
 
 

@@ -27,6 +27,19 @@ def clipped(losses: NDArray[np.float64], distances: float = 10.0) -> NDArray[np.
     return np.minimum(result, median + distances * (median - best)) if best < median else result
 
 
+def dealt(losses: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rising ``scores``, stretched to the number of losses, by the ranks of these.
+
+    Equal losses share the mean.
+    """
+    n = len(losses)
+    places = (np.arange(n) + 0.5) / n
+    stretched = np.interp(places, (np.arange(len(scores)) + 0.5) / len(scores), scores)
+    _, ranks, counts = np.unique(np.where(np.isfinite(losses), losses, np.inf), return_inverse=True, return_counts=True)
+    sums = np.add.reduceat(stretched, np.concatenate([[0], np.cumsum(counts)[:-1]]))
+    return np.asarray((sums / counts)[ranks])
+
+
 _DRAWS = 50  # random draws before the configurations are enumerated
 _LOOKED_THROUGH = 10_000  # combinations to enumerate at most, if each must be checked against constraints
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from optimizers.samplers.bayesian.acquisition import Axes
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
-from optimizers.samplers.model_based import clipped
+from optimizers.samplers.model_based import clipped, dealt
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 FEWEST = 8
 """Finite results below which nothing is said."""
@@ -24,22 +25,24 @@ SIZE = 200
 """Maximum number of results in the model, since the cost of a fit grows with their cube."""
 
 _CUT = 2.0  # losses above the median are cut at this multiple of the distance from the best to the median
+_FEWEST_ON_LINE = 4  # trainings that determine the line from scores to losses, if there are as many
+_LEVELS = 32  # maximum number of steps at which trainings are compared
 _NOISE = 0.3  # variance from which the fit starts: with many parameters, little noise often fits as well, and overfits
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """Estimated losses of configurations.
+    """Estimated losses of the configurations that got furthest.
 
     Attributes:
-        rows: Numbers of the configurations that are estimated, shape (m,).
-        means: Their expected losses after the full budget, without noise, shape (m,).
+        rows: Numbers of the configurations, shape (m,).
+        means: Their expected losses, without noise, shape (m,).
         stds: Standard deviations of these, shape (m,).
         noise: Standard deviation of the loss of one training.
-        spread: Standard deviation of the losses, after those of bad configurations were cut.
+        spread: Standard deviation of the losses of all configurations, after those of bad ones were cut.
     """
 
-    rows: NDArray[np.int64]
+    rows: Integers
     means: Array
     stds: Array
     noise: float
@@ -47,57 +50,88 @@ class Posterior:
 
 
 def posterior(
-    space: SearchSpace, configs: Sequence[Config], steps: Sequence[int], losses: Sequence[float]
+    space: SearchSpace,
+    configs: Sequence[Config],
+    steps: Sequence[int],
+    losses: Sequence[float],
+    loss_at: Callable[[int, int], float],
 ) -> Posterior | None:
-    """Estimate the losses of configurations from one result of each, by a Gaussian process.
+    """Estimate the losses of configurations from one training of each, by a Gaussian process.
 
-    It is fitted at the end of a search, and whatever the optimizer was. It covers configuration and budget, as
-    :class:`~optimizers.samplers.bayesian.surrogate.Surrogate` does, but it models losses and not ranks. Each
-    configuration counts once, by its last result, since all results of one training share its luck.
+    It is fitted at the end of a search, and whatever the optimizer was. Each configuration counts once, since all
+    results of one training share its luck. The configurations that got furthest were chosen for their luck, too. So
+    the model has all of them, on the scale of the first comparison: at each step where trainings ended, the losses of
+    those that continued are dealt out again by rank, as in
+    :meth:`~optimizers.samplers.bayesian.surrogate.Results.scores`. The losses of those that got furthest map the
+    estimates back, by a straight line.
 
-    With more than :data:`SIZE`, half of them are those that got furthest, the best first, and the others are spread
-    evenly over the rest.
+    With more than :data:`SIZE` configurations, half of the model are those that got furthest, the best first, and the
+    others are spread evenly over the rest.
 
     Args:
         space: The search space.
         configs: The configurations.
         steps: Number of steps that each was trained for.
         losses: Loss of each; not finite if its training failed.
+        loss_at: Returns the loss of a configuration, by its number, after fewer steps.
 
     Returns:
         None with fewer than :data:`FEWEST` finite losses, if all are equal, or if nothing varies in the space.
     """
-    raw, done = np.asarray(losses, dtype=float), np.maximum(np.asarray(steps), 1)
-    full = done.max(initial=1)
-    done = np.where(np.isfinite(raw), done, full)  # a failure says nothing about short trainings
-    if np.isfinite(raw).sum() < FEWEST or not space.dimensions:
+    known, ends = np.asarray(losses, dtype=float), np.asarray(steps, dtype=np.int64)
+    if np.isfinite(known).sum() < FEWEST or not space.dimensions:
         return None
-    targets = clipped(raw, _CUT)
-    rows = _chosen(done, targets)
-    center, spread = float(targets[rows].mean()), float(targets[rows].std())
+    scores = _scores(ends, known, loss_at)
+    ends = np.where(np.isfinite(known), ends, -1)
+    furthest = np.flatnonzero(ends == ends.max())
+    kept = _kept(ends, scores)
+    spread, axes = float(scores[kept].std()), Axes(space)
     if spread == 0.0:
         return None
-    axes = Axes(space)
-    features = axes.features(np.array([space.to_unit(configs[row]) for row in rows]))
-    groups = axes.groups
-    if has_budgets := bool((done < full).any()):
-        shares = 1.0 + np.log2(done[rows] / full) / math.log2(full)
-        features, groups = np.column_stack([features, shares]), np.append(groups, axes.d)
-    scores = (targets[rows] - center) / spread
-    default = Hyperparameters.default(axes.d + has_budgets).values
-    found = fit(features, groups, scores, Hyperparameters(np.append(default[:-1], math.log(_NOISE))))
-    model = GaussianProcess(features, groups, found)
-    if has_budgets:
-        features[:, -1] = 1.0
-    means, variances = model.predict(features, model.condition(scores))
-    noise = spread * math.sqrt(found.noise)
-    return Posterior(rows, center + spread * means, spread * np.sqrt(variances), noise, spread)
+    center = float(scores[kept].mean())
+    features = axes.features(np.array([space.to_unit(configs[row]) for row in kept]))
+    default = Hyperparameters.default(axes.d).values
+    targets = (scores[kept] - center) / spread
+    found = fit(features, axes.groups, targets, Hyperparameters(np.append(default[:-1], math.log(_NOISE))))
+    model = GaussianProcess(features, axes.groups, found)
+    is_furthest = np.isin(kept, furthest)
+    means, variances = model.predict(features[is_furthest], model.condition(targets))
+    slope, level = _line((scores[furthest] - center) / spread, known[furthest], spread)
+    noise = slope * math.sqrt(found.noise)
+    return Posterior(kept[is_furthest], level + slope * means, slope * np.sqrt(variances), noise, slope)
 
 
-def _chosen(steps: NDArray[np.int64], losses: Array) -> NDArray[np.int64]:
-    """Return the numbers of the results to fit to."""
-    order = np.lexsort((losses, -steps))
+def _scores(ends: Integers, losses: Array, loss_at: Callable[[int, int], float]) -> Array:
+    """Return the scores of all configurations, on the scale of the losses at the first step where trainings ended."""
+    finite = np.isfinite(losses)
+    levels = np.unique(ends[finite])
+    if len(levels) > _LEVELS:
+        levels = levels[np.linspace(0, len(levels) - 1, _LEVELS).astype(int)]
+    above = np.minimum(np.searchsorted(levels, ends), len(levels) - 1)
+    ends = np.where(finite, ends, levels[above])  # a failure counts at the next comparison
+    scores = np.empty(len(losses))
+    for number, level in enumerate(levels.tolist()):
+        rows = np.flatnonzero(ends >= level)
+        values = np.array([losses[row] if level >= ends[row] else loss_at(row, level) for row in rows.tolist()])
+        scores[rows] = dealt(values, np.sort(scores[rows])) if number else clipped(values, _CUT)
+    return scores
+
+
+def _kept(ends: Integers, scores: Array) -> Integers:
+    """Return the numbers of the configurations in the model."""
+    order = np.lexsort((scores, -ends))
     if len(order) <= SIZE:
         return order
     half = SIZE // 2
     return np.concatenate([order[:half], order[np.linspace(half, len(order) - 1, SIZE - half).astype(int)]])
+
+
+def _line(scores: Array, losses: Array, otherwise: float) -> tuple[float, float]:
+    """Return slope and level of the line from scores to losses, of the better half, whose losses are not cut.
+
+    The slope is ``otherwise`` if all of them are equal.
+    """
+    better = np.argsort(losses)[: max(_FEWEST_ON_LINE, len(losses) // 2)]
+    x, y = scores[better], losses[better]
+    slope = float(y.std() / x.std()) if x.std() > 0.0 and y.std() > 0.0 else otherwise
+    return slope, float(y.mean() - slope * x.mean())

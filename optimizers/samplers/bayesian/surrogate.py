@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from optimizers.core.base import History, Observation
 from optimizers.samplers.bayesian.acquisition import Axes, log_augmented_improvement
 from optimizers.samplers.bayesian.gp import GaussianProcess, Hyperparameters, fit
-from optimizers.samplers.model_based import clipped
+from optimizers.samplers.model_based import clipped, dealt
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -103,7 +103,7 @@ class Results:
             entries = np.sort(at_level[len(at_level) - 1 - newest])
             before = score_of[trials[entries]]
             known = np.sort(before[~np.isnan(before)])
-            given = _dealt(losses[entries], known) if len(known) else _standardized(losses[entries], self._cut)
+            given = dealt(losses[entries], known) if len(known) else _standardized(losses[entries], self._cut)
             score_of[trials[entries]] = given
             rows.append(entries)
             scores.append(given)
@@ -134,16 +134,6 @@ def _standardized(losses: Array, distances: float) -> Array:
     cut = clipped(losses, distances)
     spread = cut.std()
     return np.asarray((cut - cut.mean()) / spread) if spread > 0 else np.zeros(len(losses))
-
-
-def _dealt(losses: Array, scores: Array) -> Array:
-    """Assign the rising ``scores``, stretched to the number of losses, by rank. Equal losses share the mean."""
-    n = len(losses)
-    places = (np.arange(n) + 0.5) / n
-    stretched = np.interp(places, (np.arange(len(scores)) + 0.5) / len(scores), scores)
-    _, ranks, counts = np.unique(np.where(np.isfinite(losses), losses, np.inf), return_inverse=True, return_counts=True)
-    sums = np.add.reduceat(stretched, np.concatenate([[0], np.cumsum(counts)[:-1]]))
-    return np.asarray((sums / counts)[ranks])
 
 
 _FEWEST_TRAININGS = 8  # trainings before the first fit
