@@ -1,9 +1,12 @@
 """What is each part of a network worth? An ablation study on the breast cancer table, ten seeds a variant.
 
-The study names the parts; each variant is the training without one of them. With ``--spark`` the table is a Spark
-DataFrame, and the variants run on Spark; else it is one of pandas, and they run on local processes:
+The study names the parts, and each variant is the training without one of them. With ``--spark``, the table is a Spark
+DataFrame, and the variants run on Spark. Otherwise the table is one of pandas, and they run in local processes:
 
+    pip install "maggy_like[java,examples]"
     python examples/ablation.py [--spark] [--repeats 10]
+
+For your own model and data, change ``Network``, ``train``, and the parts of the study in ``main``.
 """
 
 from __future__ import annotations

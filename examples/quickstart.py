@@ -1,7 +1,9 @@
 """ASHA over a small torch network on scikit-learn's handwritten digits: ``make demo``.
 
-The training function saves and restores its state, so ASHA pauses trials at each rung and runs
-only the best of them on. Runs on the processes of this machine in about a minute.
+The training function saves and restores its state, so ASHA pauses trials at each rung and continues
+only the best of them. The search runs in processes of this machine and takes about a minute.
+
+For your own training, change ``train`` and ``SPACE``.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("--trials", type=int, default=40, help="how many configurations to try (default: %(default)s)")
     n_trials = parser.parse_args().trials
     print(
-        f"Searching {n_trials} configurations of a network on handwritten digits; ASHA runs only the best of them on."
+        f"Searching {n_trials} configurations of a network on handwritten digits; ASHA continues only the best of them."
     )
     result = lagom(train, SPACE, optimizer="asha", metric="accuracy", n_trials=n_trials, max_budget=27, seed=1)
     best = result.best_trial

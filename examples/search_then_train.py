@@ -1,16 +1,21 @@
 """Images with augmentation: search, then train the best configuration on all workers together.
 
 One function does both: alone in a trial of the search, and as one of two ranks in the training that follows. The same
-workers do both. They are local processes, or with ``spark`` those of a standalone cluster of this machine:
+workers do both. They are local processes. With ``spark`` they are tasks on a Spark cluster that the script starts on
+this machine, and each owns a GPU with a made-up address:
 
-    python examples/search_then_train.py [spark]
+    pip install "maggy_like[torch,sklearn]"                          # and the extras spark,java for the second line
+    python examples/search_then_train.py
+    python examples/search_then_train.py spark
 
-For your own images, change ``load`` and ``Augmented``, which moves each image by some pixels.
+For your own images, change ``load`` and ``Augmented``, which moves each image by some pixels. On your own cluster, pass
+its address to ``spark_session`` and leave out ``StandaloneCluster``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,7 +27,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from maggy_like import Float, Integer, Reporter, StandaloneCluster, lagom, spark_session
-from optimizers import AttemptStarted, Event
 
 SPACE = {
     "lr": Float(1e-3, 1e-1, log=True),
@@ -61,6 +65,7 @@ def load() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def train(lr: float, channels: int, batch_size: int, shift: int, reporter: Reporter) -> None:
     """Train a small convolutional network on digits; one step is one pass over the data."""
+    print(f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', 'none')} of this machine")
     torch.manual_seed(0)
     fit, fit_labels, held_out, held_out_labels = load()
     data = Augmented(fit, fit_labels, shift)
@@ -80,7 +85,7 @@ def train(lr: float, channels: int, batch_size: int, shift: int, reporter: Repor
         optimizer.load_state_dict(state["optimizer"])
     for step in range(state["step"] + 1, reporter.budget + 1):
         data.epoch = step
-        order.manual_seed(step)  # so that a training that goes on sees what an undisturbed one does
+        order.manual_seed(step)  # so that a resumed training sees the rows in the same order
         total = 0.0
         for images_, labels_ in loader:
             loss = nn.functional.cross_entropy(model(images_), labels_)
@@ -98,21 +103,12 @@ def train(lr: float, channels: int, batch_size: int, shift: int, reporter: Repor
 
 def main(on_spark: bool, n_trials: int) -> None:
     """Search and train, and compare the training with one of a single worker."""
-    stages: dict[str, set[int]] = {"search": set(), "training": set()}
-
     with ExitStack() as stack:
-        tracker = None
         if on_spark:
-            print("Starting a standalone cluster of two workers ...")
-            cluster = stack.enter_context(StandaloneCluster(workers=2))
+            print("Starting a standalone cluster: one master, two workers, a made-up GPU each ...")
+            cluster = stack.enter_context(StandaloneCluster(workers=2, gpus=1))
             spark = spark_session(cluster.master_url, app_name="search, then train", conf=cluster.conf)
             stack.callback(spark.stop)
-            tracker = spark.sparkContext.statusTracker()
-
-        def note_stage(event: Event) -> None:
-            if tracker is not None and isinstance(event, AttemptStarted):
-                stages["training" if event.training else "search"] |= set(tracker.getActiveStageIds())
-
         result = lagom(
             train,
             SPACE,
@@ -123,7 +119,6 @@ def main(on_spark: bool, n_trials: int) -> None:
             workers=2,
             engine="spark" if on_spark else "local",
             train_best=True,
-            callbacks=[note_stage],
             seed=1,
         )
         print(result)
@@ -131,8 +126,8 @@ def main(on_spark: bool, n_trials: int) -> None:
         if training is None or training.value is None or training.seconds_per_step is None:
             print("it was stopped before the training had a result")
             return
-        if on_spark:
-            print(f"Spark stages of the search: {stages['search']}, of the training: {stages['training']}")
+        ran_on = {line for trial in result.trials for line in result.log(trial.id).splitlines() if "GPU" in line}
+        print("trials ran on:", ", ".join(sorted(ran_on)))
         print(f"accuracy: {result.best_value:.4f} in the search, {training.value:.4f} on {training.world_size} workers")
         print(f"a pass over the data took {training.seconds_per_step:.2f} s; the weights are in {training.checkpoint}")
 

@@ -29,14 +29,6 @@ def test_quickstart_finds_a_good_network_and_says_where_its_files_are(run_script
     assert (run / "journal.jsonl").exists()
 
 
-@pytest.mark.spark
-def test_spark_standalone_uses_both_gpus(run_script: Any) -> None:
-    done = run_script(EXAMPLES / "spark_standalone.py", "--trials", 6)
-    assert done.returncode == 0, done.stderr
-    assert "trials ran on: GPU 0 of this machine, GPU 1 of this machine" in done.stdout
-    assert ": completed after" in done.stdout
-
-
 @pytest.mark.example
 @pytest.mark.parametrize(
     ("script", "library", "arguments", "said"),
@@ -79,3 +71,44 @@ def test_images_are_augmented_and_the_best_is_trained_by_two_workers_as_by_one(r
     difference = re.search(r"losses on 2 workers and on one differ by (\S+) at most", done.stdout)
     assert difference is not None
     assert float(difference[1]) < 1e-5
+
+
+@pytest.mark.spark
+@pytest.mark.example
+def test_on_a_standalone_cluster_both_gpus_are_used(run_script: Any) -> None:
+    done = run_script(EXAMPLES / "search_then_train.py", "spark", "--trials", 6)
+    assert done.returncode == 0, done.stderr
+    assert "trials ran on: GPU 0 of this machine, GPU 1 of this machine" in done.stdout
+    assert ": completed after" in done.stdout
+    assert re.search(r"on 2 workers and on one differ by \d\.\de-\d\d at most", done.stdout)
+
+
+@pytest.mark.example
+@pytest.mark.e2e
+def test_an_ablation_prints_a_table_and_draws_it(run_program: Any) -> None:
+    printed, _ = run_program(EXAMPLES / "ablation.py", "--repeats", 8)
+    rows = check_ablation(printed, 8)
+    assert rows["size"] == "worse without it"
+
+
+@pytest.mark.spark
+def test_an_ablation_runs_on_spark(run_script: Any) -> None:
+    done = run_script(EXAMPLES / "ablation.py", "--spark", "--repeats", 3)
+    assert done.returncode == 0, done.stderr
+    check_ablation(done.stdout, 3)
+
+
+def check_ablation(printed: str, repeats: int) -> dict[str, str]:
+    """Check what the example printed; what it says of each component."""
+    assert f"{7 * repeats} trials ({7 * repeats} completed)" in printed
+    rows = dict(
+        re.findall(
+            r"^(\w+) .* (worse without it|better without it|no difference seen|no larger than 0.02)$", printed, re.M
+        )
+    )
+    assert list(rows) == ["size", "texture", "norm", "residual", "dropout", "weight_decay"]
+    assert f"{repeats} seeds, paired by seed" in printed
+    picture = re.search(r"^picture: (.*)$", printed, re.M)
+    assert picture is not None
+    assert Path(picture[1]).stat().st_size > 10_000
+    return rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -153,6 +155,24 @@ class WindowPlan:
 Positions = npt.NDArray[np.int64]
 
 
+class Buffers:
+    """Memory of an epoch's windows, which is used again as soon as no batch refers to it.
+
+    The first write to fresh memory of this size costs more than the copy of the rows.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[tuple[tuple[int, ...], str], list[Values]] = defaultdict(list)
+
+    def take(self, shape: tuple[int, ...], dtype: str) -> Values:
+        """Return an array of any content."""
+        free = self._free[shape, dtype]
+        block = free.pop() if free else np.empty(shape, dtype)
+        view = block.view()  # tensors refer to the view, so the block is free once the view is gone
+        weakref.finalize(view, free.append, block).atexit = False
+        return view
+
+
 class Window:
     """The buffer being filled: each row is written to its shuffled position as it is read, which is the only copy.
 
@@ -160,14 +180,16 @@ class Window:
         columns: Columns that are read.
         positions: Position of each row, in the order of reading.
         sparse: Names of vectors that are stored without their zeros until their batch is made.
-        pinned: Whether the memory is pinned, so that copies to a GPU overlap with its computations.
+        buffers: Memory of the columns; None for pinned memory, so that copies to a GPU overlap with its computations.
     """
 
-    def __init__(self, columns: Sequence[Column], positions: Positions, sparse: Set[str], pinned: bool) -> None:
+    def __init__(
+        self, columns: Sequence[Column], positions: Positions, sparse: Set[str], buffers: Buffers | None
+    ) -> None:
         self._columns = list(columns)
         self._positions = positions
         self._rows = len(positions)
-        self._pinned = pinned
+        self._buffers = buffers
         self._sparse: dict[str, list[SparseRows]] = {name: [] for name in sparse}
         self._filled = 0
         self._tensors: dict[str, torch.Tensor] = {}
@@ -213,9 +235,13 @@ class Window:
     def _array(self, column: Column, shape: tuple[int, ...]) -> Values:
         """Return the memory of a column's tensor."""
         if column.name not in self._arrays:
-            kind = getattr(torch, column.dtype)
-            tensor = torch.empty((self._rows, *shape), dtype=kind, pin_memory=self._pinned)
-            self._tensors[column.name], self._arrays[column.name] = tensor, tensor.numpy()
+            whole = (self._rows, *shape)
+            if self._buffers is None:
+                tensor = torch.empty(whole, dtype=getattr(torch, column.dtype), pin_memory=True)
+                self._tensors[column.name], self._arrays[column.name] = tensor, tensor.numpy()
+            else:
+                array = self._buffers.take(whole, column.dtype)
+                self._tensors[column.name], self._arrays[column.name] = torch.from_numpy(array), array
         return self._arrays[column.name]
 
     def batches(self, sizes: list[int]) -> Iterator[dict[str, Any]]:
@@ -264,9 +290,10 @@ def fill_windows(
         pinned: Whether to use pinned memory.
     """
     left: pa.RecordBatch | None = None
+    buffers = None if pinned else Buffers()
     try:
         for positions in places:
-            window = Window(columns, positions, sparse, pinned)
+            window = Window(columns, positions, sparse, buffers)
             while window.missing:
                 batch = next(batches) if left is None else left
                 taken = min(window.missing, len(batch))

@@ -26,8 +26,6 @@ from optimizers.core.trial import TrialState
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "ablation.py"
-
 
 @pytest.fixture
 def ablate(tmp_path: Path) -> Any:
@@ -316,34 +314,3 @@ def test_a_study_over_a_spark_dataframe(spark_local: SparkSession, tmp_path: Pat
     assert [round(row.difference) for row in rows] == [-1, -2]
     assert {row.verdict for row in rows} == {"worse without it"}
     assert study.without("A").apply(frame).columns == ["B", "y"]
-
-
-@pytest.mark.example
-@pytest.mark.e2e
-def test_the_example_prints_a_table_and_draws_it(run_program: Any) -> None:
-    printed, _ = run_program(EXAMPLE, "--repeats", 8)
-    rows = check_example(printed, 8)
-    assert rows["size"] == "worse without it"
-
-
-@pytest.mark.spark
-def test_the_example_runs_on_spark(run_script: Any) -> None:
-    done = run_script(EXAMPLE, "--spark", "--repeats", 3)
-    assert done.returncode == 0, done.stderr
-    check_example(done.stdout, 3)
-
-
-def check_example(printed: str, repeats: int) -> dict[str, str]:
-    """Check what the example printed; what it says of each component."""
-    assert f"{7 * repeats} trials ({7 * repeats} completed)" in printed
-    rows = dict(
-        re.findall(
-            r"^(\w+) .* (worse without it|better without it|no difference seen|no larger than 0.02)$", printed, re.M
-        )
-    )
-    assert list(rows) == ["size", "texture", "norm", "residual", "dropout", "weight_decay"]
-    assert f"{repeats} seeds, paired by seed" in printed
-    report = re.search(r"^report: (.*)$", printed, re.M)
-    assert report is not None
-    assert Path(report[1]).stat().st_size > 10_000
-    return rows

@@ -21,6 +21,7 @@ from maggy_like.distributed.loader import is_stand_in
 from maggy_like.distributed.parallel import prepare
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml import Column, ParquetLoader
+from maggy_like.ml.loader.windows import Buffers
 
 
 def table(rows: int) -> pa.Table:
@@ -191,6 +192,32 @@ def test_a_batch_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
     message = r"got 16384\.0 GiB for 4096 rows with 1073741824 numbers in column 'v'; use smaller batches"
     with pytest.raises(DataError, match=message):
         ParquetLoader(tmp_path, ["v"], batch_size=4096)
+
+
+def test_memory_is_used_again_once_no_batch_refers_to_it() -> None:
+    buffers = Buffers()
+    tensor = torch.from_numpy(buffers.take((4, 2), "float32"))
+    address = tensor.data_ptr()
+    batch, array = tensor[:2], tensor.numpy()
+    del tensor
+    others = [buffers.take((4, 2), "float32")]
+    del batch
+    others.append(buffers.take((4, 2), "float32"))  # the array still refers to the tensor's memory
+    assert address not in [it.ctypes.data for it in others]
+    del array
+    assert buffers.take((4, 2), "float64").ctypes.data != address
+    assert buffers.take((4, 2), "float32").ctypes.data == address
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_that_are_kept_do_not_change(shuffle: bool, tmp_path: Path) -> None:
+    write(tmp_path, [(500, 100)])
+    loader = ParquetLoader(str(tmp_path), ["row", "x"], batch_size=10, buffer_rows=20, shuffle=shuffle)
+    kept = [batch for number, batch in enumerate(loader) if number % 3 == 0]  # the memory of the others is used again
+    rows = torch.cat([batch["row"] for batch in kept])
+    assert len(set(rows.tolist())) == len(rows) == 170
+    assert torch.equal(torch.cat([batch["x"] for batch in kept]), torch.stack([rows, -rows], dim=1).float())
+    assert shuffle or rows[::10].tolist() == list(range(0, 500, 30))
 
 
 @pytest.mark.parametrize("names", [["x"], ["x.y"], ["x", "x.y"], ["x.y", "row", "x"]])

@@ -1,4 +1,4 @@
-"""The examples of plain distributed code: started by torchrun, and by ``maggy_like.run``."""
+"""The example of plain distributed code, with each library: started by torchrun, and by ``maggy_like.run``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-DISTRIBUTED = Path(__file__).parents[2] / "examples" / "distributed"
-EXAMPLES = ["ddp.py", "fsdp.py", "accelerated.py", "fabric.py"]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "data_parallel.py"
+LIBRARIES = ["ddp", "fsdp", "accelerate", "fabric"]
 TORCHRUN = """
 import sys
 from torch.distributed.run import main
@@ -23,17 +23,18 @@ from torch.distributed import TCPStore
 is_first = os.environ["RANK"] == "0"
 address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 of_torchrun = TCPStore(address, port, is_master=False)
-for path in list(sys.argv[1:]):
+_, path, *libraries = sys.argv
+for library in libraries:
     if is_first:
-        print("RUNS", path, flush=True)
+        print("RUNS", library, flush=True)
         store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        of_torchrun.set(path, str(store.port))
-    os.environ["MASTER_PORT"] = of_torchrun.get(path).decode()
-    sys.argv[:] = [path]
+        of_torchrun.set(library, str(store.port))
+    os.environ["MASTER_PORT"] = of_torchrun.get(library).decode()
+    sys.argv[:] = [path, library]
     runpy.run_path(path, run_name="__main__")
 """
-"""What each rank of torchrun runs: all examples, so that each rank imports torch once. Each example has a new store, as
-torchrun makes one for each start."""
+"""What each rank of torchrun runs: the example with all libraries, so that each rank imports torch once. Each time
+there is a new store, as torchrun makes one for each start."""
 
 ABORTED = "terminate called without an active exception"
 """How about one process in forty ends that torchrun has started, once all its work is done: a thread of gloo asks for
@@ -44,31 +45,31 @@ COMPLAINT = re.compile(r"warning|^.*\bW\d{4} \d\d:\d\d:", re.IGNORECASE | re.MUL
 pytestmark = pytest.mark.example
 
 
-def test_examples_are_plain_code_that_torchrun_starts(run_script: Any, tmp_path: Path) -> None:
+def test_the_example_is_plain_code_that_torchrun_starts(run_script: Any, tmp_path: Path) -> None:
     each = tmp_path / "each.py"
     each.write_text(EACH)
     for _ in range(4):
-        done = run_script(TORCHRUN, each, *(DISTRIBUTED / name for name in EXAMPLES), env={"OMP_NUM_THREADS": "1"})
+        done = run_script(TORCHRUN, each, EXAMPLE, *LIBRARIES, env={"OMP_NUM_THREADS": "1"})
         if ABORTED not in done.stderr:
             break
     assert done.returncode == 0, done.stdout + done.stderr
     assert not COMPLAINT.search(done.stdout + done.stderr)
-    _, *shown = re.split(r"^RUNS .*/(.*)$", done.stdout, flags=re.MULTILINE)
-    assert shown[::2] == EXAMPLES
+    _, *shown = re.split(r"^RUNS (.*)$", done.stdout, flags=re.MULTILINE)
+    assert shown[::2] == LIBRARIES
     for output in shown[1::2]:
         assert last_accuracy(output) > 0.9
 
 
-def test_example_gives_its_accuracy_when_run_by_maggy_like(run_script: Any) -> None:
-    done = run_script(DISTRIBUTED / EXAMPLES[0], env={"OMP_NUM_THREADS": "1"})
+def test_the_example_gives_its_accuracy_when_run_by_maggy_like(run_script: Any) -> None:
+    done = run_script(EXAMPLE, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     check_run(done.stdout, done.stderr)
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", EXAMPLES[1:])
-def test_the_others_give_their_accuracy_too(name: str, run_program: Any) -> None:
-    check_run(*run_program(DISTRIBUTED / name))
+@pytest.mark.parametrize("library", LIBRARIES[1:])
+def test_the_other_libraries_give_their_accuracy_too(library: str, run_program: Any) -> None:
+    check_run(*run_program(EXAMPLE, library))
 
 
 def check_run(stdout: str, stderr: str) -> None:

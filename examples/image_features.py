@@ -1,10 +1,12 @@
 """Images as bytes: a network that was trained on other images gives features, and a small one learns classes of them.
 
-The images are scikit-learn's digits, as PNG files. The large network has seen 0 to 4 alone; with its features a single
-layer learns 5 to 9 of two hundred images. Nothing is downloaded: weights are the user's, here trained in a few seconds.
+The images are scikit-learn's digits, as PNG files. The large network has only seen 0 to 4. With its features, a
+single layer learns 5 to 9 from two hundred images. Nothing is downloaded: the weights are trained in a few seconds.
 
-    pip install "maggy_like[ml,examples]"
-    python examples/images.py
+    pip install "maggy_like[java,examples]"
+    python examples/image_features.py
+
+For your own images, change ``read_images``, ``decode`` and ``make_encoder``. Load your weights in ``train_encoder``.
 """
 
 from __future__ import annotations
