@@ -108,7 +108,7 @@ def check_ablation(printed: str, repeats: int) -> dict[str, str]:
     )
     assert list(rows) == ["size", "texture", "norm", "residual", "dropout", "weight_decay"]
     assert f"{repeats} seeds, paired by seed" in printed
-    picture = re.search(r"^picture: (.*)$", printed, re.M)
-    assert picture is not None
-    assert Path(picture[1]).stat().st_size > 10_000
+    report = re.search(r"^report: (.*)$", printed, re.M)
+    assert report is not None
+    assert Path(report[1]).stat().st_size > 10_000
     return rows

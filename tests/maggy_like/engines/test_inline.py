@@ -19,7 +19,6 @@ from typing import Any
 import noted
 import pytest
 
-import maggy_like.display
 from maggy_like import Float, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
 from maggy_like.protocol.task import WorkerTask
@@ -58,7 +57,7 @@ def test_the_display_is_drawn_between_two_trials(search: Search, monkeypatch: py
         def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
             noted.NOTES.append("drawn")
 
-    monkeypatch.setattr(maggy_like.display, "make_display", lambda *given, **options: Counts())
+    monkeypatch.setattr("maggy_like.api.run_settings.make_display", lambda *given, **options: Counts())
 
     def train(x: float) -> float:
         noted.NOTES.append("run")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from gate import Gate
 
-import maggy_like.display
 from maggy_like import Float, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
 from maggy_like.display.text import ENOUGH_TRIALS, remaining
@@ -109,7 +108,7 @@ def test_its_trials_that_paused_are_no_basis_for_an_estimate_of_the_time(
             shown.append(snapshot)
 
     shown: list[Snapshot] = []
-    monkeypatch.setattr(maggy_like.display, "make_display", lambda *given, **options: Kept())
+    monkeypatch.setattr("maggy_like.api.run_settings.make_display", lambda *given, **options: Kept())
     optimizer = wrap(PBT(population=4, interval=2, quantile=0.5))
     search(anneal, tmp_path, engine="inline", workers=1, optimizer=optimizer, n_trials=40)
     paused = [snapshot for snapshot in shown if snapshot.counts.get(TrialState.PAUSED, 0) >= ENOUGH_TRIALS]
