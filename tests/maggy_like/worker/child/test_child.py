@@ -56,7 +56,8 @@ def task_of(train_fn: bytes = b"", **fields: Any) -> WorkerTask:
 class Agent:
     """The agent's end of a child that serves in a thread of this process."""
 
-    def __init__(self, mine: Channel, theirs: socket.socket) -> None:
+    def __init__(self, mine: Channel, theirs: socket.socket, store: str) -> None:
+        self._store = store
         self._channel = mine
         self._theirs = Channel(theirs)
         self._thread = threading.Thread(target=self._serve)
@@ -79,7 +80,7 @@ class Agent:
         self._theirs.close()
 
     def _serve(self) -> None:
-        task = task_of(interval=0.01)
+        task = task_of(interval=0.01, store=self._store)
         child.serve(self._theirs, task, trials=None, before_end=lambda _: None, on_orphaned=lambda: None)
 
 
@@ -87,7 +88,7 @@ Serve = Callable[..., Agent]
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
     """``serve(train_fn)`` gives the agent's end of a child that is ready."""
     agents = []
 
@@ -95,7 +96,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         monkeypatch.setattr(child, "load_train_fn", lambda task: train_fn)
         mine, theirs = Channel.pair()
         mine._sock.settimeout(300)
-        agents.append(Agent(mine, wrap(theirs)))
+        agents.append(Agent(mine, wrap(theirs), str(tmp_path)))
         assert agents[-1].hear() == Ready()
         return agents[-1]
 
