@@ -10,7 +10,6 @@ from typing import Any
 import pandas
 import pytest
 
-import maggy_like.display
 from maggy_like import FailurePolicy, Float, Reporter, Result, Store, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
@@ -60,7 +59,7 @@ class Recorder:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(maggy_like.display, "make_display", lambda *given, **options: recorder)
+    monkeypatch.setattr("maggy_like.api.run_settings.make_display", lambda *given, **options: recorder)
     return recorder
 
 

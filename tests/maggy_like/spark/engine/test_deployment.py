@@ -104,8 +104,8 @@ from maggy_like.spark.engine.engine import SparkEngine
 from optimizers.schedulers.asha import ASHA
 
 def train(x, reporter):
-    print("at", x)
     for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+        print("at", x)
         reporter.checkpoint(step)
         reporter.report(score=x * step, step=step)
 
@@ -128,7 +128,7 @@ assert again == result
 assert again.load_best() == 2
 assert sorted(trial.attempt for trial in again.trials) == [1, 2]  # one was promoted
 for trial in again.trials:
-    assert again.log(trial.id).count(f"at {trial.config['x']}") == trial.attempt, again.log(trial.id)
+    assert again.log(trial.id).count(f"at {trial.config['x']}") == trial.step, again.log(trial.id)
 print("done")
 """
 

@@ -46,9 +46,8 @@ def train(gate, x, reporter):
     start = (reporter.restore() or 0) + 1
     for step in range(start, reporter.budget + 1):
         reporter.checkpoint(step)
-        reporter.report(score=x * step, step=step)
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "-1")
-    return {"score": x * reporter.budget, "gpu": int(gpu), "pid": os.getpid()}
+        gpu = int(os.environ.get("CUDA_VISIBLE_DEVICES", "-1"))
+        reporter.report(score=x * step, gpu=gpu, pid=os.getpid(), step=step)
 
 if __name__ == "__main__":
     master, conf, folder = sys.argv[1], eval(sys.argv[2]), sys.argv[3]
@@ -65,11 +64,11 @@ if __name__ == "__main__":
     while SparkEngine(spark).slots() < 2:  # executors register one by one
         time.sleep(0.1)
     result = lagom(train, space, n_trials=9, optimizer=ASHA(min_budget=1), max_budget=9, directory=folder,
-                   progress="plain", callbacks=[on_event])
+                   metric="score", progress="plain", callbacks=[on_event])
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))
-    print("gpus", sorted({int(trial.metrics["gpu"]) for trial in result.trials}))
+    print("gpus", sorted({int(trial.curves["gpu"].values[-1]) for trial in result.trials}))
     print("workers", len({trial.worker for trial in result.trials}))
-    print("processes", len({trial.metrics["pid"] for trial in result.trials}))
+    print("processes", len({trial.curves["pid"].values[-1] for trial in result.trials}))
 """
 
 
