@@ -13,6 +13,7 @@ from maggy_like import AblationStudy, FailurePolicy, Float, Reporter, Store, abl
 from maggy_like.errors import SavedStateError, UserError
 from maggy_like.results.result import Result
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 
 SCRIPT = """
@@ -236,3 +237,25 @@ def test_mistakes_are_answered(run: tuple[Result, Path], trial: int, function: s
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("saves", ["before the report", "after the report"])
+def test_a_paused_trial_is_run_again_up_to_its_rung_with_the_budget_of_a_full_training(
+    saves: str, tmp_path: Path
+) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+            if saves == "before the report":
+                reporter.checkpoint(step)
+            reporter.report(loss=x / step, budget=reporter.budget, step=step)
+            if saves == "after the report":
+                reporter.checkpoint(step, step=step)
+
+    options: dict[str, Any] = {"metric": "loss", "n_trials": 4, "max_budget": 9, "engine": "inline", "progress": False}
+    asha = ASHA(mode="promotion", min_budget=3)
+    result = lagom(train, {"x": Float(0, 1)}, optimizer=asha, directory=tmp_path, **options)
+    paused = next(trial for trial in result.trials if trial.state is TrialState.PAUSED)
+    again = result.rerun(paused.id, train)
+    assert [step for step, _ in again.reports] == [1, 2, 3]
+    assert (again.compared, again.difference) == (6, None)
+    assert {metrics["budget"] for _, metrics in again.reports} == {9}
