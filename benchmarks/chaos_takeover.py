@@ -21,7 +21,8 @@ from benchmarks.chaos_search import STEPS, value
 from benchmarks.object_store import URL, object_store
 from maggy_like import Float, Reporter, lagom, load_run
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import backend_of, lease, read_journal
+from maggy_like.storage.journal import backend_of, read_journal
+from maggy_like.storage.journal import object_store as journal_store
 from optimizers.core.events import AttemptEnded, Measured
 
 LAPSE = 4.0
@@ -64,7 +65,7 @@ def stand_still(folder: Path) -> None:
 
 def drive(who: str, folder: Path) -> None:
     """Run or resume the search."""
-    lease.LAPSE, lease.RENEWAL = LAPSE, LAPSE / 8
+    journal_store.LAPSE, journal_store.RENEWAL = LAPSE, LAPSE / 8
     if who == "first":
         stand_still(folder)
     deadline = time.monotonic() + PATIENCE

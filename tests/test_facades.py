@@ -106,7 +106,7 @@ def test_a_local_search_loads_nothing_that_it_does_not_use(tmp_path: Path) -> No
         "maggy_like.results.tables",
         "maggy_like.spark",
         "maggy_like.storage.checkpoints",
-        "maggy_like.storage.journal.lease",
+        "maggy_like.storage.journal.object_store",
         "maggy_like.storage.journal.repair",
         "maggy_like.trackers.mlflow",
         "maggy_like.trackers.tensorboard",

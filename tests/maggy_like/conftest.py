@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from script_process import ScriptProcess
 
-from maggy_like.storage.journal import lease
+from maggy_like.storage.journal import object_store as journal_store
 
 if TYPE_CHECKING:
     from maggy_like import StandaloneCluster
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True, scope="session")
 def claims_settle_at_once() -> None:
     """No test has two drivers that claim the same run by chance: races are forced, step by step."""
-    lease.SETTLE = 0.01
+    journal_store.SETTLE = 0.01
 
 
 @pytest.fixture

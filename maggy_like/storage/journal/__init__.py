@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from maggy_like.storage.journal.backends import BLOCK, JournalBackend, Mark, backend_of
+from maggy_like.storage.file_systems import is_local, open_url
+from maggy_like.storage.journal.backends import BLOCK, JournalBackend, LocalBackend, Mark
 from maggy_like.storage.journal.journal import Journal, read_ends, read_header, read_journal, reading
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
@@ -44,3 +45,13 @@ __all__ = [
     "reading",
     "to_records",
 ]
+
+
+def backend_of(url: str) -> JournalBackend:
+    """Return the backend of the folder at a path or at any URL that fsspec supports."""
+    fs, path = open_url(url)
+    if is_local(fs):
+        return LocalBackend(path)
+    from maggy_like.storage.journal.object_store import ObjectStoreBackend
+
+    return ObjectStoreBackend(fs, path, url)

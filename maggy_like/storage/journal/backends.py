@@ -1,19 +1,17 @@
-"""The backends of a journal: a local folder, to whose file records are appended, and one in an object store."""
+"""What a journal needs of the place that holds it, and that place in a local folder."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from maggy_like.errors import JournalError, JournalLostError
-from maggy_like.storage.file_systems import is_local, open_url
 from maggy_like.storage.journal.records import Part
 
 
@@ -27,9 +25,8 @@ class Mark(NamedTuple):
 class JournalBackend(Protocol):
     """A folder with one run's journal. Call :meth:`hold` before any method that writes.
 
-    Two kinds serve: :class:`~maggy_like.storage.journal.backends.LocalBackend` and
-    :class:`~maggy_like.storage.journal.backends.ObjectStoreBackend`. Errors of the file system
-    come through as they are.
+    Two kinds serve: :class:`LocalBackend` and :class:`~maggy_like.storage.journal.object_store.ObjectStoreBackend`.
+    Errors of the file system come through as they are.
     """
 
     name: str
@@ -245,11 +242,7 @@ class LocalBackend:
         return self._written
 
     def renew(self) -> None:
-        """Check that the journal's file still exists, and send a heartbeat.
-
-        Raises:
-            JournalLostError: It does not exist.
-        """
+        """Check that the journal's file still exists, and send a heartbeat."""
         if time.monotonic() - self._beat >= BEAT:
             self._beat = time.monotonic()
             with contextlib.suppress(OSError):  # only readers without locks look at it
@@ -314,187 +307,3 @@ class LocalBackend:
     def _cut(self) -> None:
         os.ftruncate(self._file, self._size)
         self._is_torn = False
-
-
-SEGMENT = 256 << 10
-"""Bytes from which a new segment begins: the maximum that one append writes again."""
-
-_SEGMENT = re.compile(r"journal-(\d{6,})(?:-(\d+)\.(\d+))?\.jsonl")
-
-_DAMAGED = re.compile(r"damaged-\d+")
-
-
-class _Segment(NamedTuple):
-    """A segment of the journal: its place, and the driver that wrote it."""
-
-    number: int  # its place, from 1
-    epoch: int  # the driver's epoch (see :class:`~maggy_like.storage.journal.lease.Lease`)
-    turn: int  # how many puts of that driver had failed before: each of them may still take effect
-
-    @property
-    def name(self) -> str:
-        later = "" if (self.epoch, self.turn) == (1, 0) else f"-{self.epoch}.{self.turn}"
-        return f"journal-{self.number:06d}{later}.jsonl"
-
-
-class ObjectStoreBackend:
-    """A folder of any fsspec file system that replaces objects completely, as object stores do.
-
-    Such stores cannot append. So each append puts the current segment again, with the new records at its end. A put
-    takes effect completely or not at all, and the old object stays readable until then. So no record is ever torn, and
-    earlier records are never at risk.
-
-    A put may take effect late: its driver was frozen, or the network was slow, while another driver continued the run.
-    So no driver writes to another's objects. The first put of a driver repeats the last segment under a new name with
-    the driver's epoch. From that place on, readers ignore the segments of earlier epochs. For the same reason, a put
-    that follows a failed one uses another name.
-    """
-
-    def __init__(self, fs: Any, path: str, url: str) -> None:
-        from maggy_like.storage.journal.lease import Lease
-
-        self._fs = fs
-        self._path = path.rstrip("/")
-        self._lease = Lease(fs, f"{self._path}/lease.json", url)
-        self._number = 0
-        self._segment = b""
-        self._turn = 0
-        self._is_first = True  # the next put is the first of its epoch and turn
-        self.is_away = False
-        self.name = url
-
-    def exists(self) -> bool:
-        return bool(self._segments())
-
-    def read(self) -> Iterator[Part]:
-        number, data = self._number, self._segment
-        for segment in self._segments():
-            number, data = segment.number, self._fs.cat_file(self._file(segment))
-            yield Part(f"{self.name}/{segment.name}", data)
-        self._number, self._segment = number, data  # only at the end: a reader of the header stops earlier
-
-    def ends(self) -> tuple[bytes, bytes]:
-        segments = list(self._segments().items())
-        if not segments:
-            return b"", b""
-        (head, _), (tail, size) = segments[0], segments[-1]
-        last = self._fs.cat_file(self._file(tail), start=max(0, size - END))
-        is_whole = head == tail and size <= END
-        return last if is_whole else self._fs.cat_file(self._file(head), start=0, end=END), last
-
-    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
-        data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}
-        if mark.file and mark.file not in sizes:  # another driver or a repair has rewritten it
-            return None
-        is_known = bool(mark.file)
-        for name, (segment, size) in sizes.items():
-            if len(data) >= BLOCK:
-                break
-            if is_known and name != mark.file:
-                continue
-            known, is_known = mark.size if is_known else 0, False
-            if size < known:
-                return None
-            if size > known:  # a store refuses a read that starts at the end
-                new = self._fs.cat_file(self._file(segment), start=known)
-                data, mark = data + new, Mark(name, known + len(new))
-        return data, mark
-
-    def is_held(self) -> bool:
-        return self._lease.is_held()
-
-    def hold(self, run: str = "") -> None:
-        self._fs.makedirs(self._path, exist_ok=True)
-        self._lease.take(run)
-
-    def written(self) -> float:
-        return 0.0
-
-    def renew(self) -> None:
-        with self._asking():
-            self._lease.renew()
-
-    def append(self, data: bytes) -> None:
-        with self._asking():
-            self._lease.renew()
-            self._append(data)
-
-    def _append(self, data: bytes) -> None:
-        number, segment = max(1, self._number), self._segment
-        if segment and not self._is_first and len(segment) + len(data) > SEGMENT:
-            number, segment = number + 1, b""
-        self._put(number, segment + data)
-
-    def replace(self, data: bytes) -> str:
-        count = 1
-        while self._fs.exists(f"{self._path}/damaged-{count}"):
-            count += 1
-        damaged = list(self._segments())
-        self._fs.makedirs(f"{self._path}/damaged-{count}", exist_ok=True)
-        for segment in damaged:
-            self._fs.pipe_file(f"{self._path}/damaged-{count}/{segment.name}", self._fs.cat_file(self._file(segment)))
-        # One put makes the repaired journal valid: its epoch or turn is later than that of the segments after it.
-        self._turn += 1
-        self._put(damaged[0].number, data)
-        for segment in damaged:
-            self._fs.rm_file(self._file(segment))
-        return f"{self.name}/damaged-{count}"
-
-    def clear(self) -> None:
-        self._fs.invalidate_cache()
-        names = [path.rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._path, detail=False)]
-        for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):  # the header comes last
-            self._fs.rm_file(f"{self._path}/{name}")
-        for name in filter(_DAMAGED.fullmatch, names):
-            self._fs.rm(f"{self._path}/{name}", recursive=True)
-        self._number, self._segment, self._is_first = 0, b"", True  # the next put must not repeat what was read
-
-    def release(self) -> None:
-        self._lease.give_back(is_clean=not self._turn, is_away=self.is_away)
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Note whether the store is available."""
-        self.is_away = True
-        yield
-        self.is_away = False
-
-    def _put(self, number: int, content: bytes) -> None:
-        """Put the segment; after a failure, the next put has another name and replaces this one."""
-        try:
-            self._fs.pipe_file(self._file(_Segment(number, self._lease.epoch, self._turn)), content)
-        except BaseException:
-            self._turn += 1
-            self._is_first = True
-            raise
-        self._number, self._segment, self._is_first = number, content, False
-
-    def _file(self, segment: _Segment) -> str:
-        return f"{self._path}/{segment.name}"
-
-    def _segments(self) -> dict[_Segment, int]:
-        """Return the valid segments in order with their sizes: each epoch or turn invalidates earlier ones."""
-        self._fs.invalidate_cache()
-        found: list[dict[str, Any]] = []
-        with contextlib.suppress(FileNotFoundError):
-            found = self._fs.ls(self._path, detail=True)
-        matches = ((_SEGMENT.fullmatch(entry["name"].rsplit("/", 1)[-1]), entry["size"]) for entry in found)
-        sizes = {_Segment(int(it[1]), int(it[2] or 1), int(it[3] or 0)): int(size) for it, size in matches if it}
-        valid: dict[int, _Segment] = {}
-        newest = (0, 0)
-        for segment in sorted(sizes):
-            if segment[1:] >= newest:
-                newest = segment[1:]
-                valid[segment.number] = segment
-        return {segment: sizes[segment] for segment in valid.values()}
-
-
-def backend_of(url: str) -> JournalBackend:
-    """Return the backend of the folder at a path or at any URL that fsspec supports.
-
-    Raises:
-        ValueError: fsspec does not support the URL's protocol.
-        ImportError: Its package is not installed.
-    """
-    fs, path = open_url(url)
-    return LocalBackend(path) if is_local(fs) else ObjectStoreBackend(fs, path, url)

@@ -26,17 +26,6 @@ from optimizers.core.events import Event
 class Journal:
     """A journal that is open for appending; only one driver at a time may hold it.
 
-    Attributes:
-        earlier_seconds: Seconds for which earlier drivers had the run, once it was read.
-        is_longer: Whether they had it for longer, by an unknown time.
-        code: The code of the last driver's function (see :attr:`RunStatus.code`).
-
-    Args:
-        run: Identifies the call of ``lagom`` (see :meth:`JournalBackend.hold`).
-
-    Raises:
-        JournalError: Another driver holds it, or it cannot be written.
-
     Example:
         >>> journal = Journal(backend_of("s3://bucket/runs/first"))
         >>> journal.begin(header)
@@ -47,6 +36,7 @@ class Journal:
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
         self.last = 0  # the number of the last record
+        # of earlier drivers, once it was read: their seconds, whether they had it for longer, and the last one's code
         self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
         with self._writing("then try again"):
             backend.hold(run)
@@ -57,21 +47,13 @@ class Journal:
             self._append([header])
 
     def read(self) -> Contents:
-        """Return its contents; later records are appended after them.
-
-        Raises:
-            JournalError: See :func:`read_journal`.
-        """
+        """Return its contents; later records are appended after them."""
         contents = read_journal(self._backend)
         self.last = contents.last
         return contents
 
     def read_each(self) -> Iterator[Contents]:
-        """Yield its contents part by part (see :func:`decode_each`); read all parts before appending records.
-
-        Raises:
-            JournalError: See :func:`read_journal`.
-        """
+        """Yield its contents part by part (see :func:`decode_each`); read all parts before appending records."""
         for contents in decode_each(_parts(self._backend)):
             self.last = contents.last
             self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
@@ -80,11 +62,7 @@ class Journal:
             yield contents
 
     def note(self, status: RunStatus) -> None:
-        """Write that the run was begun, resumed or ended.
-
-        Raises:
-            JournalError: It cannot be written or was deleted, or another driver has taken over.
-        """
+        """Write that the run was begun, resumed or ended."""
         if self._backend.is_away:
             raise JournalError(f"the journal in {self._backend.name} cannot be written; continue with resume=True")
         with self._writing():
@@ -93,12 +71,7 @@ class Journal:
             self._backend.renew()  # a driver that was frozen meanwhile must not assume that its record counts
 
     def append(self, events: Sequence[Event]) -> None:
-        """Write events, all or none; they are safe when this returns.
-
-        Raises:
-            StoreError: They cannot be written now; none was written, and they may be appended again.
-            JournalError: Another driver has taken over.
-        """
+        """Write events, all or none; they are safe when this returns."""
         if not events:
             return
         try:
@@ -115,11 +88,7 @@ class Journal:
         return kept
 
     def clear(self) -> None:
-        """Remove its contents; call :meth:`begin` afterwards.
-
-        Raises:
-            JournalError: It cannot be removed.
-        """
+        """Remove its contents; call :meth:`begin` afterwards."""
         with self._writing("then try again"):
             self._backend.clear()
         self.last = 0
@@ -139,12 +108,7 @@ class Journal:
         return self._backend.is_away
 
     def renew(self) -> None:
-        """Keep holding it; call every few seconds, also when there is nothing to append.
-
-        Raises:
-            StoreError: It cannot be written now.
-            JournalError: Another driver has taken over.
-        """
+        """Keep holding it; call every few seconds, also when there is nothing to append."""
         try:
             self._backend.renew()
         except Exception as error:
@@ -178,20 +142,12 @@ class Journal:
 
 
 def read_journal(backend: JournalBackend) -> Contents:
-    """Read the undamaged records of a journal; ``damage`` of the result describes the others.
-
-    Raises:
-        JournalError: There is none, it has another version, its header is damaged, or it cannot be read.
-    """
+    """Read the undamaged records of a journal; ``damage`` of the result describes the others."""
     return decode(_parts(backend))
 
 
 def read_header(backend: JournalBackend) -> RunHeader:
-    """Read only a journal's header.
-
-    Raises:
-        JournalError: See :func:`read_journal`.
-    """
+    """Read only a journal's header."""
     return next(decode_each(_parts(backend))).header
 
 
@@ -203,11 +159,7 @@ class Ends(NamedTuple):
 
 
 def read_ends(backend: JournalBackend) -> Ends | None:
-    """Read only both ends of a journal; None if there is none.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
+    """Read only both ends of a journal; None if there is none."""
     with reading(backend):
         first, last = backend.ends()
     if not first:

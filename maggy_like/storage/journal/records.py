@@ -234,11 +234,7 @@ def encode(records: Iterable[Record], first: int) -> bytes:
 
 
 def decode(parts: Iterable[Part]) -> Contents:
-    """Read the undamaged records of a journal.
-
-    Raises:
-        JournalError: The header is damaged, or has another version.
-    """
+    """Read the undamaged records of a journal."""
     *_, contents = decode_each(parts)
     return contents
 
@@ -249,9 +245,6 @@ def decode_each(parts: Iterable[Part]) -> Iterator[Contents]:
     The contents are always the same object; the caller may remove the events that it has used. Numbers rise by one,
     from the header's. A gap is a loss. Records with a lower number than the last are left over from before a repair;
     they are counted at the end, so the contents are yielded once more then.
-
-    Raises:
-        JournalError: The header is damaged, or has another version.
     """
     contents: Contents | None = None
     damaged = 0  # lines since the last undamaged record

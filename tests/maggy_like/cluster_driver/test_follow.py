@@ -20,7 +20,7 @@ from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
-from maggy_like.storage.journal.backends import ObjectStoreBackend
+from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
 from optimizers.core.trial import TrialState
 from optimizers.space.domains import Float
@@ -48,7 +48,7 @@ def events(reader: JournalReader) -> list[Any]:
 
 
 def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 100)  # each append has a segment of its own
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 100)  # each append has a segment of its own
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
     follower = JournalReader(backend_of(url))
@@ -137,7 +137,7 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
 
 def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=slept.append)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", sleep=slept.append)
     first, second, other = (backend_of("memory://succession/run") for _ in range(3))
     assert isinstance(first, ObjectStoreBackend)
     first.hold("call")
@@ -145,7 +145,7 @@ def test_a_driver_of_the_same_call_takes_a_lease_over_and_another_does_not(monke
         other.hold("another call")
     second.hold("call")
     assert slept[-1] > 10  # one that is cut off has looked at the lease by then
-    monkeypatch.setattr("maggy_like.storage.journal.lease.RENEWAL", 0.0)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.RENEWAL", 0.0)
     with pytest.raises(Exception, match="was taken over"):
         first.renew()
     second.renew()

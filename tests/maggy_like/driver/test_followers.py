@@ -336,7 +336,7 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
 ) -> None:
     """The backlog keeps 5 events, and the callback gets its first one after the last one was added."""
     folder = str(tmp_path) if kind == "path" else f"memory://{tmp_path.name}-{is_resumed}"
-    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
     monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", 1000)
     monkeypatch.setattr("maggy_like.driver.stream.BLOCK", 1000)
     options: dict[str, Any] = {

@@ -18,7 +18,8 @@ from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, loa
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Journal, RunStatus, backend_of, read_journal
-from maggy_like.storage.journal.backends import LocalBackend, ObjectStoreBackend
+from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from maggy_like.storage.journal.records import Record, encode
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
@@ -144,7 +145,7 @@ def test_of_a_run_that_has_ended_only_both_ends_of_the_journal_are_read(
 ) -> None:
     folder = str(tmp_path) if kind == "path" else f"memory://{uuid.uuid4().hex}"
     monkeypatch.setattr("maggy_like.storage.journal.backends.END", 8192)
-    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
     failures = FailurePolicy(max_attempts=1, catch=(ValueError,))
     search(folder, "search", reports, train_best=True, n_trials=60)
     search(folder, "failing", fails_below_one, n_trials=2, failures=failures)

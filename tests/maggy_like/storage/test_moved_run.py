@@ -80,7 +80,7 @@ def test_a_search_whose_folder_is_gone_says_so_and_has_its_result(tmp_path: Path
 def test_an_object_store_s_run_that_is_deleted_is_missed_with_the_next_renewal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maggy_like.storage.journal.lease.RENEWAL", 0.0)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.RENEWAL", 0.0)
 
     def train(x: float, reporter: Reporter) -> float:
         if reporter.trial == 1:

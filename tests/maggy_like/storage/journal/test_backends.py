@@ -18,7 +18,8 @@ from module_time import patch_time
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of, read_journal
-from maggy_like.storage.journal.backends import SEGMENT, Mark, ObjectStoreBackend
+from maggy_like.storage.journal.backends import Mark
+from maggy_like.storage.journal.object_store import SEGMENT, ObjectStoreBackend
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
 
 HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
@@ -193,7 +194,7 @@ def test_every_line_is_plain_json_with_its_number(url: str) -> None:
 
 def test_who_follows_reads_anew_after_a_repair(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repair writes the whole journal into its first file again."""
-    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 300)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 300)
     batches = [[TrialCreated(number, {"x": 0.5}, number)] for number in range(8)]
     written(url, *batches)
     read, mark = backend_of(url).added(Mark()) or (b"", Mark())
@@ -293,8 +294,8 @@ STEPS = ("append", "take_over", "append_late", "keep", "serve", "arrive")
 
 @pytest.fixture
 def quick_successors(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=lambda _: None)
-    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", sleep=lambda _: None)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
 
 
 @pytest.mark.usefixtures("quick_successors")

@@ -17,8 +17,8 @@ import pytest
 from module_time import patch_time
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal import lease
-from maggy_like.storage.journal.lease import LAPSE, RENEWAL, Lease, claim
+from maggy_like.storage.journal import object_store
+from maggy_like.storage.journal.object_store import LAPSE, RENEWAL, Lease, claim
 
 
 class Shelf:
@@ -48,7 +48,7 @@ class Shelf:
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=lambda seconds: None)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", sleep=lambda seconds: None)
     return Shelf()
 
 
@@ -56,7 +56,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
 def now(monkeypatch: pytest.MonkeyPatch) -> float:
     """The time, which stands still."""
     at = time.time()
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: at)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: at)
     return at
 
 
@@ -105,7 +105,7 @@ def test_the_same_host_name_on_another_machine_is_another_host(shelf: Shelf) -> 
 
 def test_numbers_of_another_table_of_processes_mean_nothing_here(shelf: Shelf) -> None:
     """Containers may share the host's name and address, and each count their processes themselves."""
-    code = "from maggy_like.storage.journal.lease import _machine; print(_machine())"
+    code = "from maggy_like.storage.journal.object_store import _machine; print(_machine())"
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
     try:
         there = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -123,7 +123,7 @@ def test_it_is_renewed_when_it_is_due(shelf: Shelf, now: float, monkeypatch: pyt
     taken = shelf.says()["time"]
     lease.renew()
     assert shelf.says()["time"] == taken
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + RENEWAL + 1)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + RENEWAL + 1)
     lease.renew()
     assert shelf.says()["time"] == now + RENEWAL + 1
 
@@ -133,7 +133,7 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
 ) -> None:
     frozen, other = shelf.lease(), shelf.lease()
     frozen.take()
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + LAPSE + 1)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + LAPSE + 1)
     other.take()
     with pytest.raises(JournalError, match=rf"was taken over: process {os.getpid()} on .*; let that process continue"):
         frozen.renew()
@@ -145,7 +145,7 @@ def test_a_driver_that_woke_too_late_finds_out_and_leaves_the_other_s_lease(
 @pytest.fixture(params=["s3", "memory"])
 def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """The lease of one run in a store with conditional writes, and in one without."""
-    monkeypatch.setattr("maggy_like.storage.journal.lease.SETTLE", 0.0)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SETTLE", 0.0)
     if request.param == "memory":
         return Shelf()
     for name, value in request.getfixturevalue("object_store").items():
@@ -199,10 +199,10 @@ def test_a_driver_that_freezes_as_it_renews_takes_nothing_back(
     frozen.take()
 
     def take_over() -> None:
-        patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE)
+        patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + 2 * LAPSE)
         other.take()
 
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + RENEWAL + 1)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + RENEWAL + 1)
     paused(monkeypatch, frozen, take_over)
     with pytest.raises(JournalError, match="was taken over"):
         frozen.renew()
@@ -221,14 +221,14 @@ def test_a_lease_that_is_given_back_late_leaves_the_successor_s(
 
     def pause_and_call(*args: Any, **options: Any) -> None:
         setattr(contested.fs, call, real)
-        patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE)
+        patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + 2 * LAPSE)
         other.take()
         real(*args, **options)
 
     monkeypatch.setattr(contested.fs, call, pause_and_call, raising=False)
     frozen.give_back(is_clean=is_clean)
     assert other.is_held()
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE + RENEWAL)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + 2 * LAPSE + RENEWAL)
     other.renew()
     with pytest.raises(JournalError, match="is in use"):
         contested.lease().take()
@@ -250,7 +250,7 @@ def test_one_that_was_taken_over_says_so_when_its_successor_is_gone_too(
 ) -> None:
     first, second = shelf.lease(), shelf.lease()
     first.take()
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now + 2 * LAPSE)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + 2 * LAPSE)
     second.take()
     shelf.fs.pipe_file(f"{shelf.folder}/journal-000001-{second.epoch}.0.jsonl", b"what it has written")
     second.give_back()
@@ -270,11 +270,11 @@ def test_a_write_that_another_follows_at_once_does_not_count(shelf: Shelf, monke
         if len(sleeps) == 1:
             shelf.change(owner="one that stood still before its write")
 
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", sleep=settle)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", sleep=settle)
     with pytest.raises(JournalError, match="is in use"):
         early.take()
     assert shelf.says()["owner"] == "one that stood still before its write"
-    assert sleeps == [lease.SETTLE]
+    assert sleeps == [object_store.SETTLE]
 
 
 def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
@@ -286,7 +286,7 @@ def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
         claim(*args)
         claim(*args)  # as botocore does where no answer comes
 
-    monkeypatch.setattr("maggy_like.storage.journal.lease.claim", claim_twice)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.claim", claim_twice)
     lease.take()
     assert contested.says()["owner"] == lease._owner
 
@@ -294,6 +294,6 @@ def test_an_answer_that_was_lost_on_its_way_is_no_other_driver(
 def test_it_is_renewed_though_the_clock_was_set_back(shelf: Shelf, now: float, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = shelf.lease()
     lease.take()
-    patch_time(monkeypatch, "maggy_like.storage.journal.lease", time=lambda: now - 300)
+    patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now - 300)
     lease.renew()
     assert shelf.says()["time"] == now - 300

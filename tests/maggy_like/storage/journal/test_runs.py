@@ -66,7 +66,7 @@ def test_a_run_at_any_path_or_url_serves_resume_and_warm_start(search: Any, else
 def test_a_run_of_several_segments_is_resumed_without_a_loss(
     search: Any, elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maggy_like.storage.journal.backends.SEGMENT", 1000)
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
     first = search(directory=elsewhere)
     again = search(directory=elsewhere, n_trials=6, resume=True)
     assert [trial.config for trial in again.trials[:4]] == [trial.config for trial in first.trials]
