@@ -25,7 +25,6 @@ from maggy_like import Float, simulate
 from maggy_like.driver.recovery import no_collections
 from maggy_like.driver.recovery import restore as take_up
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.run import Options
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of
 from optimizers import ASHA, RandomSearch, Study
 from optimizers.core.base import Decision
@@ -87,7 +86,7 @@ def replay(n_trials: int) -> dict[str, float]:
         journal.close()
         size = (Path(folder) / "journal.jsonl").stat().st_size
         again = study_of(n_trials)
-        machine = StateMachine(again, Options(workers=WORKERS))
+        machine = StateMachine(again, size=WORKERS)
         journal = Journal(backend_of(folder))
         gc.collect()
         began = time.process_time()

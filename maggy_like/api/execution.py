@@ -17,7 +17,6 @@ from maggy_like.display import make_display
 from maggy_like.driver.settings import (
     FailurePolicy,
     LimitSettings,
-    Outcome,
     RunSpec,
     StopSwitch,
     TrainingSettings,
@@ -37,6 +36,7 @@ from optimizers.space import Config
 
 if TYPE_CHECKING:
     from maggy_like.driver.run_handle import RunHandle
+    from maggy_like.driver.runner import Outcome
 
 
 @dataclass(frozen=True)
@@ -112,15 +112,7 @@ T = TypeVar("T")
 
 
 def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | RunHandle[T]:
-    """Execute a run here, or with ``block=False`` in a thread.
-
-    Returns:
-        What ``finish`` returns, or with ``block=False`` the run's handle.
-
-    Raises:
-        ConfigError: ``block`` is not True or False.
-        UserError: Multiprocessing is importing the caller's script into a child.
-    """
+    """Execute a run here, or with ``block=False`` in a thread. Return what ``finish`` returns, or the run's handle."""
     flag("block", block, "use block=False for a run in the background")
     _check_not_importing_main()
     if spec.driver == "client":
@@ -161,12 +153,7 @@ FOLLOW = RunActions(train=None, watch=_watch, stop=_stop)
 
 
 def search(spec: RunSpec) -> Result:
-    """Execute a search, and the training that follows it.
-
-    Raises:
-        TrainingError: The training failed for good; ``error.result`` is the search's result.
-        Exception: An error ended the search early, such as a MaggyError; ``error.result`` is the result so far.
-    """
+    """Execute a search, and the training that follows it."""
     outcome = execute_anywhere(spec)
     is_shown = all(display.has_shown_summary for display in spec.displays)
     result = replace(_result_of(spec, outcome), _is_shown=is_shown)
@@ -224,11 +211,7 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
 
 
 def save_returned(store: str, returned: Any) -> None:
-    """Store a returned value that a worker sent, in the place for values that workers cannot send.
-
-    Raises:
-        TrainingError: The value cannot be written.
-    """
+    """Store a returned value that a worker sent, in the place for values that workers cannot send."""
     from maggy_like.storage.checkpoints import returned_url, save_state
 
     url = returned_url(store)
@@ -242,11 +225,7 @@ def save_returned(store: str, returned: Any) -> None:
 
 
 def read_returned(store: str) -> Any:
-    """Read the value that the function returned.
-
-    Raises:
-        TrainingError: The value cannot be read.
-    """
+    """Read the value that the function returned."""
     from maggy_like.storage.checkpoints import StateLostError, load_state, returned_url
 
     url = returned_url(store)
@@ -262,11 +241,7 @@ def read_returned(store: str) -> Any:
 
 
 def execute_and_return(spec: RunSpec) -> Any:
-    """Execute a run, and return what its function returned on rank 0.
-
-    Raises:
-        TrainingError: The function failed, or ended before it returned.
-    """
+    """Execute a run, and return what its function returned on rank 0."""
     outcome, files = execute_here(spec), spec.settings.files
     if outcome.error is not None:
         raise outcome.error

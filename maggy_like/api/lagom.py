@@ -152,18 +152,9 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
 def check_search(
     options: SearchOptions, space: SearchSpace, files: FileSettings
 ) -> tuple[SearchSettings, tuple[str, ...]]:
-    """Check the settings of a search, and fill in defaults.
+    """Check the settings of a search, and fill in defaults. Return the settings, and hints for the user.
 
-    Args:
-        space: The search space as an object.
-        files: Files of the run. A resumed run has its directions and what it learned from earlier runs there.
-
-    Returns:
-        The settings, and hints for the user.
-
-    Raises:
-        UserError: An argument is not valid.
-        JournalError: The journal of an earlier run is damaged.
+    A resumed run has its directions, and what it learned from earlier runs, in its files.
     """
     from maggy_like.api import search_settings as checks
     from maggy_like.driver.settings import SearchSettings

@@ -49,11 +49,7 @@ def make_spec(
 ) -> RunSpec:
     """Check the display, the callbacks, the engine and the function, and make the specification of a run.
 
-    Args:
-        function: Function that the workers call. None for ``train_fn``.
-
-    Raises:
-        UserError: An argument is wrong, or the function cannot be pickled.
+    The workers call ``function``, by default ``train_fn``.
     """
     check_progress(options.progress)
     listeners = read_callbacks(options.callbacks, str(settings.paths.directory))
@@ -75,11 +71,7 @@ def make_spec(
 
 
 def check_files(options: RunOptions) -> FileSettings:
-    """Check where a run is stored, and make a name if none is given.
-
-    Raises:
-        ConfigError: An argument is wrong.
-    """
+    """Check where a run is stored, and make a name if none is given."""
     train_fn, name, resume, overwrite = options.train_fn, options.name, options.resume, options.overwrite
     flag("resume", resume, "use resume=True to continue the run called name")
     flag("overwrite", overwrite, "use overwrite=True to delete an earlier run called name")
@@ -113,11 +105,7 @@ def check_size(
     workers_per_trial: int = 1,
     min_workers: int | None = None,
 ) -> SizeSettings:
-    """Check the numbers of workers, including ``min_workers`` of the failure policy.
-
-    Raises:
-        ConfigError: A number is not valid, or two do not fit together.
-    """
+    """Check the numbers of workers, including ``min_workers`` of the failure policy."""
     together = whole("workers_per_trial", workers_per_trial, least=1)
     size = None if workers is None else whole("workers", workers, least=1, remedy=_ALL)
     most = None if max_workers is None else whole("max_workers", max_workers, least=1, remedy=_ALL)
@@ -144,12 +132,7 @@ ENGINES = ("auto", "local", "spark", "inline")
 
 
 def choose_engine(engine: str | Engine) -> Engine:
-    """Return the given engine, or the one with that name.
-
-    Raises:
-        ConfigError: There is no such engine.
-        EngineError: The engine cannot be used here.
-    """
+    """Return the given engine, or the one with that name."""
     if isinstance(engine, Engine):
         return engine
     if engine not in ENGINES:
@@ -190,20 +173,12 @@ def _meant(engine: object) -> str:
 
 
 def read_driver(driver: str) -> DriverSide:
-    """Check the place of the driver.
-
-    Raises:
-        ConfigError: There is no such place.
-    """
+    """Check the place of the driver."""
     return cast(DriverSide, one_of("driver", driver, get_args(DriverSide)))
 
 
 def check_config(config: Mapping[str, Any] | None) -> Config:
-    """Check the arguments of a function that :func:`~maggy_like.run` runs.
-
-    Raises:
-        ConfigError: They are not plain values by name.
-    """
+    """Check the arguments of a function that :func:`~maggy_like.run` runs."""
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(f"config must be a dict of arguments by name, got {config!r}; use {{'lr': 0.1}}, for example")
     given = dict(config or {})

@@ -110,11 +110,7 @@ def check_target(target: Any, metrics: Sequence[str]) -> float | None:
 
 
 def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
-    """Make the optimizer in the form that suits ``train_fn``.
-
-    Raises:
-        OptimizerError: There is no such optimizer, or ``train_fn`` lacks the checkpoints that it needs.
-    """
+    """Make the optimizer in the form that suits ``train_fn``."""
     saves = uses_checkpoints(train_fn)
     try:
         made = make_optimizer(optimizer).suited_to(checkpoints=saves)

@@ -89,9 +89,7 @@ class WriteAhead:
     """Keeps commands in order until the journal is written. While a disk or store refuses, writing is retried.
 
     The driver continues to receive messages and to answer its workers. It sends nothing that depends on the journal.
-
-    Args:
-        patience: Seconds of refusals after which the run ends.
+    After ``patience`` seconds of refusals the run ends.
     """
 
     def __init__(
@@ -118,12 +116,7 @@ class WriteAhead:
     def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Append | AfterJournal]:
         """Take the commands of a round, and return all commands whose events the journal has.
 
-        Args:
-            is_last: Whether this is the last attempt, since the run was stopped.
-
-        Raises:
-            StoreError: The store has refused for too long, or in the last attempt.
-            JournalError: Another driver has taken over.
+        If the run was stopped, this attempt is the last one.
         """
         self._commands += commands
         started = time.monotonic()
@@ -240,11 +233,7 @@ def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
 def answers(
     proposer: Proposer, study: Study, question: AskOptimizer, is_over: Callable[[], bool]
 ) -> Iterator[SuggestionReady]:
-    """Yield each answer of the optimizer. The next question has it as pending.
-
-    Args:
-        question: The first proposal, and their number.
-    """
+    """Yield each answer of the optimizer. The next question has it as pending."""
     updates: Sequence[Update] = question.updates
     for number in range(question.most):
         answer = _ask(proposer, study, question.index + number, updates)

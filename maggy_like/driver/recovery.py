@@ -105,12 +105,7 @@ _MOST_SHOWN = 5
 def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tuple[Journal, list[str]]:
     """Begin a journal, or replay an old one into the state machine. Afterwards the run's store is marked.
 
-    Returns:
-        The journal, and hints about damage and repair.
-
-    Raises:
-        ConfigError: The name is taken, the run's folder or store cannot be written, or the run was another search.
-        JournalError: There is nothing to resume, or the journal is in use or damaged beyond repair.
+    Return the journal, and hints about damage and repair.
     """
     files, paths = settings.files, settings.paths
     folder = local_path(paths.directory)
@@ -164,11 +159,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
 
 
 def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str) -> bool:
-    """Return whether there is a journal.
-
-    Raises:
-        ConfigError: There is one, and the run is neither resumed nor overwritten.
-    """
+    """Return whether there is a journal."""
     with reading(backend):
         exists = backend.exists()
     if exists and not (files.resume or files.overwrite):
@@ -181,12 +172,7 @@ def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str
 
 
 def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
-    """Check that the folder to overwrite has a run, by its journal's header, with all its states.
-
-    Raises:
-        JournalError: It is not a run, or its driver is a task of the cluster, whose next attempt would resume it.
-        ConfigError: It has states elsewhere, which may belong to another run of that name.
-    """
+    """Check that the folder to overwrite has a run, by its journal's header, with all its states."""
     driver = ControlFiles(files.paths.journal).driver()
     if driver is not None and not driver.is_over:
         raise JournalError(
@@ -205,11 +191,7 @@ def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
 
 
 def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
-    """Delete a run that this driver holds. Its journal is the last part, so that a failed deletion can be retried.
-
-    Raises:
-        ConfigError: A part of it cannot be deleted.
-    """
+    """Delete a run that this driver holds. Its journal is the last part, so that a failed deletion can be retried."""
     try:
         for name in _FOLDERS:
             remove_folder(url_of(within(paths.directory, name)))
@@ -223,11 +205,7 @@ def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
 
 
 def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
-    """Mark the store, so that workers can check that they see the same place, and a separate folder of logs.
-
-    Raises:
-        ConfigError: The store of a new run belongs to another run, or it cannot be written.
-    """
+    """Mark the store, so that workers can check that they see the same place, and a separate folder of logs."""
     store, paths = files.paths.store, files.paths
     if not files.resume:
         _check_store_is_free(files)
@@ -240,11 +218,7 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
 
 
 def _check_store_is_free(files: FileSettings) -> None:
-    """Check that the store has no states of a run, since states outside of the run's folder are never deleted.
-
-    Raises:
-        ConfigError: It has some, or it cannot be read.
-    """
+    """Check that the store has no states of a run, since states outside of the run's folder are never deleted."""
     store = files.paths.store
     try:
         is_taken = is_marked(store)
@@ -269,12 +243,7 @@ def _refused(store: str, error: Exception) -> ConfigError:
 
 
 def restore(journal: Journal, header: RunHeader, machine: StateMachine) -> list[str]:
-    """Replay a journal, and repair it if it is damaged. Return hints about the repair.
-
-    Raises:
-        ConfigError: The journal is that of another search.
-        JournalError: The journal is damaged beyond repair.
-    """
+    """Replay a journal, and repair it if it is damaged. Return hints about the repair."""
     taken = 0
     for contents in journal.read_each():
         if not taken:
@@ -311,11 +280,7 @@ def restore(journal: Journal, header: RunHeader, machine: StateMachine) -> list[
 
 
 def _check_new_points(search: SearchSettings, study: Study) -> None:
-    """Check that ``n_trials`` suffices for the points of a resumed search.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that ``n_trials`` suffices for the points of a resumed search."""
     automatic = {search.space.key(point) for point in initial_points(search.problem, ())}
     new = [point for point in study.points_left if search.space.key(point) not in automatic]
     wanted = study.size + len(new)
@@ -355,11 +320,7 @@ def _other_code(before: str, now: str) -> list[str]:
 
 
 def _check_confirmation(settings: Settings, repeats: list[Trial]) -> None:
-    """Check that a resumed confirmation has the same number of configurations and repeats.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that a resumed confirmation has the same number of configurations and repeats."""
     now = settings.confirmation
     for trial in repeats:
         before = trial.repeat
@@ -371,11 +332,7 @@ def _check_confirmation(settings: Settings, repeats: list[Trial]) -> None:
 
 
 def _check_training(settings: Settings, trials: list[Trial]) -> None:
-    """Check that a resumed training has the same steps and configuration.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that a resumed training has the same steps and configuration."""
     now = settings.training
     for trial in trials:
         config = (now.config if now is not None else None) or trial.config
@@ -414,11 +371,7 @@ def _described(search: SearchSettings) -> str:
 
 
 def _check_same(known: RunHeader, now: RunHeader) -> None:
-    """Check that a resumed run is the same search.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Check that a resumed run is the same search."""
     arguments = {"directions": "direction", "metrics": "metric"}
     for field in ("optimizer", "space", "directions", "metrics", "value", "seed", "max_budget", "constrained"):
         before, given = getattr(known, field), getattr(now, field)
@@ -438,11 +391,7 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
 
 
 def _check_direction(known: RunHeader, now: RunHeader, study: Study) -> None:
-    """Check that the direction of a resumed run is the one that its first measurement decided.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Check that the direction of a resumed run is the one that its first measurement decided."""
     if known.directions != [None] or now.directions == [None]:
         return
     is_measured = any(trial.objective is not None for trial in study.trials)

@@ -10,17 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
-from maggy_like.driver.proposers import DirectProposer, ProcessProposer
+from maggy_like.driver.proposers import DirectProposer, Proposer
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.settings import Outcome, RunSpec, Settings, count_workers, least_workers, size_hints
+from maggy_like.driver.settings import RunSpec, Settings, count_workers, least_workers, size_hints
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import StopRequested
-from maggy_like.driver.state_machine.run import ConfirmationPlan, FinalTraining, Options
 from maggy_like.driver.supervisor import run_search
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
@@ -31,12 +29,22 @@ from maggy_like.rpc.server import Server
 from maggy_like.storage.file_systems import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus, RunTotals
 from maggy_like.storage.run_paths import OutputFolder
-from maggy_like.train_function.code import rerun_hint
 from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run."""
+
+    machine: StateMachine  # the state machine with the study
+    ending: Ending  # how the run ended (see :attr:`maggy_like.Result.ending`)
+    seconds: float  # wall time of all drivers of the run
+    error: Exception | None = None  # error that ended the run early. The caller raises it with the result so far
+    is_longer: bool = False  # whether the run took longer than ``seconds``, because a killed driver recorded no end
 
 
 @dataclass(frozen=True)
@@ -53,14 +61,7 @@ class Site:
 def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
     """Execute a run. After Ctrl-C, or an error of a run that has begun, the outcome is the one so far.
 
-    Args:
-        site: How the driver and the workers connect. Default by the engine.
-
-    Raises:
-        EngineError: The engine cannot provide the workers.
-        JournalError: The run's files are in use, damaged, or those of another search.
-        StoreError: A disk or store refused for ten minutes to write or read the run's files.
-        UserError: The optimizer or the configuration cannot be used.
+    The engine decides how the driver and the workers connect, unless ``site`` does.
     """
     with contextlib.ExitStack() as interrupts:
         size = count_workers(spec.settings, spec.engine)
@@ -153,8 +154,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     started = time.monotonic()
     machine = new_machine(settings, size, grows=engine.is_elastic)
     study = machine.study
-    in_process = study.optimizer.adaptive and engine.isolation != "none"
-    proposer = ProcessProposer(study) if in_process else DirectProposer(study)
+    proposer = _proposer(study, in_process=study.optimizer.adaptive and engine.isolation != "none")
     check_reach(settings, engine)
     journal, journal_hints = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.paths.directory)
@@ -243,6 +243,14 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
 
 
+def _proposer(study: Study, *, in_process: bool) -> Proposer:
+    if not in_process:
+        return DirectProposer(study)
+    from maggy_like.driver.proposer_process import ProcessProposer  # starts a process, which few optimizers need
+
+    return ProcessProposer(study)
+
+
 def _ending(machine: StateMachine, failure: Exception | None) -> Ending:
     return Ending.ERROR if failure is not None else machine.ending or Ending.STOPPED
 
@@ -260,41 +268,14 @@ def _end(journal: Journal, status: RunStatus) -> JournalLostError | None:
 
 def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
     """Make the state machine of a run that has not begun."""
-    search, failures, per_trial = settings.search, settings.failures, settings.size.workers_per_trial
+    search = settings.search
     objectives = Objectives(search.directions, search.metrics)
     study = Study.of_checked(search.problem, search.optimizer, objectives, search.points, search.value)
-    plan = None
-    if (training := settings.training) is not None:
-        plan = FinalTraining(training.steps, size, failures.min_workers or size, training.config)
-    repeats = None
-    if (confirmation := settings.confirmation) is not None:
-        repeats = ConfirmationPlan(confirmation.top, confirmation.repeats, search.max_budget)
-    options = Options(
-        objective=search.objective,
-        guessed=search.guessed,
-        open_ended=search.open_ended,
-        n_configs=search.n_configs,
-        workers=size,
-        workers_per_trial=per_trial,
-        confirmation=repeats,
-        training=plan,
-        keep=settings.files.keep_checkpoints,
-        max_attempts=failures.max_attempts,
-        max_identical_failures=failures.enough if grows else failures.enough(size // per_trial),
-        catch=failures.names,
-        trial_timeout=failures.trial_timeout,
-        target=settings.limits.target,
-        rerun=partial(rerun_hint, settings.files.function, str(settings.paths.directory)),
-    )
-    return StateMachine(study, options)
+    return StateMachine(study, settings, size=size, grows=grows)
 
 
 def check_reach(settings: Settings, engine: Engine) -> None:
-    """Check that workers in other processes can see the run's folder.
-
-    Raises:
-        ConfigError: They cannot.
-    """
+    """Check that workers in other processes can see the run's folder."""
     directory = settings.paths.directory
     if engine.isolation != "none" and is_in_memory(directory):
         raise ConfigError(
@@ -308,11 +289,7 @@ _OWN_PACKAGES = frozenset(("maggy_like", "optimizers", "fsspec"))
 
 
 def first_snapshot(spec: RunSpec, size: int) -> Snapshot:
-    """Return the snapshot before the start.
-
-    Args:
-        size: Number of workers. 0 if not known.
-    """
+    """Return the snapshot before the start. ``size`` is the number of workers, or 0 if it is not known."""
     settings, search = spec.settings, spec.settings.search
     packages = dict.fromkeys(module.partition(".")[0] for module in spec.preload)
     return Snapshot(

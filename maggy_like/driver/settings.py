@@ -1,30 +1,29 @@
-"""The settings of a run and the objects that a user passes for them, its outcome, and its number of workers."""
+"""The settings of a run, the objects that a user passes for them, and the number of workers.
+
+The state machine and all that surrounds it read the same :class:`Settings`, so an option is declared once.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from maggy_like.argument_checks import require, seconds, whole
 from maggy_like.display import Display
 from maggy_like.engines.base import Capacity, Engine
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.trackers.base import Listener
 from optimizers.checks import as_int, class_name, explains_init, short
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
+from optimizers.core.study import Study
 from optimizers.core.study_state import ValueRule
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
-
-if TYPE_CHECKING:
-    from maggy_like.driver.state_machine import StateMachine
-
 
 LEAST_IDENTICAL = 3
 """Trials that must have failed in the same way before a search ends for it, however few workers it has."""
@@ -108,11 +107,7 @@ class FailurePolicy:
 
 
 def read_policy(failures: Any) -> FailurePolicy:
-    """Return the given policy, or the default.
-
-    Raises:
-        ConfigError: It is not a policy.
-    """
+    """Return the given policy, or the default."""
     if failures is None:
         return FailurePolicy()
     if not isinstance(failures, FailurePolicy):
@@ -156,11 +151,7 @@ class Confirmation:
 
 
 def read_confirmation(given: Any) -> Confirmation | None:
-    """Read the argument ``confirm``.
-
-    Raises:
-        ConfigError: It is neither True, False nor a :class:`Confirmation`.
-    """
+    """Read the argument ``confirm``."""
     if given is False or given is None:
         return None
     if given is True:
@@ -286,6 +277,12 @@ class Settings:
     training: TrainingSettings | None = None  # training after the search. None without one
     hints: tuple[str, ...] = ()  # lines for the user before the start
 
+    @classmethod
+    def of(cls, study: Study) -> Settings:
+        """Return the settings of a run of which only the study is known: it has no files and no limits."""
+        search = SearchSettings(study.problem.space, study.optimizer, type(study.optimizer).__name__)
+        return cls(search, FileSettings("", RunPaths("", "")))
+
     @property
     def paths(self) -> RunPaths:
         """Paths of the run's files."""
@@ -305,12 +302,7 @@ MOST_UNASKED = 64
 
 
 def count_workers(settings: Settings, engine: Capacity) -> int:
-    """Return how many workers to launch. On an elastic engine it is an upper limit.
-
-    Raises:
-        EngineError: There are too few slots, or workers cannot start in the way that the run needs.
-        UserError: Several workers must run one trial together, and torch is missing.
-    """
+    """Return how many workers to launch. On an elastic engine it is an upper limit."""
     size = _size(settings, engine)
     together = settings.size.workers_per_trial if settings.training is None else size
     if together > 1 and engine.is_on_this_machine:
@@ -441,14 +433,3 @@ class RunSpec:
     save_returned: Callable[[Any], None] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     driver: DriverSide = "client"  # place of the driver: this process (``client``) or a task of the ``cluster``
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a run."""
-
-    machine: StateMachine  # the state machine with the study
-    ending: Ending  # how the run ended (see :attr:`maggy_like.Result.ending`)
-    seconds: float  # wall time of all drivers of the run
-    error: Exception | None = None  # error that ended the run early. The caller raises it with the result so far
-    is_longer: bool = False  # whether the run took longer than ``seconds``, because a killed driver recorded no end

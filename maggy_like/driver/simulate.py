@@ -24,7 +24,6 @@ from maggy_like.driver.state_machine.interface import (
     WorkerReady,
 )
 from maggy_like.driver.state_machine.machine import StateMachine
-from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.messages import Assign, Decided, Finished, Reported, Shutdown
 from maggy_like.protocol.task import WorkerId
@@ -106,7 +105,7 @@ class _Simulation:
         self.study = study
         self.objective: Callable[..., tuple[Any, ...]] = objective
         self.stateful = state is not None
-        self.machine = StateMachine(study, Options(workers=workers))
+        self.machine = StateMachine(study, size=workers)
         self.heap: list[tuple[float, int, Input]] = []
         self.order = 0
         self.now = 0.0

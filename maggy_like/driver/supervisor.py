@@ -293,11 +293,8 @@ class Supervisor:
     def leave(self, leaving: Collection[WorkerId], timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the end of the workers, then end them by force.
 
-        Workers that never connected are ended at once.
-
-        Args:
-            leaving: Workers that have sent their last message. They get :data:`GOODBYE_PATIENCE` to end, since Spark
-                would show a cancelled job as failed.
+        Workers that never connected are ended at once. Those that have sent their last message get
+        :data:`GOODBYE_PATIENCE` to end, since Spark would show a cancelled job as failed.
         """
         for run in self._runs:
             if not run.has_come:

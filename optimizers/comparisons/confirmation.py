@@ -6,6 +6,7 @@ Losses are smaller for better candidates, and not finite for failed trainings.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizers.comparisons.paired_tests import Finding, JointTests, differences, is_usable
+from optimizers.core.events import TrialCreated
+from optimizers.core.study import Study
 from optimizers.core.study_state import StudyState
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.trial import Repeat, Trial, TrialState
 
 FIRST_SEED = 1000
 """Seed of the first repeat. A training function's own default should be another one."""
 
 FEWEST = 2
 """Repeats of every candidate, without which nothing is known about the noise."""
+
+_MOST_EQUAL = 8  # trials per candidate that are looked at, since several may have one configuration
 
 _HOPELESS = 0.05  # probability of catching up below which a candidate leaves the race
 
@@ -105,6 +110,69 @@ def recommended(study: StudyState) -> tuple[Trial, float] | None:
     leader = standing(losses, repeated(study), plan.repeats).leader
     values = np.empty(0) if leader is None else values_of(losses, leader)
     return None if leader is None or not len(values) else (study.trials[leader], study.loss(1.0) * float(values.mean()))
+
+
+class Confirming:
+    """Decides which trials of the search are repeated, and how often. All follows from the study."""
+
+    def __init__(self, study: Study, top: int, repeats: int) -> None:
+        self._study = study
+        self._top = top  # number of trials that are repeated
+        self._repeats = repeats  # maximum number of repeats of each
+        self._known: tuple[object, Standing] | None = None
+
+    def look_again(self) -> None:
+        """Forget the candidates, since the search has new results."""
+        self._known = None
+
+    def take(self) -> TrialCreated | None:
+        """Return the event that creates the next repeat. None if no more are due now."""
+        standing = self._standing()
+        if standing.is_over:
+            return None
+        begun = {(trial.repeat.of, trial.repeat.number) for trial in self._study.repeats if trial.repeat is not None}
+        for number in range(standing.rounds):
+            for of in standing.racing:
+                if (of, number) not in begun:
+                    return self._created(of, number)
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all repeats have ended, and no more are due."""
+        return self._standing().is_over and all(trial.is_over for trial in self._study.repeats)
+
+    @property
+    def recommended(self) -> Trial | None:
+        """The trial of the search whose repeats are the best so far. None if all have failed."""
+        leader = self._standing().leader
+        return None if leader is None else self._study.trials[leader]
+
+    def _created(self, of: int, number: int) -> TrialCreated:
+        seed = FIRST_SEED + number
+        config = {**self._study.trials[of].config, "seed": seed}
+        repeat = Repeat(of, number, self._top, self._repeats)
+        return TrialCreated(len(self._study.trials), config, training=self._study.problem.max_budget, repeat=repeat)
+
+    def _standing(self) -> Standing:
+        """Return the state of the race. After the search, it only changes when a trial or a repeat ends."""
+        ended = sum(trial.is_over for trial in self._study.repeats), dict(self._study.counts)
+        if self._known is None or self._known[0] != ended:
+            losses = losses_of(self._study)
+            known = standing(losses, self._candidates(), self._repeats)
+            self._known = ended, known
+        return self._known[1]
+
+    def _candidates(self) -> list[int]:
+        """Return the best distinct configurations of the search, and those that have repeats already."""
+        study = self._study
+        best: dict[bytes, int] = {}
+        ranked = ((study.loss(trial.value), trial.id, trial) for trial in study.trials if not trial.training)
+        known = (each for each in ranked if math.isfinite(each[0]) and each[2].state is not TrialState.FAILED)
+        for _, number, trial in heapq.nsmallest(_MOST_EQUAL * self._top, known):
+            best.setdefault(study.problem.space.key(trial.config), number)
+        chosen = [*best.values()][: self._top]
+        return list(dict.fromkeys([*chosen, *repeated(study)]))
 
 
 def _mean(losses: Losses, candidate: int, rounds: int) -> float:

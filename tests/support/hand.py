@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
+from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import (
     Append,
@@ -19,7 +21,6 @@ from maggy_like.driver.state_machine.interface import (
     WorkerJoined,
     WorkerReady,
 )
-from maggy_like.driver.state_machine.run import Options
 from maggy_like.protocol.messages import (
     Assign,
     Finished,
@@ -35,6 +36,19 @@ from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.space.domains import Float
 
 
+def settings_of(study: Study, **options: Any) -> Settings:
+    """The settings of a run, each option in the part that has it. Identical failures end nothing unless they are to."""
+    made, options = Settings.of(study), {"max_identical_failures": 0, **options}
+    parts = {name: getattr(made, name) for name in ("search", "files", "limits", "size", "failures")}
+    for name, part in parts.items():
+        own = {field.name: options.pop(field.name) for field in fields(part) if field.name in options}
+        parts[name] = replace(part, **own)
+    return replace(made, **parts, **options)
+
+
+OF_THE_MACHINE = ("grows", "heartbeat_timeout", "store_patience")
+
+
 class Hand:
     """Feeds a state machine by hand, answers its asks, and keeps what it wants."""
 
@@ -45,11 +59,13 @@ class Hand:
         points: Any = (),
         study: dict[str, Any] | None = None,
         metric: str = "quality",
+        workers: int = 2,
         **options: Any,
     ) -> None:
         optimizer = optimizer or RandomSearch()
         self.study = Study({"x": Float(0, 1)}, optimizer, max_budget=9, n_trials=n_trials, points=points, **study or {})
-        self.machine = StateMachine(self.study, Options(**{"workers": 2, **options}))
+        given = {name: options.pop(name) for name in OF_THE_MACHINE if name in options}
+        self.machine = StateMachine(self.study, settings_of(self.study, **options), size=workers, **given)
         self.metric = metric
         self.now = 0.0
         self.events: list[Event] = []

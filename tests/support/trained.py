@@ -6,12 +6,12 @@ from typing import Any
 
 from hand import Hand
 
+from maggy_like.driver.settings import TrainingSettings
 from maggy_like.driver.state_machine.interface import (
     Tick,
     WorkerGone,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.run import FinalTraining
 from maggy_like.protocol.messages import Assign
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import TrialCreated
@@ -22,9 +22,8 @@ GANG = 2
 class Trained(Hand):
     """A search with a plan for its end."""
 
-    def __init__(self, plan: FinalTraining | None = None, n_trials: int = 2, **options: Any) -> None:
-        plan = plan or FinalTraining(steps=5, workers=GANG, least=GANG)
-        super().__init__(None, n_trials, **{"workers": GANG, "training": plan, **options})
+    def __init__(self, plan: TrainingSettings | None = None, n_trials: int = 2, **options: Any) -> None:
+        super().__init__(None, n_trials, **{"workers": GANG, "training": plan or TrainingSettings(steps=5), **options})
 
     @property
     def trainings(self) -> list[TrialCreated]:
@@ -63,7 +62,7 @@ class Trained(Hand):
                 self.tell(WorkerGone(worker.id))
 
 
-def trained(plan: FinalTraining | None = None, values: tuple[float, ...] = (0.3, 0.7), **options: Any) -> Trained:
+def trained(plan: TrainingSettings | None = None, values: tuple[float, ...] = (0.3, 0.7), **options: Any) -> Trained:
     """A search that is over, on a gang that is there."""
     run = Trained(plan, len(values), **options)
     run.start()

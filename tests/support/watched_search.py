@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from hand import settings_of
 from odd_optimizers import Climber
 
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.run import Options
 from optimizers.core.base import Optimizer
 from optimizers.core.study import Study
 from optimizers.samplers.non_adaptive import Grid, RandomSearch
@@ -61,10 +61,6 @@ class Search:
         return min(self.n_trials, self.points + GRID) if self.name == "grid" else self.n_trials
 
     def machine(self) -> StateMachine:
-        options = Options(
-            workers=SLOTS,
-            max_attempts=self.max_attempts,
-            trial_timeout=self.trial_timeout,
-            heartbeat_timeout=HEARTBEAT,
-        )
-        return StateMachine(self.study(), options)
+        study = self.study()
+        settings = settings_of(study, max_attempts=self.max_attempts, trial_timeout=self.trial_timeout)
+        return StateMachine(study, settings, size=SLOTS, heartbeat_timeout=HEARTBEAT)

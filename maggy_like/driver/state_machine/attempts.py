@@ -34,6 +34,7 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.values import as_attributes
+from maggy_like.train_function.code import rerun_hint
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Columns, Event, Measured
 from optimizers.core.trial import Curve, Failure, FailureKind, Trial, TrialState
@@ -123,11 +124,9 @@ def _is_unclear(run: Run, trial: Trial, objective: str) -> bool:
 
 
 def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Commands:
-    """Have idle workers run the next attempt of a trial together.
+    """Have idle workers, in order of rank, run the next attempt of a trial together.
 
-    Args:
-        members: The workers, in order of rank.
-        cause: Reason why it runs now, if the study does not know it.
+    ``cause`` is why it runs now, if the study does not know it.
     """
     grant = run.study.grant(trial)
     number = trial.attempt + 1
@@ -147,7 +146,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
         checkpoint=saved,
         discard=discard,
         older=older,
-        open_ended=run.options.open_ended and grant.budget == run.study.problem.max_budget,
+        open_ended=run.settings.search.open_ended and grant.budget == run.study.problem.max_budget,
         max_budget=0 if trial.training else run.study.problem.max_budget,
     )
     attempt = run.attempts[trial.id] = RunningAttempt(trial.id, number, tuple(members), run.now)
@@ -230,7 +229,7 @@ def _measure(run: Run, trial: Trial, message: Reported) -> Commands:
         return commands
     commands += record(run, Measured(trial.id, trial.attempt, message.objective, columns))
     steps, values = columns.get(message.objective, _NOTHING)
-    if run.options.open_ended and steps and steps[-1] > run.study.problem.max_budget:
+    if run.settings.search.open_ended and steps and steps[-1] > run.study.problem.max_budget:
         commands += _warn_of_default(run, trial)
     if not all(map(math.isfinite, values)):
         step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
@@ -296,9 +295,7 @@ def wait_for_store(run: Run, attempt: RunningAttempt, worker: Worker, message: W
 def stop(attempt: RunningAttempt, why: StopReason, *, failure: Failure | None = None, cause: str = "") -> Commands:
     """Have all ranks end at the same next report, unless they were asked to before.
 
-    Args:
-        failure: How its end is recorded, if it is a fault.
-        cause: Why the search is over, if that ends the attempt.
+    A fault is recorded as ``failure``. ``cause`` is why the search is over, if that ends the attempt.
     """
     if not _decide_to_stop(attempt, why, failure=failure, cause=cause):
         return []
@@ -428,13 +425,10 @@ def _fail(run: Run, trial: Trial, failure: Failure, now: float) -> Commands:
 def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
     """End an attempt that failed or was cut off: its trial stops if a rule had decided so, and is retried otherwise.
 
-    The trial fails for good if a retry would be wasted: after the last of ``max_attempts``, or if this attempt
-    got no further than the one before and failed in the same way.
-
-    Args:
-        cause: Cause of the failure, if the failure does not name it.
+    The trial fails for good if a retry would be wasted: after the last of ``max_attempts``, or if this attempt got no
+    further than the one before and failed in the same way. ``cause`` is that of a failure which does not name it.
     """
-    most = run.options.max_attempts
+    most = run.settings.failures.max_attempts
     if trial.stop_due:
         return _end_stopped(run, trial, now)
     if failure.kind.is_final:
@@ -480,7 +474,7 @@ def _most_losses(run: Run, failure: Failure) -> int | None:
     """
     if not failure.kind.is_stage_loss:
         return None
-    most = run.options.max_attempts * run.options.workers
+    most = run.settings.failures.max_attempts * run.size
     return max(MAX_NODES, most) if failure.kind is FailureKind.NODE_LOST else most
 
 
@@ -507,7 +501,9 @@ def _show_failure(run: Run, trial: Trial, failure: Failure) -> Commands:
         return [Show(f"failed like trial {first}", trial.id)]
     details = "" if trial.is_final_training or first != trial.id else failure.traceback.rstrip()
     head = "failed:" if details.endswith(failure.message) else f"failed: {failure.message}"
-    parts = [head, *([details, run.options.rerun(trial.id)] if details else [])]
+    files = run.settings.files
+    rerun = rerun_hint(files.function, str(files.paths.directory), trial.id)
+    parts = [head, *([details, rerun] if details else [])]
     return [Show("\n".join(filter(None, parts)), trial.id)]
 
 

@@ -62,14 +62,10 @@ class IdenticalFailures:
         outcomes.failed.setdefault(failure.cause, set()).add(event.trial)
         outcomes.newest = failure
 
-    def to_retry(self, trials: Sequence[Trial], enough: int) -> list[Trial]:
-        """Return the failed trials that had ended a search according to its journal; a resumed search retries them.
-
-        Args:
-            enough: Minimum number of failed trials that ended it; 0 for never.
-        """
+    def to_retry(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the failed trials that had ended a search according to its journal; a resumed search retries them."""
         found: list[Trial] = []
-        for outcomes in (self._begun, self._continued) if enough else ():
+        for outcomes in (self._begun, self._continued) if self.enough else ():
             identical: dict[object, list[Trial]] = {}
             for trial in trials:
                 failure = trial.failure
@@ -79,15 +75,14 @@ class IdenticalFailures:
                     identical.setdefault(failure.cause, []).append(trial)
             most = max(identical.values(), key=len, default=[])
             at_end = max(sum(not trial.training for trial in trials), _LEAST_AT_THE_END)
-            if not outcomes.has_success and len(most) >= min(enough, at_end):
+            if not outcomes.has_success and len(most) >= min(self.enough, at_end):
                 found += most
         return found
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:
         """Return the error that must end the search, if any.
 
-        Args:
-            n_trials: Number of trials if none will follow: it is enough that all of them failed identically.
+        If no trial follows the ``n_trials`` ones, it is enough that all of them failed identically.
         """
         if not self.enough:
             return None
@@ -206,8 +201,7 @@ class StoreOutage:
     def error(self, waits: Iterable[tuple[int, float]], now: float) -> StoreError | None:
         """Return the error that ends the run once a trial has waited for too long.
 
-        Args:
-            waits: Pairs of a trial and since when one of its workers waits, including those for a call to return.
+        ``waits`` are pairs of a trial and since when one of its workers waits, including those for a call to return.
         """
         if not self._has_begun:
             return None

@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine import attempts, phases, workers
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE
 from maggy_like.driver.state_machine.interface import (
     Command,
     Commands,
@@ -31,7 +33,7 @@ from maggy_like.driver.state_machine.interface import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.run import Options, Run, Worker, WorkerState
+from maggy_like.driver.state_machine.run import Run, Worker, WorkerState
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
 from maggy_like.protocol.task import WorkerId
@@ -50,11 +52,35 @@ class LoggedInput(NamedTuple):
 
 
 class StateMachine:
-    """Hands trials to workers until the search is over."""
+    """Hands trials to workers until the search is over.
 
-    def __init__(self, study: Study, options: Options | None = None) -> None:
+    Args:
+        settings: Settings of the run. None for the defaults.
+        size: Number of workers, or the most that may join.
+        grows: Whether workers come and go.
+        heartbeat_timeout: Seconds of silence after which a worker counts as lost.
+        store_patience: Seconds that a trial may wait for the store.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        settings: Settings | None = None,
+        *,
+        size: int = 1,
+        grows: bool = False,
+        heartbeat_timeout: float = 15.0,
+        store_patience: float = STORE_PATIENCE,
+    ) -> None:
         self.study = study
-        self._run = Run(study, options or Options())
+        self._run = Run(
+            study,
+            settings or Settings.of(study),
+            size=size,
+            grows=grows,
+            heartbeat_timeout=heartbeat_timeout,
+            patience=store_patience,
+        )
         self._log: deque[LoggedInput] = deque(maxlen=LOG_LENGTH)
         workers.follow_number(self._run)
 
@@ -107,7 +133,7 @@ class StateMachine:
     def log(self) -> Sequence[LoggedInput]:
         """The last :data:`LOG_LENGTH` inputs.
 
-        Handed to a new machine with the same study and options, in the same order and after the same :meth:`start`,
+        Handed to a new machine with the same study and settings, in the same order and after the same :meth:`start`,
         they lead to the same decisions, if none is missing.
         """
         return tuple(self._log)

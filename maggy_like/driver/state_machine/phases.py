@@ -22,7 +22,7 @@ _MOST_NAMED = 10  # trials
 def start(run: Run) -> Commands:
     """Begin, or continue where the replayed journal ends."""
     commands: Commands = []
-    failed = run.failures.to_retry(run.study.trials, run.options.enough(1))
+    failed = run.failures.to_retry(run.study.trials)
     if again := [trial.id for trial in failed if run.study.retry(trial)]:
         which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
         commands.append(Show(f"trials that had failed identically are retried: {which}"))
@@ -33,7 +33,7 @@ def start(run: Run) -> Commands:
             commands += attempts.lose_with_driver(run, trial, run.now)
         elif trial.state is TrialState.PENDING:
             run.retries.append(trial.id)
-    if run.options.training is not None and any(t.is_final_training and not t.is_over for t in run.study.trials):
+    if run.settings.training is not None and any(t.is_final_training and not t.is_over for t in run.study.trials):
         run.search_ended, run.has_trained, run.confirming = Ending.COMPLETED, True, None
     elif run.study.repeats and run.confirming is not None and not run.confirming.is_over:
         run.search_ended = Ending.COMPLETED
@@ -106,18 +106,18 @@ def _assign(run: Run) -> Commands:
 
 def _where_paused(run: Run, trial: Trial) -> list[Worker]:
     """Return the idle worker on which a trial was paused, because its function may still wait there."""
-    if trial.state is not TrialState.PAUSED or run.options.workers_per_trial > 1 or trial.worker not in run.idle:
+    if trial.state is not TrialState.PAUSED or run.settings.size.workers_per_trial > 1 or trial.worker not in run.idle:
         return []
     return [run.workers[trial.worker]]
 
 
 def _free_members(run: Run) -> list[Worker]:
     """Return the idle workers that would run the next attempt together; none as long as they are too few."""
-    needed = run.options.workers_per_trial
+    needed = run.settings.size.workers_per_trial
     if run.is_confirming:  # once the last trial of the search has ended: it may turn out to be the best
         needed = 0 if any(not run.study.trials[number].training for number in run.attempts) else needed
     elif run.search_ended is not None:
-        needed = 0 if run.attempts or run.options.training is None else _n_trainers(run)
+        needed = 0 if run.attempts or run.settings.training is None else _n_trainers(run)
     if not needed or len(run.idle) < needed:
         return []
     if needed == 1:
@@ -126,11 +126,7 @@ def _free_members(run: Run) -> list[Worker]:
 
 
 def choose(idle: Iterable[Worker], count: int) -> list[Worker]:
-    """Return ``count`` of the idle workers, on as few hosts as possible, those of a host next to each other.
-
-    Args:
-        idle: At least ``count``, in order of preference.
-    """
+    """Return ``count`` of the idle workers, on as few hosts as possible, those of a host next to each other."""
     hosts: dict[str, list[Worker]] = {}
     for worker in idle:
         hosts.setdefault(worker.host, []).append(worker)
@@ -188,10 +184,11 @@ def _ask_ahead(run: Run) -> Commands:
 
 def _end_at_target(run: Run) -> Commands:
     """End the search once a trial has reached the target."""
-    if run.options.target is None or run.search_ended is not None:
+    target = run.settings.limits.target
+    if target is None or run.search_ended is not None:
         return []
     best, loss = run.study.best, run.study.loss
-    if best is None or loss(best.value) > loss(run.options.target):
+    if best is None or loss(best.value) > loss(target):
         return []
     return end_search(run, Ending.TARGET, None)
 
@@ -254,7 +251,7 @@ def _is_followed_by_repeats(run: Run) -> bool:
 
 def _is_followed_by_training(run: Run) -> bool:
     last = run.study.trials[-1] if run.study.trials else None
-    if run.options.training is None or _config(run) is None:
+    if run.settings.training is None or _config(run) is None:
         return False
     # A resumed run may have nothing to add.
     return last is None or not last.is_final_training or not last.is_over or last.state is TrialState.FAILED
@@ -265,7 +262,7 @@ def _training(run: Run) -> TrialCreated | None:
 
     It is called when no trial of the search runs any more: the last to end may turn out to be the best.
     """
-    plan, config = run.options.training, _config(run)
+    plan, config = run.settings.training, _config(run)
     if run.has_trained or plan is None or config is None:
         return None
     run.has_trained = True
@@ -281,25 +278,23 @@ def _failed_training(run: Run, config: Config) -> int | None:
 
 def _n_trainers(run: Run) -> int:
     """Return how many workers train together now; 0 as long as others are waited for."""
-    plan = run.options.training
-    assert plan is not None
     workers = run.workers.values()
     idle = sum(worker.state is WorkerState.IDLE for worker in workers)
-    if idle >= plan.workers:
+    if idle >= run.size:
         run.short_since = None
-        return plan.workers
+        return run.size
     if run.short_since is None:
         run.short_since = run.now
     waited = run.now - run.short_since
-    coming = len(workers) < plan.workers or any(worker.state is WorkerState.JOINING for worker in workers)
+    coming = len(workers) < run.size or any(worker.state is WorkerState.JOINING for worker in workers)
     is_patient = waited < PATIENCE or (coming and waited < 2 * PATIENCE)
-    return 0 if is_patient or idle < plan.least else idle
+    return 0 if is_patient or idle < (run.settings.failures.min_workers or run.size) else idle
 
 
 def _config(run: Run) -> Config | None:
     """Return the configuration to train, once known."""
-    if run.options.training is not None and run.options.training.config is not None:
-        return run.options.training.config
+    if run.settings.training is not None and run.settings.training.config is not None:
+        return run.settings.training.config
     if run.confirming is not None and (recommended := run.confirming.recommended) is not None:
         return recommended.config
     return run.study.best.config if run.study.best is not None else None

@@ -53,11 +53,10 @@ class Prefetch:
         self._asks.append(seconds)
 
     def taken(self, wanted: float) -> None:
-        """Take in that a trial took a proposal.
+        """Take in that a trial took a proposal, and when its worker became free.
 
-        Args:
-            wanted: When its worker became free, in seconds. Not when the trial began: where workers wait
-                for the optimizer, trials begin no faster than it answers, and the wait would not be seen.
+        The trial may have begun later: where workers wait for the optimizer, trials begin no faster than it answers,
+        and the wait would not be seen.
         """
         ask = max(self._asks, default=0.0)
         served = max(0.0, wanted - self._last) / ask if ask else math.inf
@@ -133,8 +132,7 @@ class Proposals:
     def take(self, wanted: float) -> TrialCreated | None:
         """Return the event that makes the next configuration a trial, if one is ready.
 
-        Args:
-            wanted: Time at which the trial's worker became free, in seconds.
+        Its worker has been free since ``wanted``.
         """
         number = len(self._study.trials)
         if self._has_room and self._points:

@@ -7,107 +7,27 @@
 from __future__ import annotations
 
 import enum
-import heapq
-import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from maggy_like.driver.state_machine.failures import STORE_PATIENCE, IdenticalFailures, StoreOutage
+from maggy_like.driver.settings import Settings
+from maggy_like.driver.state_machine.failures import IdenticalFailures, StoreOutage
 from maggy_like.driver.state_machine.proposals import Proposals
 from maggy_like.errors import ConfigError
-from maggy_like.protocol.endings import Ending, StopReason
+from maggy_like.protocol.endings import UNEVEN, Ending, StopReason
 from maggy_like.protocol.messages import Finished
 from maggy_like.protocol.state_names import parse_name
 from maggy_like.protocol.task import WorkerId
-from maggy_like.protocol.torchrun import UNEVEN
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, TrialCreated
 from optimizers.core.study import Study
-from optimizers.core.trial import Failure, FailureKind, Repeat, Trial, TrialState
-from optimizers.space import Config
+from optimizers.core.trial import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from optimizers.comparisons.confirmation import Standing
-
-
-_MOST_EQUAL = 8  # trials per candidate that are looked at, since several may have one configuration
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmationPlan:
-    """The repeats of the best trials after the search."""
-
-    top: int  # number of trials that are repeated
-    repeats: int  # maximum number of repeats of each
-    steps: int  # budget of a repeat
-
-
-class Confirming:
-    """Decides which trials of the search are repeated, and how often. All follows from the study."""
-
-    def __init__(self, study: Study, plan: ConfirmationPlan) -> None:
-        from optimizers.comparisons import confirmation  # loads scipy, which only confirmations should cost
-
-        self._study = study
-        self._plan = plan
-        self._functions = confirmation
-        self._known: tuple[object, Standing] | None = None
-
-    def look_again(self) -> None:
-        """Forget the candidates, since the search has new results."""
-        self._known = None
-
-    def take(self) -> TrialCreated | None:
-        """Return the event that creates the next repeat. None if no more are due now."""
-        standing = self._standing()
-        if standing.is_over:
-            return None
-        begun = {(trial.repeat.of, trial.repeat.number) for trial in self._study.repeats if trial.repeat is not None}
-        for number in range(standing.rounds):
-            for of in standing.racing:
-                if (of, number) not in begun:
-                    return self._created(of, number)
-        return None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all repeats have ended, and no more are due."""
-        return self._standing().is_over and all(trial.is_over for trial in self._study.repeats)
-
-    @property
-    def recommended(self) -> Trial | None:
-        """The trial of the search whose repeats are the best so far. None if all have failed."""
-        leader = self._standing().leader
-        return None if leader is None else self._study.trials[leader]
-
-    def _created(self, of: int, number: int) -> TrialCreated:
-        seed = self._functions.FIRST_SEED + number
-        config = {**self._study.trials[of].config, "seed": seed}
-        repeat = Repeat(of, number, self._plan.top, self._plan.repeats)
-        return TrialCreated(len(self._study.trials), config, training=self._plan.steps, repeat=repeat)
-
-    def _standing(self) -> Standing:
-        """Return the state of the race. After the search, it only changes when a trial or a repeat ends."""
-        ended = sum(trial.is_over for trial in self._study.repeats), dict(self._study.counts)
-        if self._known is None or self._known[0] != ended:
-            losses = self._functions.losses_of(self._study)
-            known = self._functions.standing(losses, self._candidates(), self._plan.repeats)
-            self._known = ended, known
-        return self._known[1]
-
-    def _candidates(self) -> list[int]:
-        """Return the best distinct configurations of the search, and those that have repeats already."""
-        study = self._study
-        best: dict[bytes, int] = {}
-        ranked = ((study.loss(trial.value), trial.id, trial) for trial in study.trials if not trial.training)
-        known = (each for each in ranked if math.isfinite(each[0]) and each[2].state is not TrialState.FAILED)
-        for _, number, trial in heapq.nsmallest(_MOST_EQUAL * self._plan.top, known):
-            best.setdefault(study.problem.space.key(trial.config), number)
-        chosen = [*best.values()][: self._plan.top]
-        return list(dict.fromkeys([*chosen, *self._functions.repeated(study)]))
+    from optimizers.comparisons.confirmation import Confirming
 
 
 class SavedStates:
@@ -171,63 +91,6 @@ class SavedStates:
                 if not self._needs[name]:
                     del self._needs[name]
             self._needed[number] = needed
-
-
-# -- options ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FinalTraining:
-    """The training after the search."""
-
-    steps: int  # budget of the training
-    workers: int  # how many workers train together
-    least: int  # how many are enough if the others are lost and do not come back
-    config: Config | None = None  # the configuration; None for the best of the search
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of a run.
-
-    Attributes:
-        open_ended: Whether nobody has set ``max_budget``, so that a function that does not read its budget trains to
-            its own end.
-        max_identical_failures: How many identical failures end the search if no trial has succeeded; 0 for never. With
-            workers that come and go, a function of the number of trials that can run at a time.
-        rerun: Returns how to run a trial again under a debugger; empty if that is not known.
-    """
-
-    objective: str | None = None  # name of the optimised metric; None to take the one that is reported
-    guessed: bool = False  # whether the directions of the objectives are guessed from their names
-    open_ended: bool = False
-    n_configs: int | None = None  # number of configurations in a finite space; the search ends once each was tried
-    workers: int = 1  # number of workers, or the most that may join
-    workers_per_trial: int = 1  # workers per trial
-    confirmation: ConfirmationPlan | None = None  # the repeats after the search; None for no repeats
-    training: FinalTraining | None = None  # the training after that; None for no training
-    keep: int = 2  # how many saved states of an attempt to keep, in addition to the one of its best value
-    max_attempts: int = 3  # how many attempts of a trial may fail or be lost before the trial fails for good
-    max_identical_failures: int | Callable[[int], int] = 0
-    catch: Collection[str] = ()  # names of exceptions that do not count as identical failures
-    trial_timeout: float | None = None  # seconds that one attempt may take; None for no limit
-    target: float | None = None  # value of the objective that ends the search
-    heartbeat_timeout: float = 15.0  # seconds of silence after which a worker counts as lost
-    store_patience: float = STORE_PATIENCE  # seconds that a trial may wait for the store
-    rerun: Callable[[int], str] = "".format
-
-    @property
-    def grows(self) -> bool:
-        """Whether workers come and go."""
-        return not isinstance(self.max_identical_failures, int)
-
-    def enough(self, at_a_time: int) -> int:
-        """Return how many identical failures end the search."""
-        return (
-            self.max_identical_failures
-            if isinstance(self.max_identical_failures, int)
-            else self.max_identical_failures(at_a_time)
-        )
 
 
 # -- workers ------------------------------------------------------------------------------------------
@@ -370,13 +233,18 @@ class Run:
         failures: Counts identical failures.
     """
 
-    def __init__(self, study: Study, options: Options) -> None:
+    def __init__(
+        self, study: Study, settings: Settings, *, size: int, grows: bool, heartbeat_timeout: float, patience: float
+    ) -> None:
         self.study = study
-        self.options = options
+        self.settings = settings
+        self.size = size  # number of workers, or the most that may join
+        self.grows = grows  # whether workers come and go
+        self.heartbeat_timeout = heartbeat_timeout  # seconds of silence after which a worker counts as lost
         self.now = 0.0  # when the present input came, in seconds
         self.stale = 0  # messages of lost incarnations or past attempts that were ignored
         # the phase
-        self.objective = options.objective  # name of the optimised metric, once known
+        self.objective = settings.search.objective  # name of the optimised metric, once known
         self.ending: Ending | None = None  # why the run ended; None before
         self.error: Exception | None = None  # the exception that ``lagom`` raises; None for none
         self.stopped_by = ""  # name of the one who stopped the run from outside; empty if nobody did
@@ -394,14 +262,22 @@ class Run:
         self.attempts: dict[int, RunningAttempt] = {}  # the attempts that run, by trial
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}  # how far each running trial was when its attempt began
-        self.proposals = Proposals(study, options.workers // options.workers_per_trial, options.n_configs)
-        self.failures = IdenticalFailures(options.enough(1), options.catch, retries=study.scheduler.can_retry)
-        self.states = SavedStates(study, options.keep)  # which saved states are still needed
-        self.confirming = None if options.confirmation is None else Confirming(study, options.confirmation)
-        self.outage = StoreOutage(options.store_patience)  # which trials wait for the store
+        self.proposals = Proposals(study, size // settings.size.workers_per_trial, settings.search.n_configs)
+        self.failures = IdenticalFailures(
+            settings.failures.enough(self.at_a_time), settings.failures.names, retries=study.scheduler.can_retry
+        )
+        self.states = SavedStates(study, settings.files.keep_checkpoints)  # which saved states are still needed
+        self.confirming: Confirming | None = None
+        if (plan := settings.confirmation) is not None:
+            from optimizers.comparisons.confirmation import (
+                Confirming,  # loads scipy, which only confirmations should cost
+            )
+
+            self.confirming = Confirming(study, plan.top, plan.repeats)
+        self.outage = StoreOutage(patience)  # which trials wait for the store
         self.known_until = 0.0  # the newest time in the journal
         self.is_named = bool(study.objectives.given)  # whether the metric, and so its direction, is settled
-        self.is_sign_known = not options.guessed  # whether a first result has been compared with the direction
+        self.is_sign_known = not settings.search.guessed  # whether a first result has been compared with the direction
         self.unclear: ConfigError | None = None  # the error with which the search ends, if its direction stays unknown
         self.warned: set[str] = set()  # keys of warnings that were shown
         # for each cause of failures: the trial whose traceback was shown, and its message
@@ -426,6 +302,12 @@ class Run:
     def live(self) -> Iterator[Worker]:
         """The live workers."""
         return (worker for worker in self.workers.values() if worker.is_live)
+
+    @property
+    def at_a_time(self) -> int:
+        """The number of trials that can run in parallel now."""
+        workers = sum(1 for _ in self.live) if self.grows else self.size
+        return max(1, workers // self.settings.size.workers_per_trial)
 
     def find(self, known: WorkerId) -> Worker | None:
         """Return the live worker of that incarnation, or None for a stale one."""

@@ -35,7 +35,7 @@ def join(run: Run, event: WorkerJoined) -> Commands:
     worker = Worker(event.worker, event.host, event.accelerators, seen=run.now)
     run.workers[event.worker.index] = worker
     follow_number(run)
-    if run.options.grows and run.study.trials:
+    if run.grows and run.study.trials:
         run.newcomers_since = run.newcomers_since if run.newcomers else run.now
         run.newcomers.append(worker.place)
     if run.ending is not None:
@@ -53,18 +53,15 @@ def become_ready(run: Run, worker: Worker) -> Commands:
 
 def follow_number(run: Run) -> None:
     """Adapt the rules that depend on the number of workers, if they come and go."""
-    if run.options.grows:
-        at_a_time = max(1, sum(1 for _ in run.live) // run.options.workers_per_trial)
-        run.proposals.resize(at_a_time)
-        run.failures.enough = run.options.enough(at_a_time)
+    if run.grows:
+        run.proposals.resize(run.at_a_time)
+        run.failures.enough = run.settings.failures.enough(run.at_a_time)
 
 
 def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
     """End the search if a promoted trial could not continue on a worker; else say what could not continue there.
 
-    Args:
-        worker: It does not see the run's store.
-        unseen: Why, if something refuses.
+    The worker does not see the run's store. ``unseen`` is why, if something refuses.
     """
     why = f" ({unseen})" if unseen else ""
     who = f"worker {worker.id.index} on host {worker.host!r} cannot access the store of this run{why}, so"
@@ -75,7 +72,7 @@ def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
             "optimizer=ASHA(mode='stopping')"
         )
         return phases.end_search(run, Ending.ERROR, ConfigError(text))
-    if unseen or run.options.workers_per_trial > 1 or run.options.training is not None:
+    if unseen or run.settings.size.workers_per_trial > 1 or run.settings.training is not None:
         return [Show(f"{who} an interrupted trial could not continue there; {remedy}")]
     return []
 
@@ -159,11 +156,10 @@ def _drop(run: Run, worker: Worker, state: WorkerState, failure: Failure) -> Com
 
 
 def discount_stall(run: Run, stalled: float, held: float) -> None:
-    """Do not count a time in which the driver stood still, or decided nothing.
+    """Do not count the seconds for which the driver stood still, or in which it decided nothing.
 
-    Args:
-        stalled: Seconds for which it stood still; no silence of the workers.
-        held: Seconds for which it decided nothing; no time of the attempts, those apart that wait for the store.
+    The first are no silence of the workers. The second are no time of attempts, except of those that wait for the
+    store.
     """
     for worker in run.live if stalled else ():
         worker.seen = min(run.now, worker.seen + stalled)
@@ -177,8 +173,8 @@ def tick(run: Run) -> Commands:
     commands: Commands = []
     for worker in silent(run):
         # If machines come and go, nobody can tell a silent worker from one whose machine is gone.
-        kind = FailureKind.NODE_LOST if run.options.grows else FailureKind.WORKER_LOST
-        reason = f"no message for {run.options.heartbeat_timeout:g} s"
+        kind = FailureKind.NODE_LOST if run.grows else FailureKind.WORKER_LOST
+        reason = f"no message for {run.heartbeat_timeout:g} s"
         commands += lose(run, worker, reason, FailureKind.NODE_LEFT if worker.leaving else kind)
     if run.any_leaves:  # most runs need not look at every attempt
         for attempt in run.attempts.values():
@@ -189,7 +185,7 @@ def tick(run: Run) -> Commands:
         who = run.newcomers[0] if count == 1 else f"{count} workers"
         run.newcomers.clear()
         commands.append(Show(f"{who} joined: {live} worker{'s' * (live != 1)} now"))
-    if (limit := run.options.trial_timeout) is not None:
+    if (limit := run.settings.failures.trial_timeout) is not None:
         failure = Failure(FailureKind.TIMEOUT, f"took longer than trial_timeout={limit:g} s")
         for attempt in run.attempts.values():
             if not attempt.waits and run.now - attempt.since - attempt.discounted > limit:
@@ -202,7 +198,7 @@ def silent(run: Run) -> list[Worker]:
 
     Idle ones come first: what one silent worker loses must not go to another that is silent too.
     """
-    patience = run.options.heartbeat_timeout
+    patience = run.heartbeat_timeout
     if run.now - run.heard_until <= patience:  # thousands need not be looked at in each tick
         return []
     found = [worker for worker in run.live if run.now - worker.seen > patience]

@@ -122,7 +122,7 @@ def test_a_report_and_a_stop_in_it_are_no_success_but_a_pause_is() -> None:
 
 
 def test_expected_exceptions_never_count_nor_do_those_derived_from_them() -> None:
-    hand = search(catch={"builtins.LookupError"})
+    hand = search(catch=(LookupError,))
     assert fail(hand, *[raised()] * 6) is None
     assert fail(hand, *[raised("ValueError")] * 3) == "error"
 
@@ -202,7 +202,7 @@ def test_a_function_that_was_not_fixed_ends_the_resumed_search_as_soon() -> None
     ("ends", "options"),
     [
         ([raised()] * 3, {"max_identical_failures": 0}),
-        ([raised()] * 3, {"catch": {"builtins.KeyError"}}),
+        ([raised()] * 3, {"catch": (KeyError,)}),
         ([raised(), raised("ValueError"), raised()], {}),
         ([raised(), {"value": 0.5}, raised(), raised()], {}),
     ],

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from hand import settings_of
 from module_time import patch_time
 from wire import hello, wait_for
 
@@ -21,7 +22,6 @@ from maggy_like.driver.loop import TICK, Driver, WriteAhead
 from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import Append, Command, Send, Show, StopRequested, StoreReturned
-from maggy_like.driver.state_machine.run import Options
 from maggy_like.driver.stream import Cursor
 from maggy_like.errors import JournalError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
@@ -51,7 +51,8 @@ def fail(*_: object, **__: object) -> Any:
 
 @pytest.fixture
 def machine() -> StateMachine:
-    return StateMachine(Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4), Options(target=TARGET))
+    study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=4)
+    return StateMachine(study, settings_of(study, target=TARGET))
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from gate import Gate
 from odd_optimizers import Climber, Sealed, Told
 
 from maggy_like import Float, LocalEngine, lagom
-from maggy_like.driver.proposers import DirectProposer, ProcessProposer, Proposer
+from maggy_like.driver.proposer_process import ProcessProposer
+from maggy_like.driver.proposers import DirectProposer, Proposer
 from maggy_like.errors import OptimizerError
 from optimizers.core.base import History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptStarted, Event

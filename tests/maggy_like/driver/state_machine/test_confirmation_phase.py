@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hand import Hand
 
+from maggy_like.driver.settings import Confirmation, TrainingSettings
 from maggy_like.driver.state_machine.interface import StopRequested
-from maggy_like.driver.state_machine.run import ConfirmationPlan, FinalTraining
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Shutdown
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import Event, TrialCreated
 from optimizers.core.trial import FailureKind, Repeat, TrialState
 
-PLAN = ConfirmationPlan(top=2, repeats=3, steps=9)
+PLAN = Confirmation(top=2, repeats=3)
 
 
 class Confirmed(Hand):
@@ -80,7 +80,7 @@ def test_repeats_are_no_part_of_the_search() -> None:
 
 
 def test_the_phases_follow_each_other_and_the_training_takes_the_recommended() -> None:
-    run = searched(training=FinalTraining(5, 2, 2))
+    run = searched(training=TrainingSettings(5))
     assert run.machine.is_confirming
     assert not run.machine.is_training
     while run.machine.is_confirming:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.settings import FailurePolicy
 from maggy_like.driver.state_machine.attempts import MAX_NODES
 from maggy_like.driver.state_machine.interface import (
     Tick,
@@ -171,7 +170,7 @@ def test_a_trial_that_is_due_to_go_on_waits_for_the_worker_that_follows() -> Non
 
 
 def grown(workers: int, **options: object) -> Hand:
-    return Hand(workers=50, max_identical_failures=FailurePolicy().enough, **{"n_trials": 100, **options}).start()  # type: ignore[arg-type]
+    return Hand(workers=50, grows=True, max_identical_failures=None, **{"n_trials": 100, **options}).start()  # type: ignore[arg-type]
 
 
 def test_proposals_are_kept_ready_for_the_workers_that_there_are() -> None:

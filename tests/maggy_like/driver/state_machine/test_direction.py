@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hand import Hand
 
-from maggy_like.driver.state_machine.run import FinalTraining
+from maggy_like.driver.settings import TrainingSettings
 from maggy_like.errors import ConfigError
 from optimizers.core.events import Measured, from_json, to_json
 from optimizers.core.study import Study
@@ -80,7 +80,7 @@ def test_a_first_report_that_contradicts_itself_ends_the_search_before_it_counts
 
 
 def test_a_training_alone_needs_no_direction() -> None:
-    hand = Hand(n_trials=0, metric="accuracy_drop", training=FinalTraining(9, 1, 1, {"x": 0.5})).start()
+    hand = Hand(n_trials=0, metric="accuracy_drop", workers=1, training=TrainingSettings(9, {"x": 0.5})).start()
     hand.report(hand.join(0), 1, 0.5)
     assert hand.machine.error is None
     assert len(measurements(hand)) == 1

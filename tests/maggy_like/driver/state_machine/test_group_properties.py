@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hand import settings_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -9,6 +10,7 @@ from hypothesis_profiles import examples
 from rank import Rank, study
 from witness import said
 
+from maggy_like.driver.settings import TrainingSettings
 from maggy_like.driver.state_machine import StateMachine, phases
 from maggy_like.driver.state_machine.interface import (
     Append,
@@ -26,7 +28,6 @@ from maggy_like.driver.state_machine.interface import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.run import FinalTraining, Options
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import (
     Abort,
@@ -62,7 +63,8 @@ class Ranks(RuleBasedStateMachine):
         self.stops: dict[tuple[int, int], set[int]] = {}  # in which reports ranks stopped, by attempt
         self.now = 0.0
         self.width = width
-        self.plan = FinalTraining(3, SLOTS, least) if train else None
+        self.plan = TrainingSettings(3) if train else None
+        self.least = least
         self.workers: dict[int, Rank] = {}
         self.epochs = dict.fromkeys(range(SLOTS), 0)
         self.boot()
@@ -71,15 +73,16 @@ class Ranks(RuleBasedStateMachine):
 
     def boot(self) -> None:
         """A driver on the journal as it is."""
-        options = Options(
-            workers=SLOTS,
+        made = study(self.n_trials)
+        options = settings_of(
+            made,
             workers_per_trial=self.width,
             training=self.plan,
+            min_workers=self.least,
             max_attempts=4,
             trial_timeout=50.0,
-            heartbeat_timeout=1e9,
         )
-        self.machine = StateMachine(study(self.n_trials), options)
+        self.machine = StateMachine(made, options, size=SLOTS, heartbeat_timeout=1e9)
         self.machine.replay(map(from_json, self.journal))
         self.workers.clear()
         self.running.clear()

@@ -23,7 +23,7 @@ from maggy_like.driver.state_machine.interface import (
     WorkerSeen,
 )
 from maggy_like.driver.state_machine.machine import LOG_LENGTH
-from maggy_like.driver.state_machine.run import Options, WorkerState
+from maggy_like.driver.state_machine.run import WorkerState
 from maggy_like.errors import ConfigError, WorkerError
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import (
@@ -395,7 +395,7 @@ def test_logged_inputs_lead_to_the_same_decisions(steps: list[tuple[str, int]]) 
         elif what == "tick":
             hand.tell(Tick())
     again = Study({"x": Float(0, 1)}, ASHA(sampler="random"), max_budget=9, n_trials=6)
-    machine = StateMachine(again, Options(workers=3))
+    machine = StateMachine(again, size=3)
     machine.start(0.0)
     for now, event in hand.machine.log:
         machine.handle(event, now)

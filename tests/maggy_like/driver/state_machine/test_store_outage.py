@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hand import Hand
 
+from maggy_like.driver.state_machine.failures import STORE_PATIENCE
 from maggy_like.driver.state_machine.interface import Tick, TrialSaid
-from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import StoreError
 from maggy_like.protocol.messages import Assign, Checkpointed, Shutdown, Stop, Waiting
 from maggy_like.protocol.task import WorkerId
@@ -180,4 +180,4 @@ def test_the_store_s_fault_is_told_from_the_trial_s(kind: str) -> None:
 
 
 def test_the_default_is_ten_minutes() -> None:
-    assert Options().store_patience == 600.0
+    assert STORE_PATIENCE == 600.0

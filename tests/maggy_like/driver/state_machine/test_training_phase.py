@@ -6,6 +6,7 @@ import pytest
 from hand import Hand
 from trained import GANG, Trained, trained
 
+from maggy_like.driver.settings import TrainingSettings
 from maggy_like.driver.state_machine import phases
 from maggy_like.driver.state_machine.interface import (
     StopRequested,
@@ -13,7 +14,6 @@ from maggy_like.driver.state_machine.interface import (
     WorkerJoined,
     WorkerLost,
 )
-from maggy_like.driver.state_machine.run import FinalTraining
 from maggy_like.protocol.endings import Ending, StopReason
 from maggy_like.protocol.messages import Checkpointed, Shutdown, Stop
 from maggy_like.protocol.task import WorkerId
@@ -101,7 +101,7 @@ def test_a_timeout_during_the_training_does_not_end_it() -> None:
 
 
 def test_a_wide_search_hands_over_too() -> None:
-    run = Trained(FinalTraining(5, 3, 3), n_trials=1, workers=3, workers_per_trial=2)
+    run = Trained(n_trials=1, workers=3, workers_per_trial=2)
     run.start()
     run.come(0, 1, 2)
     for worker in (WorkerId(0, 0), WorkerId(1, 0)):
@@ -179,7 +179,7 @@ def test_a_training_may_report_nothing_and_return_nothing() -> None:
 
 
 def test_a_training_may_stand_alone() -> None:
-    run = Trained(FinalTraining(1, GANG, GANG, config={"x": 0.25}), n_trials=0)
+    run = Trained(TrainingSettings(1, config={"x": 0.25}), n_trials=0)
     run.start()
     assert [event.config for event in run.trainings] == [{"x": 0.25}]
     assert run.study.trials[0].state is TrialState.PENDING
@@ -196,7 +196,7 @@ def test_a_training_may_stand_alone() -> None:
 # -- a journal that is taken up -------------------------------------------------------------------------
 
 
-def whole_run(plan: FinalTraining | None = None) -> Trained:
+def whole_run(plan: TrainingSettings | None = None) -> Trained:
     """A search, a training that loses an attempt, and the end."""
     run = trained(plan)
     first, second = run.members
@@ -268,12 +268,9 @@ def test_a_search_that_is_resumed_without_a_plan_leaves_the_training_alone() -> 
 # -- when workers are missing ----------------------------------------------------------------------------
 
 
-ELASTIC = FinalTraining(steps=5, workers=3, least=2)
-
-
-def shrunk(plan: FinalTraining = ELASTIC) -> Trained:
+def shrunk(min_workers: int = 2) -> Trained:
     """A training of three that has lost one."""
-    run = Trained(plan, n_trials=1, workers=3)
+    run = Trained(n_trials=1, workers=3, min_workers=min_workers)
     run.start()
     run.come(0, 1, 2)
     run.search(0.5)
@@ -311,7 +308,7 @@ def test_a_worker_that_is_about_to_be_ready_is_waited_for_twice_as_long() -> Non
 
 
 def test_workers_that_never_came_are_waited_for_as_long() -> None:
-    run = Trained(FinalTraining(5, 2, 1, config={"x": 0.5}), n_trials=0)
+    run = Trained(TrainingSettings(5, config={"x": 0.5}), n_trials=0, min_workers=1)
     run.start()
     (first,) = run.come(0)
     run.pass_time(2 * phases.PATIENCE - 1)
@@ -321,14 +318,14 @@ def test_workers_that_never_came_are_waited_for_as_long() -> None:
 
 
 def test_fewer_than_the_least_never_begin() -> None:
-    run = shrunk(FinalTraining(5, 3, 3))
+    run = shrunk(min_workers=3)
     run.pass_time(1000 * phases.PATIENCE)
     assert run.states()[-1] == "pending"
     assert run.machine.ending is None
 
 
 def test_each_loss_is_waited_for_anew() -> None:
-    run = shrunk(FinalTraining(5, 3, 1))
+    run = shrunk(min_workers=1)
     run.pass_time(phases.PATIENCE)
     assert len(run.members) == 2
     run.tell(WorkerLost(WorkerId(1, 0), "kill -9"))

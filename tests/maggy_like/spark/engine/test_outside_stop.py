@@ -12,8 +12,8 @@ from hand import Hand
 
 from maggy_like import SparkEngine
 from maggy_like.driver import supervisor
+from maggy_like.driver.settings import TrainingSettings
 from maggy_like.driver.state_machine.interface import StopRequested, WorkerLost
-from maggy_like.driver.state_machine.run import FinalTraining
 from maggy_like.driver.supervisor import Supervisor
 from maggy_like.engines.base import EngineRun, EngineStopped
 from maggy_like.protocol.endings import Ending
@@ -241,7 +241,7 @@ def test_a_session_that_is_stopped_while_the_gang_waits_for_slots_ends_the_searc
 
 
 def test_what_ran_loses_nothing_and_no_training_follows() -> None:
-    hand = Hand(training=FinalTraining(5, 2, 2)).start()
+    hand = Hand(training=TrainingSettings(5)).start()
     workers = [hand.join(index) for index in (0, 1)]
     hand.report(workers[0], 1, 0.5)
     hand.tell(StopRequested(Ending.CANCELLED, by="all jobs were cancelled"))
