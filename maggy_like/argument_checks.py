@@ -27,12 +27,7 @@ LARGEST = 2**63 - 1
 def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, remedy: str = "") -> int:
     """Check that an argument is a whole number of at least ``least``; numpy's integers are.
 
-    Args:
-        most: Largest allowed value, or None.
-        remedy: Remedy for the message, unless the value is a number in another spelling.
-
-    Raises:
-        ConfigError: It is not.
+    The message ends with the remedy, unless the value is a number in another spelling.
     """
     try:
         number = operator.index(value)
@@ -47,22 +42,14 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, reme
 
 
 def flag(name: str, value: Any, remedy: str) -> bool:
-    """Check that an argument is True or False.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Check that an argument is True or False."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, got {short(value)}; {remedy}")
     return value
 
 
 def seconds(name: str, value: Any, *, least: float = 0.0) -> float | None:
-    """Check that an argument is a positive, finite number of seconds of at least ``least``; None is no limit.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Check that an argument is a positive, finite number of seconds of at least ``least``; None is no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < _ENDLESS and value >= least):
@@ -75,11 +62,7 @@ def seconds(name: str, value: Any, *, least: float = 0.0) -> float | None:
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:
-    """Check that an argument is one of some words.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Check that an argument is one of some words."""
     if value not in known:
         near = did_you_mean(value, known) if isinstance(value, str) else ""
         raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, got {short(value)}{near}")
@@ -88,9 +71,6 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
 
 def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
     """Check that an argument is a list.
-
-    Raises:
-        ConfigError: It is a single one, or nothing of the kind.
 
     Example:
         >>> listed("callbacks", [print], "functions of one event")
@@ -135,10 +115,6 @@ EXTRAS = {
 
 
 def require(package: str, purpose: str) -> None:
-    """Check that a package of an extra is installed.
-
-    Raises:
-        UserError: It is missing.
-    """
+    """Check that a package of an extra is installed."""
     if importlib.util.find_spec(package) is None:
         raise UserError(f"{purpose} needs {package}; install it with: pip install 'maggy_like[{EXTRAS[package]}]'")

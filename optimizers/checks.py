@@ -60,9 +60,6 @@ def integer(
         hint: Remedy for the message.
         error: Class to raise, if it is not an option of an optimizer.
 
-    Raises:
-        OptimizerError: The value is not an integer, too small, or too large.
-
     Example:
         >>> integer("eta", np.int64(3), least=2)
         3
@@ -114,9 +111,6 @@ def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: 
         what: Description of the allowed numbers, for the message.
         fits: Returns whether a number is allowed.
         hint: Remedy for the message.
-
-    Raises:
-        OptimizerError: The value is not a number, or not allowed.
 
     Example:
         >>> real("quantile", 0.25, "a number above 0 and not above 0.5", lambda share: 0.0 < share <= 0.5)
@@ -247,9 +241,6 @@ def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Calla
         elsewhere: Arguments that belong elsewhere, with the correct spelling; ``{}`` stands for their value.
         unknown: Remedy for all other arguments, with ``{name}`` and ``{value}``. By default, the error lists the known
             arguments.
-
-    Raises:
-        TypeError: An argument is unknown, missing or given twice; the message has the remedy.
 
     Example:
         >>> @explains_arguments({"eta": "optimizer=ASHA(eta={})"})

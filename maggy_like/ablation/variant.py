@@ -11,8 +11,8 @@ from typing import Any
 
 from maggy_like.ablation.components import Features, Modules, Setting, WantedModules, without
 from maggy_like.errors import ConfigError, TrainFunctionError
+from maggy_like.train_function.code import INJECTED as ALWAYS_INJECTED
 from maggy_like.train_function.code import name_of
-from maggy_like.train_function.load import INJECTED as ALWAYS_INJECTED
 from optimizers.checks import did_you_mean
 from optimizers.comparisons.repeats import SEED
 from optimizers.errors import SearchSpaceError

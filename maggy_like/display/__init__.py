@@ -37,11 +37,7 @@ class SilentDisplay:
 
 
 def check_progress(progress: Any) -> None:
-    """Check that there is such a display.
-
-    Raises:
-        ConfigError: There is no such display.
-    """
+    """Check that there is such a display."""
     if not isinstance(progress, bool) and (not isinstance(progress, str) or progress not in _DISPLAYS):
         near = difflib.get_close_matches(progress, _DISPLAYS, n=1) if isinstance(progress, str) else ()
         names = ", ".join(map(repr, _DISPLAYS))
@@ -57,9 +53,6 @@ def make_display(progress: bool | str, *, with_trials: bool = False) -> Display:
             If False, nothing. ``"notebook"``, ``"terminal"``, ``"plain"`` and ``"silent"`` select one.
         with_trials: Whether trials run in this process. True then selects plain lines in a terminal, since a live
             region would hide the prompt of a debugger.
-
-    Raises:
-        ConfigError: There is no such display.
 
     Example:
         >>> make_display(False)  # doctest: +ELLIPSIS

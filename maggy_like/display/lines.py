@@ -56,11 +56,7 @@ class LineBuffer:
             self.append(line)
 
     def read(self, number: int) -> tuple[list[LogLine], int, int]:
-        """Return the lines from ``number`` on, counted from 0.
-
-        Returns:
-            The lines, the number of dropped lines among them, and the number of the next line.
-        """
+        """Return the lines from ``number`` on, the number of dropped ones, and the number of the next line."""
         with self._lock:
             skipped = max(0, number - self.dropped)
             lines = list(itertools.islice(self._lines, skipped, None))

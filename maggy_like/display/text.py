@@ -171,13 +171,9 @@ def how_to_resume(snapshot: Snapshot) -> str:
 def remaining(first: Snapshot, now: Snapshot) -> float | None:
     """Estimate the seconds that the search still needs, at most until its timeout.
 
-    Args:
-        first: The snapshot before the first trial began (see :func:`pace_from`). Its trials come from the journal of a
-            resumed run and do not show the pace.
-
-    Returns:
-        The estimate. None if there is no basis for one, or the run has ended. There is none if each paused trial
-        continues, because the number of trials that ended says little then.
+    The pace counts from the snapshot before the first trial began (see :func:`pace_from`), since the trials of a
+    resumed run's journal do not show it. Return None if there is no basis, or the run has ended. There is none if each
+    paused trial continues, because the number of trials that ended says little then.
     """
     if is_over(now):
         return None
@@ -352,11 +348,9 @@ def expected(snapshot: Snapshot) -> list[WorkerLine]:
 
 
 def busiest(workers: Sequence[WorkerLine], limit: int) -> tuple[list[WorkerLine], str]:
-    """Return at most ``limit`` workers to show, and a text about the others.
+    """Return the workers that have been busy longest, in order of index, and a text about the others.
 
-    Returns:
-        The workers that have been busy longest, in order of index, and ``and 52 more (50 busy, 2 idle)``. The text is
-        empty if all are shown.
+    The text is like ``and 52 more (50 busy, 2 idle)``, or empty if all are shown.
     """
     ranked = sorted(workers, key=lambda worker: (worker.state != "busy", -worker.seconds, worker.index))
     shown, hidden = ranked[:limit], [worker.state for worker in ranked[limit:]]

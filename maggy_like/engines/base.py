@@ -81,11 +81,7 @@ class EngineRun(ABC):
 
 
 def read_isolation(isolation: str) -> Isolation:
-    """Check the isolation of an engine that starts processes.
-
-    Raises:
-        ConfigError: There is no such isolation.
-    """
+    """Check the isolation of an engine that starts processes."""
     return cast(Isolation, one_of("isolation", isolation, ("process", "worker")))
 
 
@@ -118,18 +114,11 @@ class Capacity(ABC):
 
         Args:
             together: Why several workers run one trial, such as ``workers_per_trial=2``. Empty if none do.
-
-        Raises:
-            EngineError: They cannot.
         """
         return
 
     def require(self, workers: int) -> None:
-        """Check that this number of workers can run.
-
-        Raises:
-            EngineError: There are too few slots.
-        """
+        """Check that this number of workers can run."""
         slots = self.slots()
         if slots is not None and workers > slots:
             known = f"{slots} slot{'s' * (slots != 1)}"

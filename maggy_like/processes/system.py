@@ -29,9 +29,8 @@ _KILL_PAUSE = 0.001
 def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel signal this process when its parent dies (Linux; other systems rely on the ends of pipes).
 
-    Args:
-        parent: The parent's process id, to notice a parent that has died already.
-        sig: The signal; use one that can be handled if something must be cleaned up.
+    The parent's process id tells whether it has died already. Use a signal that can be handled if something must be
+    cleaned up.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -53,12 +52,10 @@ def children() -> list[int]:
 
 
 def end_orphans(spared: Collection[int], patience: float) -> None:
-    """Kill and reap this process's children, and the orphans that each leaves to it (Linux).
+    """Kill and reap this process's children except ``spared``, and the orphans that each leaves to it (Linux).
 
-    Args:
-        spared: Process ids of children that were not started by us.
-        patience: Seconds of waiting after which processes that no signal ends are left. Time in which this process or
-            the machine was frozen does not count, since they could not die in it either.
+    Processes that no signal ends are left after ``patience`` seconds. Time in which this process or the machine was
+    frozen does not count, since they could not die in it either.
     """
     waited = 0.0
     while (orphans := set(children()).difference(spared)) and waited < patience:
@@ -89,11 +86,7 @@ def is_supported() -> bool:
 
 
 def fork_sibling() -> int:
-    """Fork like ``os.fork``, but make the new process a child of this one's parent, which can then wait for it.
-
-    Raises:
-        OSError: The system refuses another process.
-    """
+    """Fork like ``os.fork``, but make the new process a child of this one's parent, which can then wait for it."""
     libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
     clone = libc.syscall
     clone.restype = ctypes.c_long
@@ -110,11 +103,7 @@ def fork_sibling() -> int:
 
 
 def working_folder() -> str:
-    """Return the working folder.
-
-    Raises:
-        ConfigError: It was deleted, or moved to a place that this process cannot see.
-    """
+    """Return the working folder."""
     try:
         return os.getcwd()
     except OSError as error:

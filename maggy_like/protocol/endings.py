@@ -78,3 +78,20 @@ class StopReason(enum.IntEnum):
     def asks_to_end(self) -> bool:
         """Whether the attempt ends at the next report that waits for a verdict."""
         return self >= StopReason.FAULT
+
+
+UNEVEN = "the ranks did not take the same steps"
+"""Part of the message of a rank whose collective operation did not match another rank's."""
+
+_MISMATCHES = ("Received data size doesn't match expected size", "Detected mismatch between collectives")
+"""Messages of gloo and torch in that case."""
+
+
+def on_uneven_steps(text: str) -> str:
+    """Return the likely cause of a rank's failure if its text shows mismatched collective operations, else empty."""
+    if not any(mismatch in text for mismatch in _MISMATCHES):
+        return ""
+    return (
+        f": another rank was in a different collective operation, so {UNEVEN}. Pass the loaders to prepare(), so that "
+        "they yield equally many batches on all ranks, and call average() and checkpoint() equally often on all"
+    )

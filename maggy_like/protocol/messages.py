@@ -451,11 +451,7 @@ def encode(message: ToDriver | ToWorker) -> bytes:
 
 
 def decode_to_driver(frame: bytes | memoryview) -> ToDriver:
-    """Decode a message of a worker or child.
-
-    Raises:
-        msgspec.DecodeError: The frame is not a valid message.
-    """
+    """Decode a message of a worker or child."""
     try:
         return _TO_DRIVER.decode(frame)
     except _ALSO_MALFORMED as error:
@@ -473,11 +469,7 @@ def foreign_hello(frame: bytes | memoryview) -> dict[str, Any] | None:
 
 
 def decode_to_worker(frame: bytes | memoryview) -> ToWorker:
-    """Decode a message of the driver.
-
-    Raises:
-        msgspec.DecodeError: The frame is not a valid message.
-    """
+    """Decode a message of the driver."""
     try:
         message = _TO_WORKER.decode(frame)
         if isinstance(message, Assign):

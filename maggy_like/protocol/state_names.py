@@ -1,7 +1,7 @@
-"""The names of a run's saved states, relative to its store: ``00003/2-1.pkl``.
+"""The names of a run's saved states, relative to its store: ``00003/2-1.pkl``, and of its log files.
 
-A name consists of the trial's folder, the number of the attempt and the number of the state. A name is not trusted
-before it is parsed: it may come from another process or from a journal that was edited by hand.
+The name of a state consists of the trial's folder, the number of the attempt and the number of the state. It is not
+trusted before it is parsed: it may come from another process or from a journal that was edited by hand.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ class StateName(NamedTuple):
 
 
 def parse_name(name: str) -> StateName:
-    """Parse a name that ``str(StateName(...))`` made.
-
-    Raises:
-        ValueError: The name is not valid, and may lead out of the store.
-    """
+    """Parse a name that ``str(StateName(...))`` made."""
     if (found := _NAME.fullmatch(name)) is not None:
         parsed = StateName(int(found[1]), int(found[2]), int(found[3]), found[4])
         if str(parsed) == name:  # each state has one name
@@ -44,21 +40,24 @@ def parse_name(name: str) -> StateName:
 
 
 def check_owner(name: str, trial: int, attempt: int) -> None:
-    """Check that the state belongs to an attempt.
-
-    Raises:
-        ValueError: The name is not valid, or the state belongs to another trial or attempt.
-    """
+    """Check that the state belongs to an attempt."""
     parsed = parse_name(name)
     if (parsed.trial, parsed.attempt) != (trial, attempt):
         raise ValueError(f"the state must belong to attempt {attempt} of trial {trial}, got {name!r}")
 
 
 def state_url(store: str, name: str) -> str:
-    """Return the URL of a saved state.
-
-    Raises:
-        ValueError: The name is not valid.
-    """
+    """Return the URL of a saved state."""
     parse_name(name)
     return f"{store.rstrip('/')}/{name}"
+
+
+def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
+    """Return the name of the log file of one of a trial's workers, or of one attempt if each has its own file.
+
+    Example:
+        >>> log_name(7), log_name(7, rank=1), log_name(7, attempt=2)
+        ('00007.log', '00007-1.log', '00007.2.log')
+    """
+    of_rank = f"-{rank}" if rank else ""
+    return f"{trial:05d}{of_rank}.{attempt}.log" if attempt > 1 else f"{trial:05d}{of_rank}.log"

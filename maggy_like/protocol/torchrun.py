@@ -1,26 +1,10 @@
-"""Ranks: the environment variables that torchrun sets, and the error when ranks take different steps."""
+"""The environment variables of ranks, as torchrun sets them."""
 
 from __future__ import annotations
 
 import os
 
 from maggy_like.protocol.messages import RankInfo
-
-UNEVEN = "the ranks did not take the same steps"
-"""Part of the message of a rank whose collective operation did not match another rank's."""
-
-_MISMATCHES = ("Received data size doesn't match expected size", "Detected mismatch between collectives")
-"""Messages of gloo and torch in that case."""
-
-
-def on_uneven_steps(text: str) -> str:
-    """Return the likely cause of a rank's failure if its text shows mismatched collective operations, else empty."""
-    if not any(mismatch in text for mismatch in _MISMATCHES):
-        return ""
-    return (
-        f": another rank was in a different collective operation, so {UNEVEN}. Pass the loaders to prepare(), so that "
-        "they yield equally many batches on all ranks, and call average() and checkpoint() equally often on all"
-    )
 
 
 def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:

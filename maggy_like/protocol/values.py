@@ -106,11 +106,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Convert a value to plain data.
-
-    Raises:
-        ValueError: It is nested too deeply, or too large.
-    """
+    """Convert a value to plain data."""
     if depth == 0:
         raise ValueError("nested too deeply")
     if value is None or type(value) is bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from maggy_like.argument_checks import require
 from maggy_like.display.text import config_text, number
 from maggy_like.results.formatted import aligned, as_html
+from optimizers.comparisons.confirmation import estimates, losses_of, pairwise, repeated, standing
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 from optimizers.space import Config
@@ -186,8 +187,6 @@ def confirmed_of(study: Study, objective: str) -> Confirmed | None:
     plan = study.repeats[-1].repeat if study.repeats else None
     if plan is None:
         return None
-    from optimizers.comparisons.confirmation import estimates, losses_of, pairwise, repeated, standing
-
     losses, numbers, sign = losses_of(study), repeated(study), study.loss(1.0)
     state, found = standing(losses, numbers, plan.repeats), estimates(losses, numbers)
     candidates = []

@@ -8,22 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.display.text import clean, config_text, duration, number
 from maggy_like.errors import SavedStateError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.state_names import SHARDED, state_url
+from maggy_like.protocol.state_names import SHARDED, log_name, state_url
 from maggy_like.protocol.values import encodable
-from maggy_like.results.confirmed import Confirmed
-from maggy_like.results.recommended import Recommended, recommended_of
 from maggy_like.storage.file_systems import name_of_folder, open_url, url_of
-from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.study_state import ValueRule
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from maggy_like.results.confirmed import Confirmed
+    from maggy_like.results.recommended import Recommended
 
 
 class ParetoSet(list[Trial]):
@@ -54,16 +55,7 @@ class ParetoSet(list[Trial]):
 
 
 def read_saved(url: str | None, whose: str) -> Any:
-    """Load a saved state.
-
-    Args:
-        url: URL of the state. None if there is none.
-        whose: Who saved it, for the message.
-
-    Raises:
-        SavedStateError: The state is damaged or missing.
-        UserError: There is no state, or it is sharded.
-    """
+    """Load the saved state at a URL, or raise an error that names whose it is."""
     from maggy_like.storage.checkpoints import StateLostError, load_state
 
     if url is None:
@@ -79,14 +71,7 @@ def read_saved(url: str | None, whose: str) -> Any:
 def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
     """Read what a trial printed on one of its workers.
 
-    Args:
-        paths: Paths of the run. Workers that do not see its folder copy their logs to its store.
-        trial: Number of the trial.
-        rank: Rank of the worker.
-        attempts: Number of attempts. Each attempt may have a file in the store.
-
-    Raises:
-        UserError: A file system cannot be read.
+    Workers that do not see the run's folder copy their logs to its store, where each attempt may have a file.
     """
     parts: list[tuple[float, bytes]] = []
     for url in log_urls(paths, trial, rank, attempts):
@@ -105,11 +90,7 @@ def log_urls(paths: RunPaths, trial: int, rank: int, attempts: int) -> list[str]
 
 @contextlib.contextmanager
 def reading_log(path: str) -> Iterator[None]:
-    """Ignore that a log file is missing.
-
-    Raises:
-        UserError: The file system cannot be read.
-    """
+    """Ignore that a log file is missing."""
     try:
         yield
     except FileNotFoundError:  # the trial printed nothing
@@ -173,6 +154,8 @@ class ResultData:
         None with several objectives, for ablations, for PBT, and with fewer than eight finite values. The model is
         fitted when this is first read, which takes up to a second.
         """
+        from maggy_like.results.recommended import recommended_of  # loads scipy
+
         if self.best_trial is None:
             return None
         return recommended_of(self.trials, self.space, self.objective, self.direction, self._value_rule)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from maggy_like.display.text import config_text, number
 from optimizers.core.study_state import ValueRule
 from optimizers.core.trial import Trial, TrialState
+from optimizers.samplers.bayesian.posterior import posterior
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -70,8 +71,6 @@ def recommended_of(
     used = [trial for trial in trials if _has_value(trial) or _is_to_blame(trial)]
     if any(trial.parent is not None for trial in trials):
         return None
-    from optimizers.samplers.bayesian.posterior import posterior  # loads scipy
-
     sign = 1.0 if direction == "min" else -1.0
     losses = [sign * trial.value if trial.value is not None and _has_value(trial) else math.inf for trial in used]
 

@@ -17,7 +17,6 @@ from maggy_like.driver.stream import replay
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import state_url
-from maggy_like.results.confirmed import confirmed_of
 from maggy_like.results.data import ParetoSet, Training
 from maggy_like.results.result import Result, RunActions
 from maggy_like.storage.file_systems import Folder, check_folder, open_url, try_local_path
@@ -67,11 +66,7 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
 
 
 def open_run(backend: JournalBackend) -> tuple[Contents, StateMachine, RunStatus]:
-    """Read a whole journal. Return its contents, the state machine and the status of the run.
-
-    Raises:
-        JournalError: The journal cannot be read.
-    """
+    """Read a whole journal. Return its contents, the state machine and the status of the run."""
     is_held = backend.is_held()  # first: so everything that it writes until its end is read
     contents = read_journal(backend)
     machine = replay(contents, RandomSearch())
@@ -82,15 +77,7 @@ def open_run(backend: JournalBackend) -> tuple[Contents, StateMachine, RunStatus
 
 
 def find_run(where: str) -> JournalBackend:
-    """Find the journal of a run.
-
-    Args:
-        where: Path or URL of the run's folder.
-
-    Raises:
-        ConfigError: There is no run; the message suggests similar names.
-        JournalError: The folder cannot be read.
-    """
+    """Find the journal of the run at a path or URL. The error of a missing run suggests similar names."""
     backend = backend_of(check_folder("", where))
     with reading(backend):
         exists = backend.exists()
@@ -115,9 +102,13 @@ def make_result(
 
     The name of the objective is by default that of the trials.
     """
-    study = machine.study
+    study, confirmed = machine.study, None
     trainings = [trial for trial in study.trials if trial.is_final_training]
     name = objective or next((trial.objective for trial in study.trials if trial.objective), "value")
+    if study.repeats:
+        from maggy_like.results.confirmed import confirmed_of  # loads scipy, which only confirmations should cost
+
+        confirmed = confirmed_of(study, name)
     return Result(
         trials=[trial for trial in study.trials if not trial.training],
         best_trial=None if is_ablation else study.best,
@@ -131,7 +122,7 @@ def make_result(
         others=others,
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
-        confirmed=confirmed_of(study, name),
+        confirmed=confirmed,
         training=training_of(machine, paths, name) if trainings else None,
         _value_rule=study.value_rule,
         _actions=actions,
@@ -187,26 +178,14 @@ def _near(folder: str) -> list[str]:
 
 
 def runs_in(folder: str, most: int | None = None) -> list[str]:
-    """Return the names of the runs in a folder, in order. Empty if there is no such folder.
-
-    Args:
-        folder: Path or URL of the folder.
-        most: Number of entries to check. Default all.
-
-    Raises:
-        JournalError: The folder cannot be read.
-    """
+    """Return the names of the runs among the first ``most`` entries of a folder, in order; none without the folder."""
     names = names_in(folder)[:most]
     may_be = read_each(folder, _may_be_run, [f"{folder}/{name}" for name in names])
     return [name for name, is_one in zip(names, may_be, strict=True) if is_one]
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of all entries of a folder, in order. Empty if there is no such folder.
-
-    Raises:
-        JournalError: The folder cannot be read.
-    """
+    """Return the names of all entries of a folder, in order. Empty if there is no such folder."""
     try:
         fs, path = open_url(folder)
         return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(path, detail=False))

@@ -34,14 +34,7 @@ def shown(ports: PortRange) -> str:
 
 
 def first_free(ports: PortRange, take: Callable[[int], _T]) -> _T | None:
-    """Take the first free port of a range.
-
-    Returns:
-        The result of ``take``; None if all ports are in use.
-
-    Raises:
-        OSError: ``take`` failed for another reason.
-    """
+    """Take the first free port of a range, and return the result of ``take``; None if all ports are in use."""
     for port in range(ports[0], ports[1] + 1):
         try:
             return take(port)
@@ -74,11 +67,7 @@ class Endpoint:
 
 
 def read_host(name: str, value: object) -> str:
-    """Parse a host name or an address; from ``[::1]``, as Spark writes it, remove the brackets.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Parse a host name or an address; from ``[::1]``, as Spark writes it, remove the brackets."""
     if isinstance(value, str):
         host = value.removeprefix("[").removesuffix("]")
         if is_address(host) or (host == value and _HOST_NAME.fullmatch(host)):
@@ -90,11 +79,7 @@ def read_host(name: str, value: object) -> str:
 
 
 def read_reachable(name: str, value: object) -> str:
-    """Parse the name or address at which other machines reach this one.
-
-    Raises:
-        ConfigError: It is not the name or address of one machine.
-    """
+    """Parse the name or address at which other machines reach this one."""
     host = read_host(name, value)
     if is_address(host) and ipaddress.ip_address(host).is_unspecified:
         raise ConfigError(
@@ -105,11 +90,7 @@ def read_reachable(name: str, value: object) -> str:
 
 
 def read_ports(name: str, value: object) -> PortRange:
-    """Parse a port or a range of ports: ``20000``, ``"20000-20100"`` or ``(20000, 20100)``.
-
-    Raises:
-        ConfigError: It is invalid.
-    """
+    """Parse a port or a range of ports: ``20000``, ``"20000-20100"`` or ``(20000, 20100)``."""
     ends: tuple[object, ...]
     if isinstance(value, str):
         digits = [part.strip() for part in value.split("-")]
@@ -136,11 +117,7 @@ def is_address(host: str) -> bool:
 
 
 def own_address(host: str) -> str:
-    """Return the first address of a host name that belongs to this machine.
-
-    Raises:
-        EngineError: It does not resolve here, or only to addresses of other machines.
-    """
+    """Return the first address of a host name that belongs to this machine."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -187,14 +164,7 @@ def listens_here(host: str) -> bool:
 
 
 def take_port(address: str, ports: PortRange, take: Callable[[int], int]) -> int:
-    """Take the first free port of ``SparkEngine(port=)``.
-
-    Args:
-        take: Binds to a port, and raises OSError if it cannot.
-
-    Raises:
-        EngineError: No port is free, or allowed.
-    """
+    """Take the first free port of ``SparkEngine(port=)``. ``take`` raises OSError if it cannot bind to one."""
     low, high = ports
     try:
         if (taken := first_free(ports, take)) is not None:

@@ -64,11 +64,7 @@ def new_session() -> bytes:
 
 
 def read_header(frame: bytes) -> Header:
-    """The header of a frame.
-
-    Raises:
-        LinkError: The frame is shorter than a header, or has unknown flags.
-    """
+    """The header of a frame."""
     if len(frame) < _HEADER.size:
         raise LinkError(f"a frame of {len(frame)} bytes has no header of {_HEADER.size}")
     session, number, ack, flags = _HEADER.unpack_from(frame)
@@ -152,11 +148,7 @@ class Link:
         return [self._frame(number, body, flags) for number, body, flags in self._kept]
 
     def take(self, header: Header, size: int) -> Arrival:
-        """Process a frame of this session; it is acknowledged once it is settled.
-
-        Raises:
-            LinkError: It acknowledges what was never sent.
-        """
+        """Process a frame of this session; it is acknowledged once it is settled."""
         if header.ack > self._sent:
             raise LinkError(f"acknowledges {header.ack} where {self._sent} were sent")
         while self._kept and self._kept[0][0] <= header.ack:

@@ -326,11 +326,7 @@ class Peer:
 
 
 def listen(socket: zmq.Socket[bytes], address: str, ports: PortRange) -> int:
-    """Listen at the first free port of a range, and return the port.
-
-    Raises:
-        EngineError: No port is free, or allowed.
-    """
+    """Listen at the first free port of a range, and return the port."""
 
     def bind(port: int) -> int:
         try:
@@ -383,9 +379,6 @@ class Server:
     Attributes:
         is_ipv6: Whether it is bound to an IPv6 address, which workers must then choose among the addresses of
             ``host``.
-
-    Raises:
-        EngineError: The address does not belong to this machine, or no port is free.
     """
 
     def __init__(self, host: str, *, bind: str = "", ports: PortRange = ANY_PORT, keys: KeyPair | None = None) -> None:
@@ -475,11 +468,7 @@ class Server:
         self._heard.clear()
 
     def send(self, worker: WorkerId, message: ToWorker) -> None:
-        """Send to a worker, unless it never introduced itself or was replaced. Never waits.
-
-        Raises:
-            ConfigError: The message, and so the configuration, is larger than a frame may be.
-        """
+        """Send to a worker, unless it never introduced itself or was replaced. Never waits."""
         peer = self._places.get(worker.index)
         if peer is None or peer.worker != worker:
             return

@@ -68,11 +68,7 @@ class LogLinesRecord(msgspec.Struct, frozen=True):
 
 
 class ControlFiles:
-    """The control files of one run.
-
-    Args:
-        folder: The folder of its journal: a path or a URL.
-    """
+    """The control files of one run, in the folder of its journal."""
 
     def __init__(self, folder: str) -> None:
         self._fs, path = open_url(folder)

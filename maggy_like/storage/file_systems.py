@@ -27,13 +27,7 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci
 
 
 def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
-    """Return the file system of a path or URL, and the path in it.
-
-    Raises:
-        ConfigError: It is a relative path, and the working folder was deleted.
-        ValueError: fsspec does not support the URL's protocol.
-        ImportError: Its package is not installed.
-    """
+    """Return the file system of a path or URL, and the path in it."""
     from fsspec.core import url_to_fs
     from fsspec.implementations.local import LocalFileSystem
 
@@ -170,8 +164,7 @@ def is_visible(store: str, run_id: str) -> bool:
 def look_for_mark(store: str, run_id: str) -> str | None:
     """Return why the driver's mark (see :func:`mark_store`) is not visible in ``store``; None if it is visible.
 
-    Returns:
-        Empty without an error: the same name means another place here, such as a folder of this machine.
+    The reason is empty without an error: the same name means another place here, such as a folder of this machine.
     """
     try:
         fs, path = _mark_of(store)
@@ -269,11 +262,7 @@ def is_in_memory(folder: Folder) -> bool:
 def check_folder(argument: str, given: str | PathLike[str]) -> str:
     """Return the path or URL of a folder as text, without a slash at its end.
 
-    Args:
-        argument: Name of the argument, for messages; empty if it is obvious.
-
-    Raises:
-        ConfigError: It is neither, or a URL that fsspec would probably misread.
+    Messages begin with the argument's name, if it is not obvious.
     """
     if not isinstance(given, str | PathLike) or not fspath(given).strip():
         raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
@@ -352,11 +341,7 @@ def _check_url(named: str, url: str) -> None:
 
 
 def probe(folder: str) -> None:
-    """Write, read and remove a small file in a run's folder, so that errors appear before the run begins.
-
-    Raises:
-        ConfigError: One of these fails, or takes longer than :data:`PROBE_PATIENCE`.
-    """
+    """Write, read and remove a small file in a run's folder, so that errors appear before the run begins."""
     failed: list[Exception] = []
 
     def try_it() -> None:
@@ -382,11 +367,7 @@ def probe(folder: str) -> None:
 
 
 def probe_path(folder: Path) -> None:
-    """Make a run's folder and try the operations that its journal needs; after an error, remove the folder.
-
-    Raises:
-        ConfigError: It cannot be made, or its file system does not support an operation.
-    """
+    """Make a run's folder and try the operations that its journal needs; after an error, remove the folder."""
     exists = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

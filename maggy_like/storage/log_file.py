@@ -14,31 +14,11 @@ MAX_END = 64 << 10
 """Bytes to keep from the end of the output."""
 
 
-def log_name(trial: int, rank: int = 0, attempt: int = 1) -> str:
-    """Return the name of the log file of one of a trial's workers.
-
-    Args:
-        trial: The trial's number.
-        rank: The worker's rank.
-        attempt: The attempt's number, if each attempt has its own file (see :mod:`maggy_like.worker.agent.output`).
-
-    Example:
-        >>> log_name(7), log_name(7, rank=1), log_name(7, attempt=2)
-        ('00007.log', '00007-1.log', '00007.2.log')
-    """
-    of_rank = f"-{rank}" if rank else ""
-    return f"{trial:05d}{of_rank}.{attempt}.log" if attempt > 1 else f"{trial:05d}{of_rank}.log"
-
-
 class LogFile:
     """A file with the beginning of the output, the number of bytes left out, and the last lines.
 
     If the file cannot be written (a full disk, a folder without permission), the trial continues, and the next output
-    is another try.
-
-    Args:
-        folder: Its folder; made if it does not exist.
-        name: Its name (see :func:`log_name`); a trial's attempts share it.
+    is another try. A trial's attempts share its name.
     """
 
     def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:

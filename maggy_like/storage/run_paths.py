@@ -111,11 +111,7 @@ def default_name(train_fn: Callable[..., Any]) -> str:
 
 
 def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
-    """Return the URL of a run's checkpoints: in its own folder, or in one of its name in ``store``.
-
-    Args:
-        store: The checked folder of all runs' checkpoints; None for the run's own folder.
-    """
+    """Return the URL of a run's checkpoints: in its own folder, or in one of its name in ``store``."""
     if store is None:
         return url_of(within(folder, "checkpoints"))
     where = f"{store}/{name}"
@@ -149,11 +145,7 @@ class Store:
 
 
 def read_store(store: Any) -> Store:
-    """Return the :class:`Store` of an argument: a store, its path or URL, or None for the default.
-
-    Raises:
-        ConfigError: It is none of these.
-    """
+    """Return the :class:`Store` of an argument: a store, its path or URL, or None for the default."""
     if isinstance(store, Store):
         return store
     if store is not None and not isinstance(store, str | PathLike):

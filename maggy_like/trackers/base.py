@@ -147,12 +147,7 @@ NAMED = {"mlflow": "MLflow", "tensorboard": "TensorBoard"}
 
 
 def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Listener, ...]:
-    """Check callbacks, and make trackers from names.
-
-    Raises:
-        ConfigError: A callback is not a function of one event or a tracker.
-        UserError: A tracker cannot be used.
-    """
+    """Check callbacks, and make trackers from names."""
     read: list[Listener] = []
     for callback in listed("callbacks", callbacks, "functions of one event"):
         if isinstance(callback, str):

@@ -32,8 +32,7 @@ _FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefau
 def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str, ...]:
     """Return hints about settings of this process that no trial will see, and containers that trials fill in vain.
 
-    Args:
-        isolation: The trials' isolation; with ``none`` they run in this process and see everything.
+    With the isolation ``none``, trials run in this process and see everything.
     """
     if isolation == "none":
         return ()

@@ -18,6 +18,9 @@ from typing import Any
 
 from maggy_like.processes.imports import is_installed
 
+INJECTED = ("reporter", "config", "budget")
+"""Parameters of a training function that the runtime fills, not the search space."""
+
 
 def name_of(function: object) -> str:
     """Return the name that messages use for a function."""

@@ -102,10 +102,6 @@ def _formatter(pickled: bytes) -> logging.Formatter | None:
     return logging.Formatter(logging.BASIC_FORMAT)
 
 
-INJECTED = ("reporter", "config", "budget")
-"""Parameters of a training function that the runtime fills, not the search space."""
-
-
 class HasBudget(Protocol):
     """An object that can be passed as ``reporter``."""
 
@@ -123,10 +119,9 @@ def arguments_for(
 ) -> dict[str, Any]:
     """Return the arguments of a training function that the configuration or the runtime fills.
 
-    Args:
-        parameters: The function's parameters: names of the search space, ``reporter``, ``config`` (all parameters as a
-            dict), ``budget``, or ``**anything`` for the rest. ``budget`` is that of the reporter. A function without
-            a reporter cannot be paused in a report, so there it is the steps of this attempt.
+    Its parameters may be names of the search space, ``reporter``, ``config`` (all parameters as a dict), ``budget``, or
+    ``**anything`` for the rest. ``budget`` is that of the reporter. A function without a reporter cannot be paused in a
+    report, so there it is the steps of this attempt.
     """
     arguments: dict[str, Any] = {}
     parameters = list(parameters)

@@ -9,18 +9,13 @@ from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.train_function.code import name_of
-from maggy_like.train_function.load import INJECTED
+from maggy_like.train_function.code import INJECTED, name_of
 from optimizers.checks import did_you_mean, short
 from optimizers.space.search_space import SearchSpace
 
 
 def check_order(train_fn: Any, searchspace: Any) -> None:
-    """Check that the function and its search space are not swapped.
-
-    Raises:
-        TrainFunctionError: They are.
-    """
+    """Check that the function and its search space are not swapped."""
     if isinstance(train_fn, SearchSpace | Mapping):
         remedy = f"lagom({name_of(searchspace)}, space)" if callable(searchspace) else "lagom(train_fn, space)"
         raise TrainFunctionError(f"train_fn must be a function, got the search space {train_fn!r}; call {remedy}")
@@ -31,11 +26,7 @@ def check_order(train_fn: Any, searchspace: Any) -> None:
 
 
 def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source: str = "the search space") -> None:
-    """Check that every parameter of ``train_fn`` is filled, and that it accepts every name of the space.
-
-    Raises:
-        TrainFunctionError: A parameter is not filled, or a name is not accepted.
-    """
+    """Check that every parameter of ``train_fn`` is filled, and that it accepts every name of the space."""
     check_function(train_fn)
     name = name_of(train_fn)
     try:
@@ -73,11 +64,7 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
 
 
 def check_seed(train_fn: Callable[..., Any], space: SearchSpace) -> None:
-    """Check that ``train_fn`` accepts a seed in addition to its search space.
-
-    Raises:
-        TrainFunctionError: It does not.
-    """
+    """Check that ``train_fn`` accepts a seed in addition to its search space."""
     name, parameters = name_of(train_fn), inspect.signature(train_fn).parameters
     if "seed" in space:
         raise TrainFunctionError(
@@ -92,11 +79,7 @@ def check_seed(train_fn: Callable[..., Any], space: SearchSpace) -> None:
 
 
 def check_function(train_fn: Any) -> None:
-    """Check that ``train_fn`` can be called, and that a call trains: calling a class only creates an object.
-
-    Raises:
-        TrainFunctionError: It cannot be called, or a call does not train.
-    """
+    """Check that ``train_fn`` can be called, and that a call trains: calling a class only creates an object."""
     if not callable(train_fn):
         raise TrainFunctionError(
             f"train_fn must be a function, got {short(train_fn)}; pass the function itself, without calling it"

@@ -33,20 +33,12 @@ _OF_SPARK = (
 
 
 def pickle_train_fn(train_fn: Callable[..., Any]) -> bytes:
-    """Return the function as bytes for the workers.
-
-    Raises:
-        TrainFunctionError: It holds something that cannot be sent; the message gives its name.
-    """
+    """Return the function as bytes for the workers."""
     return pickle_named(train_fn, name_of(train_fn))
 
 
 def size_hints(train_fn: Callable[..., Any], payload: bytes, isolation: Isolation) -> tuple[str, ...]:
-    """Return a hint about the large variables that are sent with the function.
-
-    Args:
-        isolation: The trials' isolation; with ``none`` they run in this process and nothing is sent.
-    """
+    """Return a hint about the large variables that are sent with the function, if any are sent."""
     if isolation == "none" or len(payload) <= LARGE:
         return ()
     found = sorted(_large_variables(train_fn, {id(train_fn)}), reverse=True)
@@ -102,11 +94,7 @@ def _size(value: Any) -> int:
 
 
 def pickle_named(value: Any, what: str) -> bytes:
-    """Return a value as bytes for the workers.
-
-    Raises:
-        TrainFunctionError: It is or holds something that cannot be sent; the message gives its name.
-    """
+    """Return a value as bytes for the workers."""
     try:
         return _dumps(value)
     except Exception as error:

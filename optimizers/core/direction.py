@@ -190,10 +190,7 @@ def opposite(direction: Direction) -> Direction:
 def direction_hint(metric: str, direction: Direction, *, given: bool) -> str:
     """Return a hint about the direction of a metric, or an empty text if it agrees with the name.
 
-    Args:
-        metric: Name of the metric; ``value`` if it has none.
-        direction: Direction in which it is optimised.
-        given: Whether the user passed the direction. Otherwise it follows from the name, or is the default.
+    The direction follows from the name, or is the default, unless the user has given it.
     """
     says = direction_of(metric)
     other = opposite(direction)
@@ -213,13 +210,7 @@ def direction_hint(metric: str, direction: Direction, *, given: bool) -> str:
 
 
 def sign_hint(metric: str, direction: Direction, values: Sequence[float]) -> str:
-    """Return a hint about a loss whose values suggest a changed sign, or an empty text.
-
-    Args:
-        metric: Name of the metric.
-        direction: Direction in which it is optimised.
-        values: Values measured so far.
-    """
+    """Return a hint about a loss whose values so far suggest a changed sign, or an empty text."""
     if direction != "min" or direction_of(metric) != "min" or any(_turns(word) for word in _words(metric)):
         return ""
     if not values or not all(value < 0.0 for value in values):

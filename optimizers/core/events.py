@@ -166,15 +166,7 @@ def to_json(event: Event) -> bytes:
 
 
 def from_json(line: bytes) -> Event:
-    """Read an event.
-
-    Args:
-        line: One line of JSON.
-
-    Raises:
-        msgspec.ValidationError: The line is JSON, but not an event of this version.
-        msgspec.DecodeError: The line is not JSON.
-    """
+    """Read an event from one line of JSON."""
     event = _DECODER.decode(line)
     if (
         type(event) is Measured

@@ -107,11 +107,7 @@ def _final(trial: Trial, metrics: Mapping[str, float], name: str) -> float | Non
 
 
 def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[Direction | None, ...]:
-    """Return directions in our spelling, with None for those to infer from a name.
-
-    Raises:
-        UserError: A direction is unknown, or the list is empty.
-    """
+    """Return directions in our spelling, with None for those to infer from a name."""
     if direction is None:
         return (None,) * max(1, len(names))
     if not isinstance(direction, str | list | tuple) or not direction:

@@ -338,12 +338,7 @@ def checked_problem(
     earlier: Sequence[Sequence[Observation]],
     is_timed: bool,
 ) -> Problem:
-    """Return the search as ``optimizer`` sees it, after all arguments were checked.
-
-    Raises:
-        OptimizerError: The optimizer cannot serve this problem.
-        UserError: An argument has the wrong type, or is too small; the message names it.
-    """
+    """Return the search as ``optimizer`` sees it, after all arguments were checked."""
     if space is None:
         raise SearchSpaceError("space must be a dict of names and domains, got None; use {'x': Float(0, 1)}")
     given: object = optimizer
@@ -393,9 +388,6 @@ def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tup
     The given points come first. The configuration of all priors and the best configuration of each earlier search
     follow, unless they are already among them. So a new search is seldom worse than the earlier ones (Feurer,
     Springenberg and Hutter, "Initializing Bayesian Hyperparameter Optimization via Meta-Learning", AAAI 2015).
-
-    Raises:
-        SearchSpaceError: A given point is not valid.
     """
     space = problem.space
     starts = [space.validate(point) for point in points]

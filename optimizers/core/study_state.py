@@ -54,9 +54,6 @@ class Ranking:
         trials: Trials of the study, which appends to them. Trainings are not ranked.
         objectives: Objectives, of which the first ranks the trials.
         rule: The rule. With several objectives it is always ``last``.
-
-    Raises:
-        UserError: The rule is unknown.
     """
 
     def __init__(self, trials: list[Trial], objectives: Objectives, rule: ValueRule = "best") -> None:
@@ -211,11 +208,7 @@ class StudyState:
         return self._ranking.best
 
     def grant(self, trial: Trial) -> Grant:
-        """Return the steps of the current attempt of ``trial``, or of its next one.
-
-        Raises:
-            OptimizerError: The scheduler returned something other than a grant of at least one step.
-        """
+        """Return the steps of the current attempt of ``trial``, or of its next one."""
         scheduler = self._scheduler_of(trial)
         grant = scheduler.grant(trial.id)
         if not is_grant(grant):

@@ -122,11 +122,7 @@ class Favourite(Prior):
 
 
 def read_confidence(confidence: object, prior: object) -> Confidence:
-    """Return a confidence in its canonical spelling.
-
-    Raises:
-        SearchSpaceError: The confidence is unknown, or there is no prior.
-    """
+    """Return a confidence in its canonical spelling."""
     known = get_args(Confidence)
     if confidence not in known:
         near = did_you_mean(confidence, known) if isinstance(confidence, str) else ""
@@ -263,11 +259,7 @@ class Dimension(Domain):
         return Bell(position, WIDTHS[self.confidence])
 
     def _read_prior(self) -> None:
-        """Check and normalize ``prior`` and ``confidence``.
-
-        Raises:
-            SearchSpaceError: The prior is not in the domain, or the confidence is unknown.
-        """
+        """Check and normalize ``prior`` and ``confidence``."""
         object.__setattr__(self, "confidence", read_confidence(self.confidence, self.prior))
         if self.prior is not NO_PRIOR:
             try:
@@ -469,11 +461,7 @@ def _decimals(number: float) -> int:
 
 
 def _bounds(domain: Float | Integer) -> list[str]:
-    """Check ``low``, ``high``, ``log`` and ``step``, and return the names of the numbers among them.
-
-    Raises:
-        SearchSpaceError: They do not make a range.
-    """
+    """Check ``low``, ``high``, ``log`` and ``step``, and return the names of the numbers among them."""
     kind = type(domain).__name__
     low, high, step = domain.low, domain.high, domain.step
     names = ["low", "high"] if step is None else ["low", "high", "step"]
@@ -651,9 +639,6 @@ def domain_from_json(data: Mapping[str, Any]) -> Domain:
 
     Args:
         data: A dict with the domain's ``type`` and its arguments.
-
-    Raises:
-        SearchSpaceError: The type is unknown, or the arguments do not fit it.
 
     Example:
         >>> domain_from_json({"type": "float", "low": 0, "high": 1})

@@ -38,11 +38,7 @@ def same(a: object, b: object) -> bool:
 
 
 def read_scalar(value: object) -> Scalar:
-    """Return ``value`` as a plain Python scalar.
-
-    Raises:
-        SearchSpaceError: JSON has no such scalar.
-    """
+    """Return ``value`` as a plain Python scalar."""
     value = plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise SearchSpaceError(f"a number must be finite, got {value!r}; use a finite number, or None")
@@ -64,11 +60,7 @@ def _is_broken(text: str) -> bool:
 
 
 def read_value(value: object) -> Value:
-    """Return ``value`` as plain scalars, in tuples and lists as given.
-
-    Raises:
-        SearchSpaceError: It contains something else.
-    """
+    """Return ``value`` as plain scalars, in tuples and lists as given."""
     if type(value) is tuple:
         return tuple(map(read_value, value))
     return list(map(read_value, value)) if type(value) is list else read_scalar(value)
@@ -99,11 +91,7 @@ def from_json(form: Any) -> Any:
 
 
 def read_values(values: object, kind: str) -> tuple[Value, ...]:
-    """Return the values of a domain of type ``kind``: at least one, all different.
-
-    Raises:
-        SearchSpaceError: They are not.
-    """
+    """Return the values of a domain of type ``kind``: at least one, all different."""
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__iter__"):
         raise SearchSpaceError(f"values of {kind} must be a list, got {values!r}; use {kind}([...])")
     read = tuple(map(read_value, values))
@@ -126,11 +114,7 @@ def _key(value: Value) -> object:
 
 
 def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
-    """Return a condition with a tuple of values for each parent, or None.
-
-    Raises:
-        SearchSpaceError: It is not a condition.
-    """
+    """Return a condition with a tuple of values for each parent, or None."""
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(isinstance(parent, str) for parent in when):

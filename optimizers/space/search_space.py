@@ -65,9 +65,6 @@ def read_domain(name: str, spelling: Any) -> Domain:
         name: Name of the parameter, for the error message.
         spelling: What the user wrote.
 
-    Raises:
-        SearchSpaceError: The spelling is not a domain, or is ambiguous.
-
     Example:
         >>> read_domain("units", ("INTEGER", [16, 256]))
         Integer(16, 256)
@@ -617,11 +614,7 @@ def name_of(constraint: Constraint) -> str:
 
 
 def holds(constraint: Constraint, config: Mapping[str, Any]) -> bool:
-    """Return whether ``constraint`` allows ``config``.
-
-    Raises:
-        SearchSpaceError: The function raises, or returns something other than True or False.
-    """
+    """Return whether ``constraint`` allows ``config``."""
     try:
         answer: object = constraint(dict(config))
     except Exception as error:

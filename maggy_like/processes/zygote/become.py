@@ -56,11 +56,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def send_request(sock: socket.socket, request: Request, descriptors: list[int]) -> None:
-    """Send a request, and duplicates of descriptors.
-
-    Raises:
-        OSError: The other end is closed, or does not read.
-    """
+    """Send a request, and duplicates of descriptors."""
     data = pickle.dumps(request)  # other encodings reject file names that are not UTF-8
     sock.sendmsg([_LENGTH.pack(len(data))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
     sock.sendall(data)

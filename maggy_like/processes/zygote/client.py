@@ -74,12 +74,8 @@ def start_module(
     """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
 
     A process that is a zygote's fork forks itself, so call this before it has threads. Others use their zygote, which
-    starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`).
-
-    Args:
-        path: Its module search path; see :func:`~maggy_like.processes.imports.start_path` for the order.
-        output: Descriptor for its stdout and stderr; by default it shares this process's.
-        pass_fds: Descriptors that it gets under the same numbers.
+    starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`). ``output`` is the
+    descriptor of its stdout and stderr, by default this process's. ``pass_fds`` keep their numbers.
     """
     streams = [1, 2] if output is None else [output, output]
     request = Request(
@@ -135,12 +131,9 @@ def warm_up(*modules: str) -> None:
 def begin_imports(
     modules: Sequence[str], environment: Mapping[str, str] | None = None, path: Sequence[str] | None = None
 ) -> None:
-    """Have this process's zygote import modules, and return at once.
+    """Have this process's zygote import modules, and return at once. Those that cannot be imported are skipped.
 
-    Args:
-        modules: Names of modules; those that cannot be imported are skipped.
-        environment: The environment of the processes that it forks; by default this process's own.
-        path: Its module search path; by default this process's own.
+    The environment and the path are those of the processes that it forks, by default this process's own.
     """
     if _keeps_one and is_supported() and not is_fork():
         with contextlib.suppress(OSError):
@@ -179,11 +172,7 @@ class Zygote:
             undo.pop_all()
 
     def start(self, request: Request, descriptors: Sequence[int]) -> ForkedProcess:
-        """Request a process, and return before it has started.
-
-        Raises:
-            OSError: The zygote has ended, or does not accept the request.
-        """
+        """Request a process, and return before it has started."""
         theirs, stdin = os.pipe()
         answer, answer_write = os.pipe()
         request = msgspec.structs.replace(request, preload=self._safe(request.preload))
@@ -258,11 +247,7 @@ class Zygote:
         self._socket.close()
 
     def _see_first_fork(self) -> None:
-        """Wait for its first fork, which it makes before it imports anything.
-
-        Raises:
-            OSError: It cannot fork, or has not started in time.
-        """
+        """Wait for its first fork, which it makes before it imports anything."""
         if self._has_forked:
             return
         try:
@@ -426,11 +411,7 @@ _owned: tuple[int, Zygote] | None = None  # with the id of the process that star
 
 
 def _zygote(environment: Mapping[str, str], path: Sequence[str]) -> Zygote:
-    """Return this process's zygote for an environment; end one for another environment.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """Return this process's zygote for an environment; end one for another environment."""
     global _owned
     with _lock:
         if _owned is not None and _owned[0] == os.getpid():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from maggy_like.protocol.endings import StopReason
+from maggy_like.protocol.endings import StopReason, on_uneven_steps
 from maggy_like.protocol.messages import (
     Abort,
     Assign,
@@ -24,7 +24,6 @@ from maggy_like.protocol.messages import (
     encode,
 )
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.protocol.torchrun import on_uneven_steps
 from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent.children import DISCONNECTED, Child
 from maggy_like.worker.agent.output import LogLocation, TrialOutput

@@ -15,9 +15,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from maggy_like.protocol.state_names import log_name
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.file_systems import is_visible, put, refusal, try_local_path
-from maggy_like.storage.log_file import MAX_FILE, LogFile, log_name
+from maggy_like.storage.log_file import MAX_FILE, LogFile
 
 MAX_ROW = 1 << 16
 """Maximum bytes of a row, so that a line without end does not fill the memory."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.imports import ImportWatch, is_installed_file
+from maggy_like.protocol.endings import on_uneven_steps
 from maggy_like.protocol.messages import (
     MAX_NAMES,
     MAX_NESTED,
@@ -44,7 +45,7 @@ from maggy_like.protocol.messages import (
     is_flat,
 )
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.protocol.torchrun import leave_ranks, on_uneven_steps
+from maggy_like.protocol.torchrun import leave_ranks
 from maggy_like.protocol.values import ReportError, as_attributes, encodable, is_encodable, shortened
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.file_systems import StoreFault

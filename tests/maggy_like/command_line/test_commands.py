@@ -19,7 +19,7 @@ from maggy_like import AblationStudy, Constant, Float, ablate, lagom, load_run
 from maggy_like.command_line import main, parser
 from maggy_like.command_line.commands import follow_log
 from maggy_like.protocol.endings import Ending
-from maggy_like.storage.log_file import log_name
+from maggy_like.protocol.state_names import log_name
 
 
 def train(lr: float, reporter: Any) -> None:

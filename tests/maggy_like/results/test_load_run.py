@@ -18,9 +18,9 @@ from background import Background
 
 from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
+from maggy_like.protocol.state_names import log_name
 from maggy_like.results.data import read_log
 from maggy_like.storage.file_systems import local_url
-from maggy_like.storage.log_file import log_name
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.base import History
 from optimizers.core.events import AttemptStarted, Event
