@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from maggy_like.display import text
 from maggy_like.display.base import Display, LogLine, Snapshot, WorkerLine
-from maggy_like.display.plain import PlainDisplay
 from maggy_like.errors import ConfigError
 from optimizers.checks import short
 
-__all__ = ["Display", "LogLine", "PlainDisplay", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
+__all__ = ["Display", "LogLine", "SilentDisplay", "Snapshot", "WorkerLine", "make_display"]
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,10 @@ def make_display(progress: bool | str, *, with_trials: bool = False) -> Display:
         progress = _fitting() if progress else "silent"
         if with_trials and progress == "terminal":
             progress = "plain"
-    return _DISPLAYS[progress]()
+    if progress == "silent":
+        return SilentDisplay()
+    made: Display = getattr(importlib.import_module(f"{__name__}.{progress}"), _DISPLAYS[progress])()
+    return made
 
 
 def _fitting() -> str:
@@ -78,21 +81,10 @@ def _fitting() -> str:
     return "terminal" if sys.stdout.isatty() and utf8 and os.environ.get("TERM") != "dumb" else "plain"
 
 
-def _notebook() -> Display:
-    from maggy_like.display.notebook import NotebookDisplay
-
-    return NotebookDisplay()
-
-
-def _terminal() -> Display:
-    from maggy_like.display.terminal import TerminalDisplay
-
-    return TerminalDisplay()
-
-
-_DISPLAYS: dict[str, Callable[[], Display]] = {
-    "notebook": _notebook,
-    "terminal": _terminal,
-    "plain": PlainDisplay,
-    "silent": SilentDisplay,
+_DISPLAYS = {
+    "notebook": "NotebookDisplay",
+    "terminal": "TerminalDisplay",
+    "plain": "PlainDisplay",
+    "silent": "SilentDisplay",
 }
+"""The class of each display. Its module has its name, and is loaded when it is needed."""

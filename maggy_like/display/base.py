@@ -65,6 +65,11 @@ class FailureLine:
     message: str  # message of its failure, in one line
 
 
+TRIED = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.PAUSED, TrialState.FAILED)
+"""States of a trial that has run. A paused one counts: most trials of ASHA are never promoted, and a bar without them
+would stop at a tenth."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The search at one moment.
@@ -102,6 +107,16 @@ class Snapshot:
     confirmation: ConfirmationLine | None = None  # the confirmation, once it has begun
     training: TrainingLine | None = None  # the training, once it is due
     failures: tuple[FailureLine, ...] = ()
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the run is a search, and not only a training."""
+        return self.n_trials != 0
+
+    @property
+    def tried(self) -> int:
+        """The number of configurations that have run at least once and do not run now."""
+        return sum(self.counts.get(state, 0) for state in TRIED)
 
 
 @dataclass(frozen=True, slots=True)

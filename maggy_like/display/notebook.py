@@ -8,10 +8,10 @@ from html import escape
 
 from IPython.display import DisplayHandle, display
 
-from maggy_like.display import text
+from maggy_like.display import progress, text
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.lines import LineBuffer, LiveLines
-from maggy_like.display.text import Bests
+from maggy_like.display.progress import Bests
 from optimizers.core.trial import TrialState
 
 CURVE_SIZE = (240.0, 44.0)
@@ -95,9 +95,9 @@ def page(
         first: The first snapshot, for the time left.
         log: Cleaned log lines, the oldest first.
     """
-    search = [_progress(now)] if text.searches(now) else []
+    search = [_progress(now)] if now.is_search else []
     if search:
-        search.append(_waiting(text.waits_for(now)) if now.is_ablation else _best(now, bests))
+        search.append(_waiting(progress.waits_for(now)) if now.is_ablation else _best(now, bests))
     parts = [
         _headline(first, now),
         *search,
@@ -107,7 +107,7 @@ def page(
         _failures(now),
         _how_to_resume(now),
     ]
-    if text.is_over(now):
+    if now.phase.is_over:
         box = _log(now, log, trimmed)
         parts += [_choices(log), box] if box else []
         height = _height(now) if box else 0
@@ -125,7 +125,7 @@ _HEIGHT, _ROW_HEIGHT = 396, 23
 
 def _height(now: Snapshot) -> int:
     """Return the least height of a cell in pixels."""
-    return _HEIGHT + _ROW_HEIGHT * min(max(now.n_workers, len(now.workers)), text.MAX_WORKERS)
+    return _HEIGHT + _ROW_HEIGHT * min(max(now.n_workers, len(now.workers)), progress.MAX_WORKERS)
 
 
 def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
@@ -180,8 +180,8 @@ def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
 def _headline(first: Snapshot, now: Snapshot) -> str:
     return (
         f'<div class="row"><span class="name">{_safe(now.name)}</span>'
-        f'<span class="soft">{_safe(text.goal(now))}</span>'
-        f'<span class="end"><b>{escape(text.state(now))}</b> &nbsp;{text.clock(first, now)}</span></div>'
+        f'<span class="soft">{_safe(progress.goal(now))}</span>'
+        f'<span class="end"><b>{escape(progress.state(now))}</b> &nbsp;{progress.clock(first, now)}</span></div>'
     )
 
 
@@ -191,24 +191,24 @@ def _progress(now: Snapshot) -> str:
     else:
         shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
     counts = "".join(
-        f'<span><span class="dot" style="background:{colour}"></span>{text.counted(now, state)}</span>'
+        f'<span><span class="dot" style="background:{colour}"></span>{progress.counted(now, state)}</span>'
         for state, colour in STATE_COLOURS.items()
         if now.counts.get(state)
     )
     track = _track(shares) if now.n_trials or now.timeout else ""
-    return f'{track}<div class="row">{counts}<span class="end">{text.fraction(now)}</span></div>'
+    return f'{track}<div class="row">{counts}<span class="end">{progress.fraction(now)}</span></div>'
 
 
 def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
     if now.best_trial is None:
-        return f'<div class="row best{"" if now.pareto else " soft"}">{escape(text.best(now))}</div>{_NO_CONFIG}'
+        return f'<div class="row best{"" if now.pareto else " soft"}">{escape(progress.best(now))}</div>{_NO_CONFIG}'
     config = "".join(
         f'<span class="pair"><span class="soft">{escape(name)}</span> {escape(value)}</span>'
         for name, value in text.pairs(now.best_config or {})
     )
     return (
         f'<div class="row best"><span class="value">{text.number(now.best_value)}</span>'
-        f'<span class="soft">best {_safe(now.objective or "value")} {text.best_place(now)}</span>'
+        f'<span class="soft">best {_safe(now.objective or "value")} {progress.best_place(now)}</span>'
         f'<span class="end">{curve(bests, now.elapsed)}</span></div>'
         f'<div class="row config">{config}</div>'
     )
@@ -226,7 +226,7 @@ def _guess(now: Snapshot) -> str:
 
 
 def _how_to_resume(now: Snapshot) -> str:
-    return f'<div class="row soft">{_safe(words)}</div>' if (words := text.how_to_resume(now)) else ""
+    return f'<div class="row soft">{_safe(words)}</div>' if (words := progress.how_to_resume(now)) else ""
 
 
 def _confirmation(now: Snapshot) -> str:
@@ -234,7 +234,7 @@ def _confirmation(now: Snapshot) -> str:
     if line is None:
         return ""
     track = _track([(line.ended / line.most, ACCENT)])
-    return f'<div class="row"><b>{escape(text.confirmation(now))}</b></div>{track}'
+    return f'<div class="row"><b>{escape(progress.confirmation(now))}</b></div>{track}'
 
 
 def _training(now: Snapshot) -> str:
@@ -242,14 +242,14 @@ def _training(now: Snapshot) -> str:
     if line is None:
         return ""
     track = _track([(line.step / line.budget, ACCENT)]) if line.budget > 1 else ""
-    return f'<div class="row"><b>{escape(text.training(now))}</b></div>{track}'
+    return f'<div class="row"><b>{escape(progress.training(now))}</b></div>{track}'
 
 
 def _workers(now: Snapshot) -> str:
-    workers = text.expected(now)
+    workers = progress.expected(now)
     if not workers:
         return ""
-    shown, others = text.busiest(workers, text.MAX_WORKERS)
+    shown, others = progress.busiest(workers, progress.MAX_WORKERS)
     hosts = len({worker.host for worker in now.workers}) > 1
     head = (
         f"<tr><th>worker</th>{'<th>host</th>' if hosts else ''}<th>trial</th>"
@@ -382,7 +382,7 @@ class NotebookDisplay:
         self.has_shown_summary = self._handle is not None
 
     def _take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        self._first = text.pace_from(self._first, snapshot)
+        self._first = progress.pace_from(self._first, snapshot)
         self._log.extend(self._live.take(snapshot, lines))
         self._bests.take(snapshot)
 
@@ -394,7 +394,7 @@ class NotebookDisplay:
     def _bundle(self, snapshot: Snapshot, final: bool = False) -> dict[str, str]:
         log = [*self._log, *([] if final else self._live.lines.values())]
         newest = [text.prefix(line) + line.text for line in log[-PLAIN_LINES:]]
-        state = text.summary(snapshot) if final else [text.status(self._first, snapshot)]
+        state = progress.summary(snapshot) if final else [progress.status(self._first, snapshot)]
         return {
             "text/html": page(self._first, snapshot, self._bests.points, log, self._log.dropped),
             "text/plain": "\n".join([*state, *newest]),

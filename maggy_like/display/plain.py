@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from maggy_like.display import text
+from maggy_like.display import progress, text
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import Key, LiveLines
 
@@ -39,21 +39,21 @@ class PlainDisplay:
     def start(self, snapshot: Snapshot) -> None:
         self._first = self._last = snapshot
         name, directory = text.clean(snapshot.name), text.clean(snapshot.directory)
-        _write([f"{name}: {text.goal(snapshot)}, files in {directory}"])
+        _write([f"{name}: {progress.goal(snapshot)}, files in {directory}"])
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        self._first = text.pace_from(self._first, snapshot)
+        self._first = progress.pace_from(self._first, snapshot)
         out = [
             text.prefix(line) + line.text for line in (*self._live.take(snapshot, lines), *self._due_states(snapshot))
         ]
         if self._is_due(snapshot):
-            out.append(text.status(self._first, snapshot))
+            out.append(progress.status(self._first, snapshot))
             self._last = snapshot
         _write(out)
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         finished = self._live.take(snapshot, lines)
-        _write([text.prefix(line) + line.text for line in finished] + text.summary(snapshot))
+        _write([text.prefix(line) + line.text for line in finished] + progress.summary(snapshot))
         self.has_shown_summary = True
 
     def _due_states(self, snapshot: Snapshot) -> list[LogLine]:
@@ -67,7 +67,7 @@ class PlainDisplay:
     def _is_due(self, snapshot: Snapshot) -> bool:
         last, waited = self._last, snapshot.elapsed - self._last.elapsed
         # Compared as text: the same text is not news, and a NaN differs from itself.
-        news = text.best(snapshot) != text.best(last)
+        news = progress.best(snapshot) != progress.best(last)
         changed = text.tally(snapshot.counts) != text.tally(last.counts) or (
             snapshot.confirmation,
             snapshot.training,

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from maggy_like.display import text
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine
+from maggy_like.display import progress, text
+from maggy_like.display.base import TRIED, LogLine, Snapshot, WorkerLine
 from maggy_like.display.lines import LiveLines
 from maggy_like.display.plain import PlainDisplay
-from maggy_like.display.text import Bests
+from maggy_like.display.progress import Bests
 from optimizers.core.trial import TrialState
 
 REDRAW_SECONDS = 0.2
@@ -84,7 +84,7 @@ class TerminalDisplay:
         if self._fallback is not None:
             self._fallback.update(snapshot, lines)
             return
-        self._first = text.pace_from(self._first, snapshot)
+        self._first = progress.pace_from(self._first, snapshot)
         self._bests.take(snapshot)
         finished = self._lines.take(snapshot, lines)
         if due := snapshot.elapsed - self._drawn >= REDRAW_SECONDS:
@@ -102,7 +102,7 @@ class TerminalDisplay:
             self._print_log(self._lines.take(snapshot, lines))
         finally:
             self._release()
-        summary = [Text(line) for line in text.summary(snapshot)]
+        summary = [Text(line) for line in progress.summary(snapshot)]
         summary[0].stylize("bold", 0, len(text.clean(snapshot.name)))
         self._print(summary)
         self.has_shown_summary = True
@@ -134,22 +134,22 @@ class TerminalDisplay:
         headline.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         headline.add_column(no_wrap=True, justify="right")
         headline.add_row(
-            Text.assemble((text.clean(snapshot.name), "bold"), "  ", (text.goal(snapshot), "dim")),
-            Text.assemble((text.state(snapshot), "bold"), "  ", text.clock(self._first, snapshot)),
+            Text.assemble((text.clean(snapshot.name), "bold"), "  ", (progress.goal(snapshot), "dim")),
+            Text.assemble((progress.state(snapshot), "bold"), "  ", progress.clock(self._first, snapshot)),
         )
         found = snapshot.best_trial is not None or snapshot.pareto
-        best = Text(text.best(snapshot), style="bold" if found else "dim")
+        best = Text(progress.best(snapshot), style="bold" if found else "dim")
         best.append(f"  {text.config_text(snapshot.best_config or {})}", style="not bold")
         failures = [text.failure(line) for line in snapshot.failures[: text.MAX_FAILURES]]
-        room = max(1, min(text.MAX_WORKERS, self._console.height - _HEADER_LINES - len(failures)))
-        shown, others = text.busiest(snapshot.workers, room)
+        room = max(1, min(progress.MAX_WORKERS, self._console.height - _HEADER_LINES - len(failures)))
+        shown, others = progress.busiest(snapshot.workers, room)
         live = list(self._lines.lines.values())[: max(0, room - len(shown))]
         parts: list[RenderableType] = [
             *(Text.assemble((text.prefix(line), _trial_style(line.trial)), line.text) for line in live),
             Text("─" * width, style="dim"),
             headline,
-            *([_search_bar(snapshot, width), _counts(snapshot)] if text.searches(snapshot) else []),
-            *([best, *self._curve(snapshot)] if text.searches(snapshot) and not snapshot.is_ablation else []),
+            *([_search_bar(snapshot, width), _counts(snapshot)] if snapshot.is_search else []),
+            *([best, *self._curve(snapshot)] if snapshot.is_search and not snapshot.is_ablation else []),
             *_confirmation(snapshot, width),
             *_training(snapshot, width),
             *(Text(line, style="red") for line in failures),
@@ -187,17 +187,17 @@ def _bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
 
 def _search_bar(snapshot: Snapshot, width: int) -> Text:
     if snapshot.n_trials:
-        label = f" {text.fraction(snapshot)}"
+        label = f" {progress.fraction(snapshot)}"
         # Thin for trials that have not run, so that the bar can be read without colours.
         shares = [
-            (snapshot.counts.get(state, 0) / snapshot.n_trials, "━" if state in text.TRIED else "─", style)
+            (snapshot.counts.get(state, 0) / snapshot.n_trials, "━" if state in TRIED else "─", style)
             for state, style in STATE_STYLES.items()
         ]
     elif snapshot.timeout:
-        label = f" {text.fraction(snapshot)}"
+        label = f" {progress.fraction(snapshot)}"
         shares = [(snapshot.elapsed / snapshot.timeout, "━", "green")]
     else:
-        return Text(text.fraction(snapshot))
+        return Text(progress.fraction(snapshot))
     return _bar(shares, max(0, width - len(label))).append(label)
 
 
@@ -206,7 +206,7 @@ def _confirmation(snapshot: Snapshot, width: int) -> list[Text]:
     line = snapshot.confirmation
     if line is None:
         return []
-    return [Text(text.confirmation(snapshot), style="bold"), _bar([(line.ended / line.most, "━", "blue")], width)]
+    return [Text(progress.confirmation(snapshot), style="bold"), _bar([(line.ended / line.most, "━", "blue")], width)]
 
 
 def _training(snapshot: Snapshot, width: int) -> list[Text]:
@@ -216,7 +216,7 @@ def _training(snapshot: Snapshot, width: int) -> list[Text]:
         return []
     share = line.step / line.budget if line.budget > 1 else 0.0
     bar = [_bar([(share, "━", "blue")], width)] if share else []
-    return [Text(text.training(snapshot), style="bold"), *bar]
+    return [Text(progress.training(snapshot), style="bold"), *bar]
 
 
 def _counts(snapshot: Snapshot) -> Text:

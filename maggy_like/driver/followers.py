@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from maggy_like.display import Display, PlainDisplay, SilentDisplay
+from maggy_like.display import Display, make_display
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer, missed_note
 from maggy_like.driver.settings import FileSettings
@@ -136,7 +136,7 @@ class DisplayFollower:
             show()
         except Exception as error:
             _log.warning("the display failed: %s: %s", type(error).__name__, error, exc_info=True)
-            self._display = SilentDisplay() if self._has_failed else PlainDisplay()
+            self._display = make_display("silent" if self._has_failed else "plain")
             if not self._has_failed:
                 self._has_failed = True
                 self._start()

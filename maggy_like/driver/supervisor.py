@@ -17,7 +17,6 @@ import msgspec
 
 from maggy_like.display import Display
 from maggy_like.display.base import LogLine
-from maggy_like.display.text import tried
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeaving, WorkerLost
@@ -246,7 +245,7 @@ class Supervisor:
                 vacancy = self._split(vacancy, free)
                 wanted = free
             if free >= wanted:
-                self._runs += self._launch(vacancy.indexes, vacancy.incarnation, tried(self._driver.snapshot))
+                self._runs += self._launch(vacancy.indexes, vacancy.incarnation, self._driver.snapshot.tried)
                 self._vacancies.remove(vacancy)
                 if vacancy.is_shown:
                     self._say(f"{vacancy}: launched again")

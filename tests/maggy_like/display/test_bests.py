@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maggy_like.display import Snapshot
-from maggy_like.display.text import MAX_BESTS, Bests
+from maggy_like.display.progress import MAX_BESTS, Bests
 
 VALUES = st.floats(allow_nan=False)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
-from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, text
+from maggy_like.display import LogLine, SilentDisplay, Snapshot, WorkerLine, progress, text
 from maggy_like.display import notebook as html
 from maggy_like.display.base import TrainingLine
 from maggy_like.protocol.endings import Ending, Phase
@@ -113,34 +113,34 @@ def test_readable_gives_physical_lines() -> None:
 
 def test_status(snap: Snap) -> None:
     first = snap(elapsed=0.0, counts={})
-    assert text.status(first, snap()) == (
+    assert progress.status(first, snap()) == (
         "[12/30] best 0.973 (trial 4) | 4 completed, 1 stopped, 6 paused, 1 failed, 3 running | 0:30, about 0:45 left"
     )
     begun = snap(elapsed=1.0, counts={}, phase=Phase.STARTING, best_trial=None, best_value=None, workers=())
-    assert text.status(first, begun) == "[0/30] starting workers | starting | 0:01"
+    assert progress.status(first, begun) == "[0/30] starting workers | starting | 0:01"
 
 
 def test_more_trials_than_are_asked_for_are_no_part_of_them(snap: Snap) -> None:
-    assert text.fraction(snap(n_trials=12)) == "12/12"
-    assert text.fraction(snap(n_trials=11)) == "15 trials"
+    assert progress.fraction(snap(n_trials=12)) == "12/12"
+    assert progress.fraction(snap(n_trials=11)) == "15 trials"
 
 
 def test_remaining(snap: Snap) -> None:
     none, all_ = {TrialState.RUNNING: 3}, {TrialState.COMPLETED: 30}
     first = snap(elapsed=10.0, counts=none)
-    assert text.remaining(first, first) is None
-    assert text.remaining(first, snap(elapsed=40.0)) == pytest.approx(30 * 18 / 12)
-    assert text.remaining(first, snap(elapsed=40.0, timeout=50.0)) == 10.0
-    assert text.remaining(first, snap(elapsed=60.0, timeout=50.0)) == 0.0
-    assert text.remaining(first, snap(n_trials=None)) is None
-    assert text.remaining(first, snap(n_trials=None, timeout=31.0)) == 1.0
-    assert text.remaining(first, snap(counts=all_)) is None
+    assert progress.remaining(first, first) is None
+    assert progress.remaining(first, snap(elapsed=40.0)) == pytest.approx(30 * 18 / 12)
+    assert progress.remaining(first, snap(elapsed=40.0, timeout=50.0)) == 10.0
+    assert progress.remaining(first, snap(elapsed=60.0, timeout=50.0)) == 0.0
+    assert progress.remaining(first, snap(n_trials=None)) is None
+    assert progress.remaining(first, snap(n_trials=None, timeout=31.0)) == 1.0
+    assert progress.remaining(first, snap(counts=all_)) is None
 
 
 def test_a_pace_is_known_after_five_trials(snap: Snap) -> None:
     first = snap(elapsed=0.0, counts={})
     clocks = [
-        text.clock(first, snap(elapsed=9.0, timeout=timeout, counts={TrialState.PAUSED: n_ended}))
+        progress.clock(first, snap(elapsed=9.0, timeout=timeout, counts={TrialState.PAUSED: n_ended}))
         for n_ended, timeout in ((4, None), (5, None), (4, 60.0), (5, 60.0), (5, 30.0))
     ]
     assert clocks == ["0:09", "0:09, about 0:45 left", "0:09, at most 0:51 left", "0:09, about 0:45 left",
@@ -149,8 +149,8 @@ def test_a_pace_is_known_after_five_trials(snap: Snap) -> None:
 
 def test_there_is_no_estimate_if_paused_trials_continue(snap: Snap) -> None:
     first, counts = snap(elapsed=0.0, counts={}, resumes_all=True), {TrialState.PAUSED: 8}
-    assert text.clock(first, snap(elapsed=9.0, counts=counts, resumes_all=True)) == "0:09"
-    assert text.clock(first, snap(elapsed=9.0, counts=counts, resumes_all=True, timeout=60.0)) == (
+    assert progress.clock(first, snap(elapsed=9.0, counts=counts, resumes_all=True)) == "0:09"
+    assert progress.clock(first, snap(elapsed=9.0, counts=counts, resumes_all=True, timeout=60.0)) == (
         "0:09, at most 0:51 left"
     )
 
@@ -160,12 +160,12 @@ def test_the_time_before_the_first_trial_is_no_part_of_the_pace(snap: Snap) -> N
     running, later = snap(elapsed=31.0, counts={TrialState.RUNNING: 2}), snap(elapsed=40.0)
     first = start
     for now in (slow, running, later):
-        first = text.pace_from(first, now)
+        first = progress.pace_from(first, now)
     assert first is slow
-    assert text.remaining(first, later) == pytest.approx(10 * 18 / 12)
+    assert progress.remaining(first, later) == pytest.approx(10 * 18 / 12)
     resumed = snap(elapsed=0.0, counts={TrialState.COMPLETED: 10})
     waited = snap(elapsed=5.0, counts={TrialState.COMPLETED: 10})
-    assert text.pace_from(resumed, waited) is waited
+    assert progress.pace_from(resumed, waited) is waited
 
 
 @pytest.mark.parametrize(
@@ -187,23 +187,23 @@ def test_the_time_before_the_first_trial_is_no_part_of_the_pace(snap: Snap) -> N
 def test_a_search_without_a_result_says_what_it_waits_for(snap: Snap, said: str, fields: Any) -> None:
     start = {"counts": {}, "best_trial": None, "workers": (), "engine": "local", "n_workers": 2}
     now = snap(**{**start, "imports": ("torch", "sklearn"), **fields})
-    assert text.best(now) == said
+    assert progress.best(now) == said
     assert f">{said}<" in html.page(now, now, [], [], 0)
 
 
 def test_a_resumed_search_is_timed_by_its_new_trials_alone(snap: Snap) -> None:
     found = snap(elapsed=0.0, counts={TrialState.COMPLETED: 10})
-    assert text.remaining(found, snap(elapsed=20.0, counts={TrialState.COMPLETED: 20})) == 20.0
+    assert progress.remaining(found, snap(elapsed=20.0, counts={TrialState.COMPLETED: 20})) == 20.0
 
 
 def test_summary(snap: Snap) -> None:
-    assert text.summary(snap(phase=Ending.COMPLETED, counts={TrialState.COMPLETED: 1})) == [
+    assert progress.summary(snap(phase=Ending.COMPLETED, counts={TrialState.COMPLETED: 1})) == [
         "digits: completed after 0:30, 1 trial (1 completed)",
         "best accuracy 0.973 (trial 4): lr=0.01, act=<relu>",
         "files in runs/digits-1",
     ]
     nothing = snap(phase=Ending.INTERRUPTED, counts={}, best_trial=None, best_value=None, best_config=None)
-    assert text.summary(nothing) == [
+    assert progress.summary(nothing) == [
         "digits: interrupted after 0:30, 0 trials",
         "files in runs/digits-1",
         "pass name='digits', resume=True to continue it",
@@ -214,7 +214,7 @@ def test_summary(snap: Snap) -> None:
 @pytest.mark.parametrize("trained", [None, TrialState.PENDING, TrialState.COMPLETED])
 def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: Phase | Ending, trained: TrialState | None) -> None:
     line = None if trained is None else TrainingLine(trained, 2, 5, 9, 0.5, 1.0)
-    told = text.how_to_resume(snap(phase=phase, training=line))
+    told = progress.how_to_resume(snap(phase=phase, training=line))
     is_due = phase in ("interrupted", "cancelled", "stopped", "timeout") and trained is not TrialState.COMPLETED
     assert bool(told) == is_due
     now = snap(phase=phase, training=line)
@@ -225,27 +225,27 @@ def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: Phase | Ending, t
 def test_nothing_is_left_of_a_search_that_is_over(snap: Snap, phase: Ending) -> None:
     """Though workers are still leaving, and the last frame stays on the screen."""
     first = snap(elapsed=0.0, counts={})
-    assert text.clock(first, snap(phase=phase, timeout=60.0)) == "0:30"
-    assert "left" in text.clock(first, snap(timeout=60.0))
+    assert progress.clock(first, snap(phase=phase, timeout=60.0)) == "0:30"
+    assert "left" in progress.clock(first, snap(timeout=60.0))
 
 
 def test_busiest() -> None:
     idle = [WorkerLine(index, "a", "idle") for index in range(3)]
     busy = [WorkerLine(index, "a", "busy", index, seconds=float(index)) for index in range(3, 8)]
-    assert text.busiest(idle + busy, 8) == (idle + busy, "")
-    assert text.busiest(idle + busy, 2) == (busy[-2:], "and 6 more (3 busy, 3 idle)")
-    assert text.busiest(idle + busy, 6) == (idle[:1] + busy, "and 2 more (2 idle)")
+    assert progress.busiest(idle + busy, 8) == (idle + busy, "")
+    assert progress.busiest(idle + busy, 2) == (busy[-2:], "and 6 more (3 busy, 3 idle)")
+    assert progress.busiest(idle + busy, 6) == (idle[:1] + busy, "and 2 more (2 idle)")
 
 
 def test_several_objectives_have_a_set_in_place_of_a_best(snap: Snap) -> None:
     found = {"best_trial": None, "best_value": None, "best_config": None, "others": (("min", "latency"),)}
     now = snap(pareto=3, **found)
-    assert text.goal(now) == "asha, max accuracy, min latency"
-    assert text.best(now) == "3 trials in the Pareto set"
-    assert "3 trials in the Pareto set" in text.summary(now)
+    assert progress.goal(now) == "asha, max accuracy, min latency"
+    assert progress.best(now) == "3 trials in the Pareto set"
+    assert "3 trials in the Pareto set" in progress.summary(now)
     assert "3 trials in the Pareto set" in html.page(now, now, [], [], 0)
-    assert text.best(snap(pareto=1, **found)) == "1 trial in the Pareto set"
-    assert text.best(snap(pareto=0, **found)) == "no result yet"
+    assert progress.best(snap(pareto=1, **found)) == "1 trial in the Pareto set"
+    assert progress.best(snap(pareto=0, **found)) == "no result yet"
 
 
 GUESSED = "'wobble' is maximised: its name does not say whether larger or smaller is better; pass direction='min' to"
@@ -255,7 +255,7 @@ def test_a_direction_that_nobody_said_is_repeated_beside_the_best_value(
     snap: Snap, caplog: pytest.LogCaptureFixture
 ) -> None:
     guessed = snap(objective="wobble", guessed=True, phase=Ending.COMPLETED)
-    assert [line.startswith(GUESSED) for line in text.summary(guessed)].index(True) == 2
+    assert [line.startswith(GUESSED) for line in progress.summary(guessed)].index(True) == 2
     assert GUESSED.split(":")[1] in unescape(html.page(guessed, guessed, [], [], 0))
     SilentDisplay().finish(guessed, [])
     assert caplog.messages == [f"digits: {text.guess(guessed)}"]

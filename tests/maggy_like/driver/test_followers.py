@@ -19,6 +19,7 @@ import train_functions as fns
 from maggy_like import FailurePolicy, Float, lagom, load_run
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.lines import LineBuffer
+from maggy_like.display.plain import PlainDisplay
 from maggy_like.driver import followers
 from maggy_like.driver.followers import DisplayFollower, Followers
 from maggy_like.driver.settings import FileSettings
@@ -181,8 +182,8 @@ def test_plain_lines_take_the_place_of_a_display_that_fails(
 
 
 def test_a_plain_display_that_fails_once_continues(capsys: pytest.CaptureFixture[str]) -> None:
-    class FailingPlain(Failing, followers.PlainDisplay):
-        start, finish = followers.PlainDisplay.start, followers.PlainDisplay.finish
+    class FailingPlain(Failing, PlainDisplay):
+        start, finish = PlainDisplay.start, PlainDisplay.finish
 
     source: Any = SimpleNamespace(snapshot=SNAPSHOT, lines=LineBuffer(100, 10_000))
     follower = DisplayFollower(FailingPlain(), source, in_thread=False)
@@ -197,7 +198,7 @@ def test_a_closed_stdout_ends_the_display_alone(monkeypatch: pytest.MonkeyPatch,
     with open(tmp_path / "out", "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
     source: Any = SimpleNamespace(snapshot=SNAPSHOT, lines=LineBuffer(100, 10_000))
-    follower = DisplayFollower(followers.PlainDisplay(), source, in_thread=False)
+    follower = DisplayFollower(PlainDisplay(), source, in_thread=False)
     follower.look()
     follower.finish(lambda: False)
 

@@ -18,7 +18,7 @@ from ill_meant import Liar
 from rich.console import Console
 
 from maggy_like.display import notebook as html
-from maggy_like.display import text
+from maggy_like.display import progress, text
 from maggy_like.display.base import Snapshot
 from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.driver.loop import Driver
@@ -127,8 +127,8 @@ class Played(Hand):
         """Draw what all displays show."""
         snapshot = self.driver._draw()
         lines = text.readable(self.driver.lines)
-        text.status(snapshot, snapshot)
-        text.summary(snapshot)
+        progress.status(snapshot, snapshot)
+        progress.summary(snapshot)
         html.page(snapshot, snapshot, [(0.0, 0.5)], lines, 0)
         console = Console(file=io.StringIO(), width=100, force_terminal=True)
         display = TerminalDisplay(console)

@@ -13,7 +13,7 @@ from gate import Gate
 
 from maggy_like import Float, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
-from maggy_like.display.text import ENOUGH_TRIALS, remaining
+from maggy_like.display.progress import ENOUGH_TRIALS, remaining
 from maggy_like.errors import OptimizerError
 from maggy_like.protocol.state_names import parse_name
 from optimizers.core.base import Optimizer
