@@ -14,20 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
-from maggy_like.driver.settings import (
-    FailurePolicy,
-    LimitSettings,
-    RunSpec,
-    StopSwitch,
-    TrainingSettings,
-    read_policy,
-)
+from maggy_like.driver.followers import Callback
+from maggy_like.driver.run_spec import RunSpec, StopSwitch
+from maggy_like.driver.settings import FailurePolicy, LimitSettings, TrainingSettings, read_policy
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training
 from maggy_like.results.result import Result, RunActions
 from maggy_like.storage.run_paths import check_name
-from maggy_like.trackers.base import Callback
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
 from optimizers.core.trial import TrialState

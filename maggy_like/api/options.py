@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ca
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.run_handle import RunHandle
-    from maggy_like.driver.settings import DriverSide, FailurePolicy
+    from maggy_like.driver.run_spec import DriverSide
+    from maggy_like.driver.settings import FailurePolicy
     from maggy_like.engines.base import Engine
     from maggy_like.storage.run_paths import Store
-    from maggy_like.trackers.base import Callback
 
 P = ParamSpec("P")
 O = TypeVar("O")  # noqa: E741  # the options

@@ -14,9 +14,9 @@ from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
 
 if TYPE_CHECKING:
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.settings import FailurePolicy
     from maggy_like.engines.base import Engine
-    from maggy_like.trackers.base import Callback
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from maggy_like.argument_checks import flag, one_of, whole
 from maggy_like.display import check_progress, make_display
-from maggy_like.driver.settings import DriverSide, FileSettings, RunSpec, Settings, SizeSettings
+from maggy_like.driver.followers import read_callbacks
+from maggy_like.driver.run_spec import DriverSide, RunSpec
+from maggy_like.driver.settings import FileSettings, Settings, SizeSettings
 from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError
@@ -25,7 +27,6 @@ from maggy_like.storage.run_paths import (
     read_store,
     store_url,
 )
-from maggy_like.trackers.base import read_callbacks
 from maggy_like.train_function.changed_state import state_hints
 from maggy_like.train_function.code import code_hash, place_of
 from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of

@@ -11,8 +11,8 @@ from maggy_like.cluster_driver.follow import POLL, RunFiles
 from maggy_like.cluster_driver.tasks import DriverHost, Keys, WorkerSlots, from_record
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.recovery import open_journal
+from maggy_like.driver.run_spec import RunSpec, count_workers, size_hints
 from maggy_like.driver.runner import Outcome, check_reach, first_snapshot, new_machine, worker_task
-from maggy_like.driver.settings import RunSpec, count_workers, size_hints
 from maggy_like.driver.supervisor import JOIN_PATIENCE, interrupts_to
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.errors import ConfigError, EngineError, JournalError

@@ -13,8 +13,9 @@ import msgspec
 from maggy_like.cluster_driver.follow import LogLineWriter
 from maggy_like.cluster_driver.tasks import SiblingEngine, folder_not_seen, to_record
 from maggy_like.driver.loop import Driver
+from maggy_like.driver.run_spec import RunSpec
 from maggy_like.driver.runner import Outcome, Site, execute
-from maggy_like.driver.settings import RunSpec, Settings
+from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.errors import EngineError, JournalError, MaggyError, StoreError
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask

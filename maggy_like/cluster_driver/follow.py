@@ -13,7 +13,7 @@ from maggy_like.cluster_driver.tasks import from_record
 from maggy_like.display import make_display
 from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_worker
 from maggy_like.display.lines import LineBuffer, missed_note
-from maggy_like.driver.followers import Followers
+from maggy_like.driver.followers import Callback, Followers, read_callbacks
 from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.state_machine.failures import STORE_PATIENCE
@@ -31,7 +31,6 @@ from maggy_like.storage.control_files import (
 )
 from maggy_like.storage.journal import RunStatus, backend_of, read_ends
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.trackers.base import Callback, read_callbacks
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 

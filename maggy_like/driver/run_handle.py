@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.text import duration, number, place, tally, words
-from maggy_like.driver.settings import StopSwitch
+from maggy_like.driver.run_spec import StopSwitch
 from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase

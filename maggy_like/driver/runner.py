@@ -16,7 +16,8 @@ from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.proposers import DirectProposer, Proposer
 from maggy_like.driver.recovery import open_journal
-from maggy_like.driver.settings import RunSpec, Settings, count_workers, least_workers, size_hints
+from maggy_like.driver.run_spec import RunSpec, count_workers, least_workers, size_hints
+from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import run_search

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import pandas
     from optuna.storages import BaseStorage
 
+    from maggy_like.driver.followers import Callback
     from maggy_like.driver.settings import FailurePolicy
     from maggy_like.results.plots import Plots
     from maggy_like.results.rerun import Rerun
-    from maggy_like.trackers.base import Callback
 
 
 @dataclass(frozen=True)

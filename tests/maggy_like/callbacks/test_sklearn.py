@@ -10,9 +10,9 @@ from continued import check_promoted_trials_equal_whole_trainings
 
 from maggy_like import Float, Reporter
 from maggy_like.callbacks import sklearn_steps
+from maggy_like.driver.followers import read_callbacks
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.values import ReportError
-from maggy_like.trackers.base import read_callbacks
 
 
 def digits() -> tuple[Any, Any, Any, Any]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from maggy_like.display.lines import LineBuffer
-from maggy_like.driver import followers as module
-from maggy_like.driver.followers import Followers, tracked
+from maggy_like.driver.followers import Followers
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, Entry
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable
+from maggy_like.trackers import base as module
+from maggy_like.trackers.base import Session, TrackedEnd, TrackedRun, Tracker, TrackerUnavailable, tracked
 from optimizers.core.events import AttemptEnded, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState

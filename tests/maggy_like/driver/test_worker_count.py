@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
+from maggy_like.driver.run_spec import MOST_UNASKED, count_workers, least_workers, size_hints
 from maggy_like.driver.settings import (
-    MOST_UNASKED,
     FailurePolicy,
     FileSettings,
     SearchSettings,
     Settings,
     SizeSettings,
     TrainingSettings,
-    count_workers,
-    least_workers,
-    size_hints,
 )
 from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import HINT_AGAIN, JOIN_PATIENCE, LOOK, START_PATIENCE, FirstWorkers
