@@ -16,12 +16,7 @@ from optimizers.errors import OptimizerError, UserError
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return a clause with similar names, or nothing.
-
-    Args:
-        name: The given name.
-        known: The valid names.
-        cutoff: Minimum similarity, from 0 to 1.
+    """Return a clause with the names that are similar to ``name``, or nothing.
 
     Example:
         >>> did_you_mean("lr_rate", ["lr", "rate"])
@@ -52,13 +47,7 @@ def integer(
 ) -> int:
     """Return ``value`` as an int. NumPy's integers are accepted too.
 
-    Args:
-        name: Name of the option.
-        value: The given value.
-        least: Smallest allowed value.
-        most: Largest allowed value. None for no limit, if it is neither sent nor converted to a float.
-        hint: Remedy for the message.
-        error: Class to raise, if it is not an option of an optimizer.
+    The message ends with the hint. There is no upper limit for what is neither sent nor converted to a float.
 
     Example:
         >>> integer("eta", np.int64(3), least=2)
@@ -103,14 +92,7 @@ def read_text(value: object) -> object:
 
 
 def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:
-    """Return a finite number that fits, as an int or float.
-
-    Args:
-        name: Name of the option.
-        value: The given value.
-        what: Description of the allowed numbers, for the message.
-        fits: Returns whether a number is allowed.
-        hint: Remedy for the message.
+    """Return a finite number that fits, as an int or float. The message says what would fit.
 
     Example:
         >>> real("quantile", 0.25, "a number above 0 and not above 0.5", lambda share: 0.0 < share <= 0.5)
@@ -176,10 +158,7 @@ R = TypeVar("R")
 def no_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
     """Return the error of a public attribute that an object lacks, with the one that is meant.
 
-    Args:
-        owner: The object.
-        name: Name of the attribute.
-        elsewhere: What to write instead, by the names in other libraries.
+    ``elsewhere`` has what to write instead, by the names in other libraries.
 
     Example:
         >>> no_attribute(result, "best_params", {"best_params": "best_config"})
@@ -339,13 +318,7 @@ def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tu
 
 
 def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """Return a clause with the remedy for an unknown argument, or nothing.
-
-    Args:
-        given: Name of the argument.
-        value: Value of the argument.
-        known: Valid arguments.
-        elsewhere: As in :func:`explains_arguments`.
+    """Return a clause with the remedy for an unknown argument, or nothing; see :func:`explains_arguments`.
 
     Example:
         >>> meant("reduction_factor", 3, ["eta"], {})

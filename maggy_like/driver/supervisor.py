@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
-import select
 import signal
 import threading
 import time
@@ -470,68 +468,6 @@ def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signal
         yield
 
 
-_NUDGE = signal.SIGURG
-"""Ends a wait of the main thread. A process ignores it by default."""
-
-_FIRST, _LAST = 0.01, 20.0
-"""Seconds between a signal and the first nudge, and before the last one. Each pause is twice the previous one."""
-
-_OVER = 0
-"""Not the number of a signal."""
-
-
-@contextlib.contextmanager
-def waits_end() -> Iterator[None]:
-    """Let a signal end an endless wait, also in C, that the main thread begins just when the signal arrives.
-
-    A training function that runs in that thread may wait in this way. Python records a signal when it arrives and
-    handles it between two lines. If it arrives after the last check and before the wait begins, it is handled after
-    the wait, which may never end. So a thread receives each signal, and interrupts the waits of the main thread a few
-    times. Python resumes waits that do not concern the handler. Outside the main thread nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(_NUDGE) is None:  # not Python's
-        yield
-        return
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    other = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    handler = signal.signal(_NUDGE, lambda *_: None)
-    thread = threading.Thread(
-        target=_nudge, args=(reader, other, threading.get_ident()), name="maggy-signals", daemon=True
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(other)
-        os.set_blocking(writer, True)
-        os.write(writer, bytes([_OVER]))  # closing it would not suffice if a process was forked meanwhile
-        thread.join()
-        signal.signal(_NUDGE, handler)
-        os.close(writer)
-        os.close(reader)
-
-
-def _nudge(reader: int, other: int, main: int) -> None:
-    """Receive the numbers of signals, and end the main thread's waits after each one except nudges."""
-    waiting = select.poll()
-    waiting.register(reader, select.POLLIN)
-    pause: float | None = None
-    while True:
-        if not waiting.poll(None if pause is None else 1000 * pause) and pause is not None:
-            signal.pthread_kill(main, _NUDGE)
-            pause = 2 * pause if pause < _LAST else None
-            continue
-        numbers = os.read(reader, 1024)
-        if other >= 0:  # another library waits for signals, too
-            with contextlib.suppress(OSError):
-                os.write(other, numbers)
-        if _OVER in numbers:
-            return
-        if any(number != _NUDGE for number in numbers):
-            pause = _FIRST
-
-
 POLL = 0.05
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves after the end of the search."""
@@ -558,8 +494,7 @@ def run_search(
     patience = LEAVE_PATIENCE + (LOG_PATIENCE if task.copies_logs else 0.0)
     monitor = Monitor(driver, followers, patience)
     interrupts.enter_context(interrupts_to(lambda _: monitor.signalled()))
-    if engine.isolation == "none":  # the function runs in this thread, and may wait forever
-        interrupts.enter_context(waits_end())
+    interrupts.enter_context(engine.interruptible())
     kind = GrowingSupervisor if engine.is_elastic else Supervisor
     supervisor = kind(driver, engine, task, admit, size, least, logs)
     driver.start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar, cast
 
 from maggy_like.argument_checks import one_of
@@ -112,8 +114,7 @@ class Capacity(ABC):
     def check_workers(self, together: str) -> None:
         """Check that workers can start in the way that a run needs.
 
-        Args:
-            together: Why several workers run one trial, such as ``workers_per_trial=2``. Empty if none do.
+        ``together`` is why several workers run one trial, such as ``workers_per_trial=2``, or empty if none do.
         """
         return
 
@@ -133,25 +134,16 @@ class Launcher(Capacity):
     """Launches workers in the slots that it counts."""
 
     def begin_imports(self, preload: Sequence[str]) -> None:
-        """Begin imports that the workers will need, while the driver starts. Returns at once.
-
-        Args:
-            preload: Modules that workers import once.
-        """
+        """Begin to import the modules that workers import once, while the driver starts. Returns at once."""
         return
 
     @abstractmethod
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
-        """Launch an agent for each of the worker indexes.
+        """Launch an agent for each of the worker indexes, with a key pair that no other worker has.
 
-        Args:
-            task: Task of all workers of the run.
-            indexes: Indexes of the workers.
-            incarnation: Their incarnation.
-            keys: Key pair of each worker. No other worker may have it.
-            logs: Folder for the output of the agents, if the engine writes any.
+        Its output goes to the folder ``logs``, if the engine writes any.
         """
 
     def attend(self, runs: Sequence[EngineRun]) -> None:
@@ -159,21 +151,13 @@ class Launcher(Capacity):
         return
 
     def await_work(self, runs: Sequence[EngineRun], over: threading.Event, seconds: float) -> None:
-        """Wait until the thread that launches may have work.
-
-        Args:
-            runs: The launched workers.
-            over: Set when the search has ended.
-            seconds: Seconds to wait at most.
-        """
+        """Wait up to ``seconds`` until the thread that launches may have work, or the search has ended (``over``)."""
         over.wait(seconds)
 
     def waits_for(self, workers: int, came: int) -> str:
         """Return in a few words why some launched workers have not connected yet. Empty if the reason is unknown.
 
-        Args:
-            workers: Number of launched workers.
-            came: Number of connected workers.
+        Of ``workers``, so many ``came``.
         """
         return ""
 
@@ -194,6 +178,10 @@ class Engine(Launcher):
     def inheriting(self, execute: Callable[[], T]) -> Callable[[], T]:
         """Return ``execute`` for another thread, with what the engine keeps for the calling thread."""
         return execute
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Let Ctrl-C also end an endless wait of a function, if functions run in the calling thread."""
+        return contextlib.nullcontext()
 
     def path_hints(self, paths: RunPaths) -> list[str]:
         """Return hints about the paths of a run, one per line."""

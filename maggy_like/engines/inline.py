@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from maggy_like.engines.base import Engine, EngineRun
 from maggy_like.protocol.task import Isolation, KeyPair, WorkerContext, WorkerTask
@@ -88,7 +93,72 @@ class InlineEngine(Engine):
         if not any(isinstance(run, InlineRun) and run.await_trial(seconds) for run in runs):
             over.wait(seconds)
 
+    def interruptible(self) -> AbstractContextManager[None]:
+        return waits_end()
+
     def launch(
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         return [InlineRun(task, index, incarnation, pair) for index, pair in zip(indexes, keys, strict=True)]
+
+
+_NUDGE = signal.SIGURG
+"""Ends a wait of the main thread. A process ignores it by default."""
+
+_FIRST, _LAST = 0.01, 20.0
+"""Seconds between a signal and the first nudge, and before the last one. Each pause is twice the previous one."""
+
+_OVER = 0
+"""Not the number of a signal."""
+
+
+@contextlib.contextmanager
+def waits_end() -> Iterator[None]:
+    """Let a signal end an endless wait, also in C, that the main thread begins just when the signal arrives.
+
+    A training function that runs in that thread may wait in this way. Python records a signal when it arrives and
+    handles it between two lines. If it arrives after the last check and before the wait begins, it is handled after
+    the wait, which may never end. So a thread receives each signal, and interrupts the waits of the main thread a few
+    times. Python resumes waits that do not concern the handler. Outside the main thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(_NUDGE) is None:  # not Python's
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    other = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handler = signal.signal(_NUDGE, lambda *_: None)
+    thread = threading.Thread(
+        target=_nudge, args=(reader, other, threading.get_ident()), name="maggy-signals", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(other)
+        os.set_blocking(writer, True)
+        os.write(writer, bytes([_OVER]))  # closing it would not suffice if a process was forked meanwhile
+        thread.join()
+        signal.signal(_NUDGE, handler)
+        os.close(writer)
+        os.close(reader)
+
+
+def _nudge(reader: int, other: int, main: int) -> None:
+    """Receive the numbers of signals, and end the main thread's waits after each one except nudges."""
+    waiting = select.poll()
+    waiting.register(reader, select.POLLIN)
+    pause: float | None = None
+    while True:
+        if not waiting.poll(None if pause is None else 1000 * pause) and pause is not None:
+            signal.pthread_kill(main, _NUDGE)
+            pause = 2 * pause if pause < _LAST else None
+            continue
+        numbers = os.read(reader, 1024)
+        if other >= 0:  # another library waits for signals, too
+            with contextlib.suppress(OSError):
+                os.write(other, numbers)
+        if _OVER in numbers:
+            return
+        if any(number != _NUDGE for number in numbers):
+            pause = _FIRST

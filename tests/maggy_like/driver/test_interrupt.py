@@ -20,7 +20,8 @@ from family import is_zygote
 from faults import words
 from terminal import terminal
 
-from maggy_like.driver.supervisor import interrupts_to, waits_end
+from maggy_like.driver.supervisor import interrupts_to
+from maggy_like.engines.inline import waits_end
 
 pytestmark = pytest.mark.e2e
 
