@@ -34,7 +34,7 @@ from benchmarks.runs import CAP
 from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN, options
 from benchmarks.tasks import LastStep, Task, is_at_hand, task
 from maggy_like import simulate
-from maggy_like.results.recommended import recommended_of
+from maggy_like.results.confirmed import recommended_of
 from optimizers import Study, make_optimizer
 
 TUNED = ("plateaus", "conditional", "two", "forty", "yahpo-3945", "yahpo-167104", "yahpo-146212")

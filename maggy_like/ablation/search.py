@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from maggy_like.ablation.design import AUTO_BOUND, Design, DesignName
-from maggy_like.ablation.recorded import AblationRecord
+from maggy_like.ablation.outcome import AblationRecord
 from maggy_like.ablation.study import AblationStudy
 from maggy_like.ablation.variant import RESERVED, Declaration, check_filled, names_of, parameters_of
 from maggy_like.errors import ConfigError

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row
 from maggy_like.argument_checks import require
-from maggy_like.display.text import clean, number
+from maggy_like.display.text import as_html, clean, number
 from maggy_like.results.data import ResultData
-from maggy_like.results.formatted import as_html
 from maggy_like.results.report import Section, write_report
 from optimizers.comparisons.paired_tests import skewed_together
 from optimizers.comparisons.repeats import VARIANT

@@ -113,8 +113,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
     """
     # Loaded when a search starts, so that importing lagom stays quick.
     from maggy_like.api.execution import search, start
-    from maggy_like.api.run_settings import check_files, check_size, make_spec
-    from maggy_like.api.search_settings import check_target
+    from maggy_like.api.run_settings import check_files, check_size, check_target, make_spec
     from maggy_like.driver.settings import LimitSettings, Settings, read_confirmation, read_policy
     from maggy_like.train_function.modules import modules_of
     from maggy_like.train_function.parameters import check_order, check_parameters
@@ -156,7 +155,7 @@ def check_search(
 
     A resumed run has its directions, and what it learned from earlier runs, in its files.
     """
-    from maggy_like.api import search_settings as checks
+    from maggy_like.api import run_settings as checks
     from maggy_like.driver.settings import SearchSettings
     from optimizers.core.study_state import VALUE_RULES
 

@@ -151,7 +151,7 @@ def _ablation(result: Result) -> Ablation | None:
     comparisons = read_header(backend_of(str(result.directory))).comparisons
     if not comparisons:
         return None
-    from maggy_like.ablation.recorded import recorded_answer  # for ablations only, since it takes a second
+    from maggy_like.ablation.outcome import recorded_answer  # for ablations only, since it takes a second
 
     return recorded_answer(result, comparisons)
 

@@ -23,8 +23,7 @@ from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
-    from maggy_like.results.confirmed import Confirmed
-    from maggy_like.results.recommended import Recommended
+    from maggy_like.results.confirmed import Confirmed, Recommended
 
 
 class ParetoSet(list[Trial]):
@@ -154,7 +153,7 @@ class ResultData:
         None with several objectives, for ablations, for PBT, and with fewer than eight finite values. The model is
         fitted when this is first read, which takes up to a second.
         """
-        from maggy_like.results.recommended import recommended_of  # loads scipy
+        from maggy_like.results.confirmed import recommended_of  # loads scipy
 
         if self.best_trial is None:
             return None

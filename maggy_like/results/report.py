@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
-from maggy_like.display.text import clean, config_text, duration, number, pairs, tally, words
+from maggy_like.display.text import as_html, clean, config_text, duration, number, pairs, tally, words
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData, state_of, training_line
-from maggy_like.results.formatted import as_html
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, Record, read_record, value_of
 from maggy_like.results.tables import lasted, recommendation

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
-from maggy_like.display.text import config_text, duration, number, words
+from maggy_like.display.text import aligned, as_html, config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.formatted import aligned, as_html
 from maggy_like.results.record import Record, clock_of, improvements, read_record
 from maggy_like.results.result import Result
 from maggy_like.results.runs import folder_of, names_in, open_run, read_each

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
 from maggy_like.display.base import failures_by_kind
-from maggy_like.display.text import MAX_FAILURES, clean, config_text, duration, failure, number, place, tally, words
+from maggy_like.display.text import (
+    MAX_FAILURES,
+    aligned,
+    clean,
+    config_text,
+    duration,
+    failure,
+    number,
+    place,
+    tally,
+    words,
+)
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
 from maggy_like.results.data import ResultData, training_line
-from maggy_like.results.formatted import aligned
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
 

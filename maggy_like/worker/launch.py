@@ -1,12 +1,17 @@
-"""Send a task to an agent's process: two messages on its stdin, each preceded by its length.
+"""What a worker's processes get from the one that starts them: the task, and where Spark has put files.
+
+An agent's process gets its task in two messages on its stdin, each preceded by its length.
 
 A task may take a gigabyte, because the function includes its data. So it is encoded once for all workers of a launch.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
+import sys
+from collections.abc import MutableMapping
 from typing import IO, BinaryIO
 
 import msgspec
@@ -57,3 +62,21 @@ def read_launch(stream: BinaryIO) -> tuple[WorkerTask, Launch]:
 def _read(stream: BinaryIO) -> bytes:
     (size,) = _LENGTH.unpack(stream.read(_LENGTH.size))
     return stream.read(size)
+
+
+_MODULE = "pyspark.core.files"
+_FOLDER = "MAGGY_LIKE_SPARK_FILES"
+
+
+def pass_on_spark_files(environment: MutableMapping[str, str]) -> None:
+    """Pass the location of the files to processes with this environment, if this is a Spark task."""
+    files = sys.modules.get(_MODULE)
+    if files is not None and files.SparkFiles._is_running_on_worker:
+        environment[_FOLDER] = os.path.abspath(files.SparkFiles._root_directory)
+
+
+def take_over_spark_files() -> None:
+    """Set the location in ``SparkFiles``, if it was passed on and PySpark is imported."""
+    files, folder = sys.modules.get(_MODULE), os.environ.get(_FOLDER)
+    if files is not None and folder is not None:
+        files.SparkFiles._root_directory, files.SparkFiles._is_running_on_worker = folder, True

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -14,18 +15,18 @@ from typing import Protocol
 
 import msgspec
 
-from maggy_like.processes.channel import Channel
+from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.imports import is_installation, is_standard, module_path
 from maggy_like.processes.system import address_space, adopt_orphans, children, end_orphans, kill_tree, too_small
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
-from maggy_like.protocol.messages import PYTHON, FailureKind, ToDriver, decode_to_driver
+from maggy_like.protocol.messages import PYTHON, Assign, FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.worker import spark_files
 from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, encode, send_request
-from maggy_like.worker.child.inline import InlineChild
+from maggy_like.worker.child.process import make_runner
+from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.import_advice import here
-from maggy_like.worker.launch import encode_task, write_all
+from maggy_like.worker.launch import encode_task, pass_on_spark_files, write_all
 
 DISCONNECTED = (
     FailureKind.DISCONNECTED,
@@ -156,7 +157,7 @@ class ForkServerLauncher:
         mine, theirs = socket.socketpair()
         environment = {**ONE_THREAD, **os.environ}
         task = with_own_path(task)
-        spark_files.pass_on(environment)
+        pass_on_spark_files(environment)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)
         self._process = start_module(
@@ -387,3 +388,71 @@ def worker_path(
 def _useful(drivers: Sequence[str], own: Sequence[str], exists: Callable[[str], bool]) -> list[str]:
     """Return the driver's folders that a worker can use; a standard library belongs to the interpreter."""
     return [entry for entry in drivers if entry not in own and not is_standard(entry) and exists(entry)]
+
+
+class InlineChild:
+    """Run one trial per call. No wait is unlimited, because the caller has other work in between.
+
+    Args:
+        channel: To the agent, which is in another thread.
+        task: Description of the run.
+
+    Attributes:
+        refuses: Whether the function is no longer called, because the run ends.
+    """
+
+    def __init__(self, channel: Channel, task: WorkerTask) -> None:
+        self.refuses = False
+        self._channel = channel
+        self._cut: tuple[Assign, Sender] | None = None  # ends as soon as it is known to be stopped
+        try:
+            self._runner = make_runner(channel, task, lambda _: sys.stdout.flush(), lambda: None)
+        except Disconnected:
+            self._runner = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further trial will come."""
+        return self._runner is None or self._runner.service.is_over
+
+    @property
+    def is_in_function(self) -> bool:
+        """Whether the function is running."""
+        return self._runner is not None and self._runner.is_in_function
+
+    def await_trial(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for a trial or another message."""
+        if self._runner is not None:
+            self._runner.service.await_assignment(seconds)
+
+    def run_trial(self) -> None:
+        """Run the trial that is assigned, if there is one.
+
+        Raises:
+            KeyboardInterrupt: In the function. It is not called again after that.
+        """
+        try:
+            self._run_trial()
+        except Disconnected:
+            self._runner = None
+
+    def _run_trial(self) -> None:
+        if self._runner is None:
+            return
+        if self._cut is None and (assigned := self._runner.service.take_assignment()) is not None:
+            if not self.refuses:
+                try:
+                    self._runner.run(*assigned)
+                except KeyboardInterrupt:
+                    self.refuses, self._cut = True, assigned
+                    raise
+                return
+            self._cut = assigned
+        # Not before: the driver would take it for an end that the function has come to by itself.
+        if self._cut is not None and self._cut[1].stop.is_requested:
+            self._runner.cut(*self._cut)
+            self._cut = None
+
+    def close(self) -> None:
+        """Close the connection to the agent."""
+        self._channel.close()

@@ -22,7 +22,6 @@ from maggy_like.processes.channel import Channel
 from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.system import adopt_orphans, children, die_with_parent, is_supported, kill_tree
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.worker import spark_files
 from maggy_like.worker.agent.template import (
     FORK,
     FORKED,
@@ -41,7 +40,7 @@ from maggy_like.worker.agent.template import (
 )
 from maggy_like.worker.child.exits import remove_leftovers
 from maggy_like.worker.child.process import ROUNDS, rehearse
-from maggy_like.worker.launch import decode_task
+from maggy_like.worker.launch import decode_task, take_over_spark_files
 
 PATIENCE = 1.0
 """Seconds within which trackers must end; they take a few hundredths."""
@@ -170,7 +169,7 @@ def main(control_fd: int, parent: int) -> None:
     sys.path[:] = task.sys_path  # in the user's order
     sys.argv[:] = task.argv
     write_by_line()
-    spark_files.take_over()
+    take_over_spark_files()
     for _ in range(ROUNDS):
         rehearse(task)
     gc.collect()

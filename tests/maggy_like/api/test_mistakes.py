@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom, load_run
-from maggy_like.api.search_settings import reach_hint
+from maggy_like.api.run_settings import reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers.core.base import Optimizer, Problem
 from optimizers.samplers.non_adaptive import Sobol

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from maggy_like import ASHA, BOHB, MOBSTER, Float, Hyperband, Reporter, lagom
-from maggy_like.api.search_settings import build_optimizer
+from maggy_like.api.run_settings import build_optimizer
 from optimizers.core.base import WAIT, Answer, History, Optimizer
 from optimizers.schedulers.stopping import MedianRule
 

@@ -17,8 +17,8 @@ from hypothesis_profiles import examples
 
 from maggy_like.command_line.commands import LogTail
 from maggy_like.protocol.state_names import log_name
-from maggy_like.storage.log_file import LogFile
 from maggy_like.storage.run_paths import RunPaths
+from maggy_like.worker.agent.output import LogFile
 
 
 def tail_of(folder: Path) -> LogTail:

@@ -14,8 +14,8 @@ import pytest
 from report_pages import chromium, open_page, write_run
 
 from maggy_like import Result, load_run
+from maggy_like.display.text import as_html
 from maggy_like.errors import UserError
-from maggy_like.results.formatted import as_html
 from maggy_like.results.report import Section, saved, write_report
 from optimizers.core.trial import Trial, TrialState
 

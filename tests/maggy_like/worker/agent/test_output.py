@@ -23,14 +23,15 @@ from hypothesis_profiles import examples
 
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.file_systems import mark_store
-from maggy_like.storage.log_file import MAX_END, LogFile
 from maggy_like.worker.agent import output as shipper
 from maggy_like.worker.agent.output import (
     MAX_BATCH,
+    MAX_END,
     MAX_LINE,
     MAX_LINES,
     MAX_ROW,
     MAX_ROWS,
+    LogFile,
     LogLocation,
     LogShipper,
     Screen,
@@ -122,7 +123,7 @@ def test_a_full_disk_costs_what_does_not_fit(run_script: Any, tmp_path: Path) ->
     """The limit of a file's size stands for the disk: both refuse the rest of a write."""
     code = f"""
 import resource, signal
-from maggy_like.storage.log_file import LogFile
+from maggy_like.worker.agent.output import LogFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 file = LogFile({str(tmp_path)!r}, 'log')
