@@ -173,7 +173,7 @@ def _error_of_training(spec: RunSpec, outcome: Outcome, result: Result) -> Train
 def execute_anywhere(spec: RunSpec) -> Outcome:
     """Execute a run with its driver in this process, or in a task of the cluster."""
     if spec.driver == "cluster":
-        from maggy_like.cluster_driver.client import execute_in_cluster
+        from maggy_like.cluster_driver.driver import execute_in_cluster
 
         return execute_in_cluster(spec)
     return execute_here(spec)

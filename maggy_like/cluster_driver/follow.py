@@ -11,8 +11,7 @@ from functools import partial
 
 from maggy_like.cluster_driver.tasks import from_record
 from maggy_like.display import make_display
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_worker
-from maggy_like.display.lines import LineBuffer, missed_note
+from maggy_like.display.base import LineBuffer, LogLine, Snapshot, WorkerLine, draw, draw_worker, missed_note
 from maggy_like.driver.followers import Callback, Followers, read_callbacks
 from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
 from maggy_like.driver.settings import FileSettings

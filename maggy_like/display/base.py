@@ -1,4 +1,4 @@
-"""What a display shows, and the protocol of the displays.
+"""What a display shows: snapshots of the run and its newest log lines. And the protocol of the displays.
 
 The driver makes a :class:`Snapshot` of the study a few times per second. A display draws the newest one, and the log
 lines that came since. Displays never see the live study, so they need no lock.
@@ -6,7 +6,11 @@ lines that came since. Displays never see the live study, so they need no lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -127,6 +131,68 @@ class LogLine:
     text: str
     rank: int | None = None  # rank of the worker that wrote it, if several run the trial
     live: bool = False  # whether the trial's next line of that rank replaces it, as in a progress bar
+
+
+_OVERHEAD = 100
+"""Bytes of a line in addition to its text."""
+
+
+class LineBuffer:
+    """Keeps the newest lines for any number of readers, each of which keeps the number of its next line.
+
+    Example:
+        >>> buffer = LineBuffer(max_lines=2, max_bytes=10_000)
+        >>> buffer.extend(LogLine(0, text) for text in ("a", "b", "c"))
+        >>> lines, missed, following = buffer.read(0)
+        >>> [line.text for line in lines], missed, following
+        (['b', 'c'], 1, 3)
+    """
+
+    def __init__(self, max_lines: int, max_bytes: int) -> None:
+        self.dropped = 0  # number of dropped lines. It is also the number of the oldest line that is kept
+        self._max_lines = max_lines  # number of lines to keep. The oldest ones are dropped first
+        self._max_bytes = max_bytes
+        self._lines: deque[LogLine] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[LogLine]:
+        with self._lock:
+            return iter(list(self._lines))
+
+    def append(self, line: LogLine) -> None:
+        """Add a line. If it is larger than ``max_bytes``, it is dropped."""
+        with self._lock:
+            self._lines.append(line)
+            self._bytes += _size(line)
+            while len(self._lines) > self._max_lines or self._bytes > self._max_bytes:
+                self._bytes -= _size(self._lines.popleft())
+                self.dropped += 1
+
+    def extend(self, lines: Iterable[LogLine]) -> None:
+        """Add lines."""
+        for line in lines:
+            self.append(line)
+
+    def read(self, number: int) -> tuple[list[LogLine], int, int]:
+        """Return the lines from ``number`` on, the number of dropped ones, and the number of the next line."""
+        with self._lock:
+            skipped = max(0, number - self.dropped)
+            lines = list(itertools.islice(self._lines, skipped, None))
+            return lines, max(0, self.dropped - number), self.dropped + len(self._lines)
+
+
+def _size(line: LogLine) -> int:
+    return sys.getsizeof(line.text) + _OVERHEAD
+
+
+def missed_note(missed: int) -> list[LogLine]:
+    """Return a line about lines that a reader has missed, if there are any."""
+    note = LogLine(None, f"{missed} lines came too fast to be shown; the trials' log files have them")
+    return [note] * bool(missed)
 
 
 class Display(Protocol):

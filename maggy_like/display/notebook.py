@@ -9,9 +9,8 @@ from html import escape
 from IPython.display import DisplayHandle, display
 
 from maggy_like.display import progress, text
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine
-from maggy_like.display.lines import LineBuffer, LiveLines
-from maggy_like.display.progress import Bests
+from maggy_like.display.base import LineBuffer, LogLine, Snapshot, WorkerLine
+from maggy_like.display.progress import Bests, LiveLines
 from optimizers.core.trial import TrialState
 
 CURVE_SIZE = (240.0, 44.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from maggy_like.display import progress, text
 from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.display.lines import Key, LiveLines
+from maggy_like.display.progress import Key, LiveLines
 
 STATUS_SECONDS = 5.0
 QUIET_SECONDS = 60.0

@@ -1,11 +1,11 @@
-"""A run in words, for displays: its phase, its progress, its best value, its workers and its end."""
+"""A run in words, for displays: its phase, its progress, its best value, its workers, its newest lines and its end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from maggy_like.display.base import Snapshot, WorkerLine
+from maggy_like.display.base import LogLine, Snapshot, WorkerLine
 from maggy_like.display.text import (
     MAX_FAILURES,
     clean,
@@ -15,6 +15,7 @@ from maggy_like.display.text import (
     guess,
     number,
     place,
+    readable,
     tally,
     words,
 )
@@ -272,3 +273,42 @@ class Bests:
             bars += _BARS[round((value / 2 - low / 2) / span * (len(_BARS) - 1))]
         first, last = number(points[0][1]), number(points[-1][1])
         return f"{first} {bars} {last}  {duration(begin)} to {duration(end)}"
+
+
+Key = tuple[int | None, int | None]
+
+
+class LiveLines:
+    """Separates finished lines from those that are still being redrawn, one per trial and rank."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, LogLine] = {}
+        self._seen: set[Key] = set()
+
+    @property
+    def lines(self) -> dict[Key, LogLine]:
+        """The newest state of each unfinished line, by trial and rank."""
+        return self._lines
+
+    def take(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> list[LogLine]:
+        """Take new lines, and return the finished ones, ready to be shown.
+
+        The last unfinished line of a trial that disappeared with its worker is finished, too.
+        """
+        finished: list[LogLine] = []
+        for line in lines:
+            key = line.trial, line.rank
+            if line.trial is not None and self._lines.pop(key, None) is not None:
+                self._seen.discard(key)
+            if not line.live:
+                finished += readable([line])
+            elif shown := clean(line.text):
+                self._lines[key] = LogLine(line.trial, shown, line.rank, live=True)
+        running = {worker.trial for worker in snapshot.workers}
+        for key, line in list(self._lines.items()):
+            if line.trial in running:
+                self._seen.add(key)
+            elif key in self._seen:
+                self._seen.discard(key)
+                finished.append(self._lines.pop(key))
+        return finished

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from maggy_like.display import progress, text
 from maggy_like.display.base import TRIED, LogLine, Snapshot, WorkerLine
-from maggy_like.display.lines import LiveLines
 from maggy_like.display.plain import PlainDisplay
-from maggy_like.display.progress import Bests
+from maggy_like.display.progress import Bests, LiveLines
 from optimizers.core.trial import TrialState
 
 REDRAW_SECONDS = 0.2

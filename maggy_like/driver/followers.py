@@ -25,8 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from maggy_like.argument_checks import listed
 from maggy_like.display import Display, make_display
-from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.display.lines import LineBuffer, missed_note
+from maggy_like.display.base import LineBuffer, LogLine, Snapshot, missed_note
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, copied
 from maggy_like.errors import ConfigError

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from maggy_like.display.base import LogLine, Snapshot, WorkerLine, draw, draw_worker
-from maggy_like.display.lines import LineBuffer
+from maggy_like.display.base import LineBuffer, LogLine, Snapshot, WorkerLine, draw, draw_worker
 from maggy_like.driver.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.failures import STORE_PATIENCE

@@ -1,4 +1,4 @@
-"""What a worker's processes get from the one that starts them: the task, and where Spark has put files.
+"""Pass a task to a worker's processes, and the place of the files that Spark has distributed.
 
 An agent's process gets its task in two messages on its stdin, each preceded by its length.
 

@@ -156,10 +156,10 @@ def _drop(run: Run, worker: Worker, state: WorkerState, failure: Failure) -> Com
 
 
 def discount_stall(run: Run, stalled: float, held: float) -> None:
-    """Do not count the seconds for which the driver stood still, or in which it decided nothing.
+    """Do not count seconds for which the driver stood still as silence of the workers.
 
-    The first are no silence of the workers. The second are no time of attempts, except of those that wait for the
-    store.
+    Nor do they count as time of the attempts, like those in which it decided nothing (``held``), except for attempts
+    that wait for the store.
     """
     for worker in run.live if stalled else ():
         worker.seen = min(run.now, worker.seen + stalled)

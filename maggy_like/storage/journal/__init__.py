@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from maggy_like.storage.file_systems import is_local, open_url
-from maggy_like.storage.journal.backends import BLOCK, JournalBackend, LocalBackend, Mark
-from maggy_like.storage.journal.journal import Journal, read_ends, read_header, read_journal, reading
+from maggy_like.storage.journal.journal import (
+    BLOCK,
+    Journal,
+    JournalBackend,
+    LocalBackend,
+    Mark,
+    read_ends,
+    read_header,
+    read_journal,
+    reading,
+)
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
     Contents,

@@ -1,13 +1,18 @@
-"""The journal, which appends and replays a run's events."""
+"""A run's journal, what it needs of the place that holds it, and that place in a local folder."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Protocol
 
-from maggy_like.errors import JournalError, StoreError
-from maggy_like.storage.journal.backends import JournalBackend
+from maggy_like.errors import JournalError, JournalLostError, StoreError
 from maggy_like.storage.journal.records import (
     FORMAT_VERSION,
     Contents,
@@ -194,3 +199,297 @@ def reading(backend: JournalBackend) -> Iterator[None]:
 
 def _said(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+class Mark(NamedTuple):
+    """How far a journal was read: one of its files (its name or number), and the bytes read of it."""
+
+    file: int | str = 0
+    size: int = 0
+
+
+class JournalBackend(Protocol):
+    """A folder with one run's journal. Call :meth:`hold` before any method that writes.
+
+    Two kinds serve: :class:`LocalBackend` and :class:`~maggy_like.storage.journal.object_store.ObjectStoreBackend`.
+    Errors of the file system come through as they are.
+    """
+
+    name: str
+    """The folder, for messages."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last call failed in a store in which each further call may take seconds to fail."""
+        ...
+
+    def exists(self) -> bool:
+        """Return whether there is a journal."""
+        ...
+
+    def read(self) -> Iterator[Part]:
+        """Yield the journal in order, in parts of some MiB; nothing without a journal.
+
+        Read it to the end before :meth:`append`.
+        """
+        ...
+
+    def ends(self) -> tuple[bytes, bytes]:
+        """Return the first and the last :data:`END` bytes of the journal at most. Both are empty without a journal."""
+        ...
+
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        """Return the next complete lines after ``mark``, some MiB at most, and their end.
+
+        They are empty at the end of the journal. None if the journal was replaced since ``mark``.
+        """
+        ...
+
+    def is_held(self) -> bool:
+        """Return whether a driver on any machine holds it, without writing anything."""
+        ...
+
+    def hold(self, run: str = "") -> None:
+        """Make the folder, and keep other drivers away until :meth:`release`.
+
+        Args:
+            run: Identifies the call of ``lagom``. Without locks, a driver that replaces a dead one of the same call
+                takes over at once.
+
+        Raises:
+            JournalError: Another driver, which the message describes, holds it.
+        """
+        ...
+
+    def written(self) -> float:
+        """Return the Unix time of the last write before this driver held it; 0 if it is not known."""
+        ...
+
+    def renew(self) -> None:
+        """Keep holding it; call every few seconds.
+
+        Raises:
+            JournalError: Another driver has taken it over.
+        """
+        ...
+
+    def append(self, data: bytes) -> None:
+        """Add complete lines; when this returns, they outlive the driver."""
+        ...
+
+    def replace(self, data: bytes) -> str:
+        """Replace the journal by ``data``, and keep a copy of the former one.
+
+        Whenever the driver dies, one of the two is complete.
+
+        Returns:
+            The place of the former journal.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Remove the journal and the damaged ones that were kept; call :meth:`hold` before."""
+        ...
+
+    def release(self) -> None:
+        """Let other drivers in."""
+        ...
+
+
+BLOCK = 4 << 20
+"""Bytes to read at a time."""
+
+END = 64 << 10
+"""Bytes to read where only the first or the last record is of interest."""
+
+BEAT = 10.0
+"""Seconds between two heartbeats, which set the time of the lock's file."""
+
+LAPSE = 60.0
+"""Seconds after the last heartbeat from which a reader without locks considers the driver dead."""
+
+LOCK_TRIES = 20
+LOCK_PAUSE = 0.01
+"""Number of attempts for a lock, and seconds between them: a reader that tests the lock has it for a moment."""
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class LocalBackend:
+    """A folder on this machine (or mounted there).
+
+    A record is passed to the operating system before :meth:`append` returns, so it survives the driver's death. It may
+    not survive the machine's, since records are not synced to the disk. An interrupted append leaves a torn last line,
+    which the next driver ignores. The lock is a kernel lock, which ends with the process. It is on a separate file, so
+    that the journal can be replaced. The host and process in that file are only for people, since both mean nothing
+    on other machines.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)  # made with access only for the user, if it does not exist
+        self._path = self._folder / "journal.jsonl"
+        self._lock = self._file = -1
+        self._size, self._written, self._beat = 0, 0.0, 0.0
+        self._is_torn = False  # part of a failed append follows after that size
+        self.name = str(folder)
+
+    @property
+    def is_away(self) -> bool:
+        return False
+
+    def exists(self) -> bool:
+        return self._path.exists() and self._path.stat().st_size > 0  # an empty one has no header
+
+    def read(self) -> Iterator[Part]:
+        line = 1
+        pending: list[bytes] = []  # the parts of a line whose end was not read yet
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb", buffering=0) as file:
+            while block := file.read(BLOCK):
+                if end := block.rfind(b"\n") + 1:
+                    part = Part(str(self._path), b"".join((*pending, block[:end])), line)
+                    line += part.data.count(b"\n")
+                    pending = [block[end:]]
+                    del block
+                    yield part
+                else:
+                    pending.append(block)
+            if line == 1 or any(pending):
+                yield Part(str(self._path), b"".join(pending), line)
+
+    def ends(self) -> tuple[bytes, bytes]:
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                first = file.read(END)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - END))
+                return first, file.read(END)
+        except (FileNotFoundError, NotADirectoryError):
+            return b"", b""
+
+    def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
+        try:
+            with open(self._path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if mark.size and (status.st_ino != mark.file or status.st_size < mark.size):
+                    return None
+                file.seek(mark.size)
+                data = file.read(BLOCK)
+                while b"\n" not in data and (more := file.read(BLOCK)):
+                    data += more
+        except FileNotFoundError:
+            return b"", mark
+        whole = data[: data.rfind(b"\n") + 1]
+        return whole, Mark(status.st_ino, mark.size + len(whole))
+
+    def is_held(self) -> bool:
+        try:
+            lock = os.open(self._folder / "journal.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:  # the folder is mounted without locks
+            status = os.fstat(lock)
+            return status.st_size > 0 and time.time() - status.st_mtime < LAPSE
+        finally:
+            os.close(lock)
+
+    def hold(self, run: str = "") -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
+        try:
+            self._take_lock()
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            self._beat = time.monotonic()
+            self._file = os.open(self._path, _FLAGS, 0o600)
+            status = os.fstat(self._file)
+            self._size, self._written = status.st_size, status.st_mtime
+        except BlockingIOError:
+            holder = os.pread(self._lock, 300, 0).decode(errors="replace") or "not known which"
+            self.release()
+            raise JournalError(
+                f"the run in {self._folder} is in use by another driver ({holder}); wait until it ends, or end it"
+            ) from None
+        except OSError:
+            self.release()
+            raise
+
+    def _take_lock(self) -> None:
+        for _ in range(LOCK_TRIES - 1):
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(LOCK_PAUSE)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def written(self) -> float:
+        return self._written
+
+    def renew(self) -> None:
+        """Check that the journal's file still exists, and send a heartbeat."""
+        if time.monotonic() - self._beat >= BEAT:
+            self._beat = time.monotonic()
+            with contextlib.suppress(OSError):  # only readers without locks look at it
+                os.utime(self._lock)
+        file = os.fstat(self._file)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(self._path.stat(), file):
+                return
+        where, how = self._folder, "moved" if file.st_nlink else "deleted"
+        raise JournalLostError(
+            f"{where} was {how} with its journal while the run was active, so the search was ended; "
+            + ("resume it in its new place" if file.st_nlink else "the result so far is this error's attribute result")
+        )
+
+    def append(self, data: bytes) -> None:
+        if self._is_torn:
+            self._cut()
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            self._is_torn = True
+            with contextlib.suppress(OSError):  # the next append does it, or the next driver ignores the torn line
+                self._cut()
+            raise
+        self._size += len(data)
+
+    def replace(self, data: bytes) -> str:
+        count = 1
+        while (kept := self._folder / f"journal.damaged-{count}.jsonl").exists():
+            count += 1
+        draft = self._folder / "journal.draft"
+        draft.unlink(missing_ok=True)
+        file = os.open(draft, _FLAGS, 0o600)
+        os.close(self._file)
+        self._file, self._size = file, 0
+        self.append(data)
+        os.fsync(file)
+        os.link(self._path, kept)
+        draft.replace(self._path)
+        return str(kept)
+
+    def clear(self) -> None:
+        for kept in self._folder.glob("journal.damaged-*.jsonl"):
+            kept.unlink()
+        os.ftruncate(self._file, 0)
+        self._size, self._is_torn = 0, False
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            if self._file >= 0:  # it was held
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._lock, 0)
+            with contextlib.suppress(OSError):  # the file system may have no locks
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+        for fd in (self._file, self._lock):
+            if fd >= 0:
+                os.close(fd)
+        self._file = self._lock = -1
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file, self._size)
+        self._is_torn = False

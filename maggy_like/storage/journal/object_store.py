@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maggy_like.errors import JournalError, JournalLostError
-from maggy_like.storage.journal import backends
-from maggy_like.storage.journal.backends import Mark
+from maggy_like.storage.journal import journal
+from maggy_like.storage.journal.journal import Mark
 from maggy_like.storage.journal.records import Part
 
 SETTLE = 1.0
@@ -317,9 +317,9 @@ class ObjectStoreBackend:
         if not segments:
             return b"", b""
         (head, _), (tail, size) = segments[0], segments[-1]
-        last = self._fs.cat_file(self._file(tail), start=max(0, size - backends.END))
-        is_whole = head == tail and size <= backends.END
-        return last if is_whole else self._fs.cat_file(self._file(head), start=0, end=backends.END), last
+        last = self._fs.cat_file(self._file(tail), start=max(0, size - journal.END))
+        is_whole = head == tail and size <= journal.END
+        return last if is_whole else self._fs.cat_file(self._file(head), start=0, end=journal.END), last
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}
@@ -327,7 +327,7 @@ class ObjectStoreBackend:
             return None
         is_known = bool(mark.file)
         for name, (segment, size) in sizes.items():
-            if len(data) >= backends.BLOCK:
+            if len(data) >= journal.BLOCK:
                 break
             if is_known and name != mark.file:
                 continue

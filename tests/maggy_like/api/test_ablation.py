@@ -19,7 +19,7 @@ import maggy_like
 from maggy_like import AblationStudy, FailurePolicy, Float, Integer, LocalEngine, Tuning
 from maggy_like.ablation import Ablation
 from maggy_like.errors import ConfigError
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 from optimizers.core.events import Event
 from optimizers.core.trial import TrialState
 

@@ -177,7 +177,7 @@ def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_th
 def test_a_job_is_cancelled_whose_driver_has_not_begun_when_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.0)
+    monkeypatch.setattr("maggy_like.cluster_driver.driver.CANCEL_PATIENCE", 0.0)
     background, ended = Background(), threading.Event()
 
     def begin(attempt: int) -> None:
@@ -194,7 +194,7 @@ def test_a_job_is_cancelled_whose_driver_has_not_begun_when_it_is_stopped(
 
 @pytest.mark.e2e
 def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maggy_like.cluster_driver.client.CANCEL_PATIENCE", 0.1)
+    monkeypatch.setattr("maggy_like.cluster_driver.driver.CANCEL_PATIENCE", 0.1)
     monkeypatch.setattr(ThreadRun, "cancel", lambda run: None)  # as where the server of a Connect session is gone
     monkeypatch.setattr(ThreadRun, "wait", lambda run, timeout: False)
     unheard: list[StopRequestRecord] = []

@@ -5,8 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maggy_like.display.base import LogLine
-from maggy_like.display.lines import LineBuffer
+from maggy_like.display.base import LineBuffer, LogLine
 
 
 @given(st.lists(st.integers(0, 3000)), st.integers(1, 20), st.integers(200, 5000))

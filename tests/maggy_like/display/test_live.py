@@ -10,9 +10,9 @@ from rich.console import Console
 
 from maggy_like.display import Snapshot, WorkerLine
 from maggy_like.display.base import LogLine
-from maggy_like.display.lines import LiveLines
 from maggy_like.display.notebook import NotebookDisplay
 from maggy_like.display.plain import LIVE_SECONDS, PlainDisplay
+from maggy_like.display.progress import LiveLines
 from maggy_like.display.terminal import TerminalDisplay
 
 Snap = Callable[..., Snapshot]

@@ -15,7 +15,7 @@ import pytest
 import train_functions as fns
 
 from maggy_like import Choice, Float, lagom, load_run
-from maggy_like.display.lines import LineBuffer
+from maggy_like.display.base import LineBuffer
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, entry_of

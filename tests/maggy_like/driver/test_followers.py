@@ -17,8 +17,7 @@ import pytest
 import train_functions as fns
 
 from maggy_like import FailurePolicy, Float, lagom, load_run
-from maggy_like.display.base import LogLine, Snapshot
-from maggy_like.display.lines import LineBuffer
+from maggy_like.display.base import LineBuffer, LogLine, Snapshot
 from maggy_like.display.plain import PlainDisplay
 from maggy_like.driver import followers
 from maggy_like.driver.followers import DisplayFollower, Followers
@@ -338,7 +337,7 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
     """The backlog keeps 5 events, and the callback gets its first one after the last one was added."""
     folder = str(tmp_path) if kind == "path" else f"memory://{tmp_path.name}-{is_resumed}"
     monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
-    monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", 1000)
+    monkeypatch.setattr("maggy_like.storage.journal.journal.BLOCK", 1000)
     monkeypatch.setattr("maggy_like.driver.stream.BLOCK", 1000)
     options: dict[str, Any] = {
         "engine": "inline",

@@ -481,7 +481,7 @@ def test_half_an_append_is_cut_off_before_the_next(disk: Disk, monkeypatch: pyte
         raise FULL
 
     with monkeypatch.context() as patch:
-        patch.setattr("maggy_like.storage.journal.backends.os.write", write_some)
+        patch.setattr("maggy_like.storage.journal.journal.os.write", write_some)
         disk.write_ahead.carry([created(0)])
     assert disk.events() == []
     disk.now = 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from maggy_like.display.lines import LineBuffer
+from maggy_like.display.base import LineBuffer
 from maggy_like.driver.followers import Followers
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, Entry

@@ -18,7 +18,7 @@ from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, loa
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Journal, RunStatus, backend_of, read_journal
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from maggy_like.storage.journal.records import Record, encode
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
@@ -144,7 +144,7 @@ def test_of_a_run_that_has_ended_only_both_ends_of_the_journal_are_read(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path) if kind == "path" else f"memory://{uuid.uuid4().hex}"
-    monkeypatch.setattr("maggy_like.storage.journal.backends.END", 8192)
+    monkeypatch.setattr("maggy_like.storage.journal.journal.END", 8192)
     monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
     failures = FailurePolicy(max_attempts=1, catch=(ValueError,))
     search(folder, "search", reports, train_best=True, n_trials=60)

@@ -18,7 +18,7 @@ from module_time import patch_time
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of, read_journal
-from maggy_like.storage.journal.backends import Mark
+from maggy_like.storage.journal.journal import Mark
 from maggy_like.storage.journal.object_store import SEGMENT, ObjectStoreBackend
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
 

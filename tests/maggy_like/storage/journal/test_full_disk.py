@@ -22,7 +22,7 @@ from pathlib import Path
 from maggy_like import Float, lagom
 from maggy_like.driver import loop as driver
 from maggy_like.driver.loop import WriteAhead
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 
 folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
 driver.WriteAhead = partial(WriteAhead, patience={patience})

@@ -30,7 +30,7 @@ from maggy_like.storage.journal import (
     read_header,
     read_journal,
 )
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 from maggy_like.storage.journal.records import _checksum
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Measured, TrialCreated
 from optimizers.core.trial import Failure, FailureKind, TrialState
@@ -214,7 +214,7 @@ def test_where_a_block_ends_changes_nothing(
     data = data[: max(1, len(data) - cut)]
     (tmp_path / "journal.jsonl").write_bytes(data)
     whole = [Part(str(tmp_path / "journal.jsonl"), bytes(data))]
-    monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", block)
+    monkeypatch.setattr("maggy_like.storage.journal.journal.BLOCK", block)
     if refusal(lambda: decode(whole)):
         assert refusal(lambda: read_journal(backend_of(str(tmp_path)))) == refusal(lambda: decode(whole))
         return
@@ -241,7 +241,7 @@ def refusal(read: Callable[[], object]) -> str:
 
 def test_a_header_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "journal.jsonl").write_bytes(b"".join([*LINES[:3], b"\xff" * 20_000]))
-    monkeypatch.setattr("maggy_like.storage.journal.backends.BLOCK", 400)
+    monkeypatch.setattr("maggy_like.storage.journal.journal.BLOCK", 400)
     read = []
     parts = LocalBackend.read
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from maggy_like.errors import JournalError
-from maggy_like.storage.journal.backends import BEAT, LAPSE, LocalBackend
+from maggy_like.storage.journal.journal import BEAT, LAPSE, LocalBackend
 
 HOLD = """
 import sys
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 LocalBackend(sys.argv[1]).hold()
 print("held", flush=True)
 input()
@@ -25,7 +25,7 @@ input()
 
 LOOK = """
 import sys
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 print(LocalBackend(sys.argv[1]).is_held())
 """
 

@@ -23,7 +23,7 @@ from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
-from maggy_like.storage.journal.backends import LocalBackend
+from maggy_like.storage.journal.journal import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
 
