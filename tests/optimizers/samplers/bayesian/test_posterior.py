@@ -36,7 +36,6 @@ def test_the_noise_is_told_apart_from_the_configurations() -> None:
     for noise in (0.03, 0.1):
         configs, true, losses = drawn(150, noise)
         found = estimated(configs, losses)
-        assert found is not None
         assert found.noise == pytest.approx(noise, rel=0.3)
         errors = found.means - true[found.rows]
         assert np.abs(errors).mean() < 0.5 * np.abs(losses - true).mean()
@@ -47,7 +46,6 @@ def test_the_noise_is_told_apart_from_the_configurations() -> None:
 def test_without_noise_the_means_are_the_losses() -> None:
     configs, _, losses = drawn(60, 0.0)
     found = estimated(configs, losses)
-    assert found is not None
     best = losses[found.rows] < np.median(losses)  # those above are cut
     assert found.means[best] == pytest.approx(losses[found.rows][best], abs=0.01)
     assert found.noise < 0.1 * found.spread
@@ -60,7 +58,6 @@ def test_trials_that_got_further_by_luck_are_not_taken_at_their_word(seed: int) 
     order, steps = np.argsort(losses), np.ones(180, dtype=int)
     steps[order[:60]], steps[order[:20]] = 3, 9
     found = estimated(configs, 3.0 * losses + 1.0 / steps, steps, lambda row, step: 3.0 * losses[row] + 1.0 / step)
-    assert found is not None
     assert {*found.rows.tolist()} == {*order[:20].tolist()}
     truly = 3.0 * true[found.rows] + 1.0 / 9.0
     taken = 3.0 * losses[found.rows] + 1.0 / 9.0
@@ -75,7 +72,6 @@ def test_failed_trainings_are_bad_and_do_not_hide_the_others() -> None:
         for end in (0, 5, 9):
             steps = np.where(failed, end, np.where(np.arange(80) % 2, 9, 3))
             found = estimated(configs, np.where(failed, broken, losses), steps, lambda row, step: losses[row])
-            assert found is not None
             assert np.isfinite(found.means).all()
             fine = ~failed[found.rows]
             assert np.abs(found.means - true[found.rows])[fine].mean() < 0.1
@@ -85,7 +81,6 @@ def test_failed_trainings_are_bad_and_do_not_hide_the_others() -> None:
 def test_many_results_are_thinned_out_and_the_best_are_kept() -> None:
     configs, _, losses = drawn(1000, 0.05)
     found = estimated(configs, losses)
-    assert found is not None
     assert len(found.rows) == len(set(found.rows.tolist())) == SIZE
     assert {*np.argsort(losses)[: SIZE // 2].tolist()} <= {*found.rows.tolist()}
     assert np.median(losses[found.rows]) < np.median(losses) < losses[found.rows].max()
