@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+import threading
 import weakref
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from maggy_like.ablation import AblationStudy, Variant
+from maggy_like.ablation.variant import names_of, takes
 from maggy_like.errors import ConfigError, TrainFunctionError, UserError
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats
 
@@ -32,8 +35,6 @@ class SparkFrame:
 
 
 # -- variants ---------------------------------------------------------------------------------------
-
-
 def test_the_base_has_everything(study: AblationStudy) -> None:
     base = study.bound(train).without()
     assert (base.name, base.removed) == ("base", ())
@@ -124,8 +125,6 @@ def test_a_study_is_never_changed(empty: AblationStudy) -> None:
 
 
 # -- designs ----------------------------------------------------------------------------------------
-
-
 def test_a_design_travels_and_makes_its_variants_anew(study: AblationStudy) -> None:
     design = study.bound(train).designed()
     arrived = cloudpickle.loads(cloudpickle.dumps(design))
@@ -218,8 +217,6 @@ def test_contrasts_are_of_variants_and_sum_to_zero(name: Any) -> None:
 
 
 # -- mistakes ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -307,3 +304,136 @@ def test_a_model_that_does_not_heed_its_width_is_told() -> None:
     study = AblationStudy(model=lambda: nn.Linear(4, 2), data=["a", "b", "c", "d"], sample=SAMPLE).features("a")
     with pytest.raises(ConfigError, match="'without a' failed on the sample"):
         study.designed()
+
+
+# -- designs: names that would meet, and how large one may be ---------------------------------------
+
+
+def named_columns(*names: str) -> AblationStudy:
+    return AblationStudy(data=[*names, "rest"]).features(*names)
+
+
+@pytest.mark.parametrize(
+    ("names", "design", "twice"),
+    [
+        (("a", "b", "a and b"), "pairs", "without a and b"),
+        (("a", "b", "a x b"), "pairs", "a x b"),
+        (("a", "b", "a and b"), "factorial", "without a and b"),
+        (("any",), "add_one_in", None),
+        (("all of them", "b"), "add_one_in", "all of them"),
+    ],
+)
+def test_components_that_are_called_as_several_together(names: Any, design: Any, twice: str | None) -> None:
+    study = named_columns(*names)
+    if twice is None:
+        assert len(study.designed(design).variants) == 2
+    else:
+        with pytest.raises(ConfigError, match=f"the design must have different names, got '{twice}' .*rename it"):
+            study.designed(design)
+
+
+def test_only_a_factorial_has_a_limit() -> None:
+    names = [f"c{number}" for number in range(80)]
+    study = named_columns(*names).group("even", *names[::2]).group("odd", *names[1::2])
+    assert len(study.designed("leave_one_group_out").variants) == 3
+    assert len(study.designed("leave_one_out").variants) == 81
+    assert len(named_columns(*names[:12]).designed("pairs").variants) == 1 + 12 + 66
+    with pytest.raises(
+        ConfigError, match=r"at most limit=64 variants, got 4096 .* give components that belong together one"
+    ):
+        named_columns(*names[:12]).designed("factorial")
+
+
+def test_a_design_is_described_by_what_its_variants_are() -> None:
+    study = AblationStudy(
+        model=lambda: nn.Sequential(nn.Identity()), data=["a", "b", "c"], config={"rate": 0.1, "loss": object()}
+    )
+    design = (
+        study.features(size=["a", "b"])
+        .modules("0", replace=nn.ReLU())
+        .config(rate=0.0)
+        .custom("half", lambda variant: variant.changed(data=len))
+        .designed()
+    )
+    assert design.described == (
+        "base: column a, column b, column c, rate=0.1, loss=<object object>",
+        "without size: without column a, without column b, rate=0.1, loss=<object object>",
+        "without 0: ReLU() for 0, rate=0.1, loss=<object object>",
+        "without rate: rate=0.0, loss=<object object>",
+        "without half: rate=0.1, loss=<object object>, changed by len",
+    )
+
+
+# -- variants as they travel, and which arguments the user's functions get --------------------------
+
+
+def test_a_bare_variant_can_be_pickled_whatever_its_config_has() -> None:
+    config = {"activation": lambda x: x, "lock": threading.Lock(), "layers": (64, 64), "a": 1}
+    variant = AblationStudy(model=lambda: None, config=config).config(a=0).without("a")
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(variant)
+    arrived = pickle.loads(pickle.dumps(variant.bare()))
+    assert (arrived.config["layers"], arrived.config["a"]) == ((64, 64), 0)
+    assert "lambda" in arrived.config["activation"]
+    assert "lock" in arrived.config["lock"]
+
+
+def gather(**given: Any) -> dict[str, Any]:
+    return given
+
+
+def gather_with_width(n_features: int, **given: Any) -> dict[str, Any]:
+    return {"n_features": n_features, **given}
+
+
+def variant_of(**arguments: Any) -> Any:
+    return AblationStudy(**arguments).custom("c", lambda variant: variant.changed(model=lambda model: model)).without()
+
+
+def test_a_double_star_gets_the_config_and_nothing_else() -> None:
+    config = {"width": 64, "depth": 2}
+    assert variant_of(model=gather, config=config, data=["a", "b"]).model() == config
+    assert variant_of(model=gather_with_width, config=config, data=["a", "b"]).model() == {"n_features": 2, **config}
+    assert variant_of(model=gather, config=config).model(depth=3, rate=0.1) == {"width": 64, "depth": 3, "rate": 0.1}
+
+
+def test_a_star_parameter_is_no_name() -> None:
+    def make(*model: Any, **variant: Any) -> None: ...
+
+    assert names_of(make) == ()
+    assert takes(make, "anything")
+    assert variant_of(model=gather, config={"given": 1}).model() == {"given": 1}
+
+
+@pytest.mark.parametrize(("data", "given"), [(None, (4, ["z"])), (["a", "b"], (2, ["a", "b"]))])
+def test_columns_are_filled_where_there_is_data_and_else_defaults_hold(data: Any, given: Any) -> None:
+    variant = variant_of(model=lambda n_features=4, features=("z",): (n_features, list(features)), data=data)
+    assert variant.model() == given
+    assert set(variant.arguments(["features", "n_features"])) == (set() if data is None else {"features", "n_features"})
+
+
+def test_a_variant_that_lost_all_features_still_has_data() -> None:
+    study = AblationStudy(model=lambda n_features=4: n_features, data=["a", "b"]).features(both=["a", "b"])
+    assert study.without("both").model() == 0
+
+
+@pytest.mark.parametrize("name", ["seed", "config", "variant"])
+def test_a_factory_that_takes_what_only_train_fn_gets_is_told(name: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def make({name}): ...", scope)
+    with pytest.raises(ConfigError, match=rf"only train_fn receives it.* remove it.*variant.model\({name}={name}\)"):
+        variant_of(model=scope["make"]).model()
+    with pytest.raises(ConfigError, match=rf"must not have '{name}'.*use another name"):
+        variant_of(model=scope["make"], config={name: 0})
+
+
+def test_columns_without_data_are_told() -> None:
+    def make(n_features: int) -> None: ...
+
+    with pytest.raises(
+        ConfigError,
+        match=r"'n_features' of the model's factory must .*; the study must have data, got none; use .*data=",
+    ):
+        variant_of(model=make).model()
+    with pytest.raises(ConfigError, match=r"must not have 'n_features'.*the study must have data, got none"):
+        variant_of(model=make, config={"n_features": 4})
