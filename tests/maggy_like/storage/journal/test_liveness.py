@@ -47,7 +47,6 @@ def holders() -> dict[str, str]:
 @pytest.mark.parametrize("seen_from", holders())
 def test_a_killed_driver_holds_nothing_whatever_its_lock_says(tmp_path: Path, seen_from: str) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=-1, stdout=-1, text=True) as driver:
-        assert driver.stdout is not None
         assert driver.stdout.readline() == "held\n"
         assert LocalBackend(tmp_path).is_held()
         with pytest.raises(JournalError, match=rf"in use by another driver \(process {driver.pid} on "):

@@ -107,13 +107,11 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
 
 def await_stop(reporter: Reporter) -> None:
     """Wait until the service thread has heard a ``Stop``."""
-    assert reporter._sender is not None
     reporter._sender.stop.wait_for_verdict()
 
 
 def test_reports_of_one_batch_may_hold_more_than_the_first(serve: Serve) -> None:
     def train(reporter: Reporter) -> None:
-        assert reporter._sender is not None
         with reporter._sender._lock:  # both go in one batch
             reporter.report(loss=1.0)
             reporter.report(loss=0.5, accuracy=1.0)

@@ -580,7 +580,6 @@ def test_the_service_thread_tells_of_a_call_that_is_under_way(tmp_path: Path, mo
     service = Service(child := Channel(theirs), 0.01, lambda: None)
     mine.send(encode(Assign(3, 2, {}, 9)))
     assigned = service.next_assignment()
-    assert assigned is not None
     store = StoreRetry("s3://b", assigned[1])
 
     def act() -> int:
