@@ -17,7 +17,7 @@ from benchmarks.crowd import run as crowded
 from benchmarks.landscapes import NAMES, STEPS, Landscape, dense, landscape, sparse
 from benchmarks.noise import NOISE, Noisy, run
 from benchmarks.quality import HELD_OUT, MADE, QUICK, TUNED
-from benchmarks.ragged import table_of
+from benchmarks.surrogate import table_of
 from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, is_at_hand, task
 from maggy_like import Float, SearchSpace
