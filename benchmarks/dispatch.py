@@ -28,17 +28,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from benchmarks.common import parser, publish, search
-from maggy_like import (
-    Choice,
-    Float,
-    Integer,
-    LocalEngine,
-    Result,
-    SearchSpace,
-    SparkEngine,
-    lagom,
-    spark_session,
-)
+from maggy_like import Choice, Float, Integer, LocalEngine, Result, SearchSpace, SparkEngine, lagom, spark_session
 from optimizers import Trial
 
 WORKERS = 2

@@ -66,10 +66,7 @@ HELD_OUT = {
     "sf": ("fcnet-slice", "nas-cifar100", "mlp-vehicle", "last-7593", "last-168330"),
     "mf": (*SMOOTH, *(f"{RAGGED}{number}" for number in UNSEEN)),
 }
-MADE: dict[str, tuple[str, ...]] = {
-    "sf": (),
-    "mf": ("diverging", *NAMES),
-}
+MADE: dict[str, tuple[str, ...]] = {"sf": (), "mf": ("diverging", *NAMES)}
 PARTS = {"tuned": TUNED, "held_out": HELD_OUT, "made": MADE}
 QUICK = {
     "sf": ("fcnet-protein", "last-3945", "nas-cifar100", "last-7593"),

@@ -22,11 +22,7 @@ def train(x: float, reporter: Reporter) -> dict[str, float]:
         start = time.perf_counter_ns()
         reporter.report(accuracy=0.5, step=step)
         times.append(time.perf_counter_ns() - start)
-    return {
-        "accuracy": x,
-        "report_us": statistics.median(times) / 1e3,
-        "report_us_mean": statistics.fmean(times) / 1e3,
-    }
+    return {"accuracy": x, "report_us": statistics.median(times) / 1e3, "report_us_mean": statistics.fmean(times) / 1e3}
 
 
 def main() -> None:

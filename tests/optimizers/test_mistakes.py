@@ -118,10 +118,7 @@ SPACES: list[tuple[Callable[[], Any], str]] = [
     (lambda: SearchSpace({3: 1}), "must be a text of .* got 3"),
     (lambda: SearchSpace({"a": (1, 2)}), "parameter 'a'"),
     (lambda: SearchSpace({"a": 1}, a=2), r"\['a'\] are given twice"),
-    (
-        lambda: SearchSpace({"a": Float(0, 1, when={"bb": 1}), "bbb": 1}),
-        "'a' cannot depend on 'bb': .* mean 'bbb'",
-    ),
+    (lambda: SearchSpace({"a": Float(0, 1, when={"bb": 1}), "bbb": 1}), "'a' cannot depend on 'bb': .* mean 'bbb'"),
     (lambda: SearchSpace({"a": Float(0, 1, when={"b": 3}), "b": [1, 2]}), "cannot depend on 'b': 3 is not in"),
     (lambda: SearchSpace({"a": Float(0, 1, when={"b": 0.5}), "b": Float(0, 1)}), "use a step"),
     (

@@ -323,11 +323,7 @@ def test_tables(design: Design) -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [
-        (0, "No seed has given a difference in value yet."),
-        (1, "is one seed, so nothing is tested."),
-        (2, "t-tests"),
-    ],
+    [(0, "No seed has given a difference in value yet."), (1, "is one seed, so nothing is tested."), (2, "t-tests")],
 )
 def test_the_sentence_below_the_table_claims_no_more_than_was_done(design: Design, seeds: int, said: str) -> None:
     found = Ablation(design, runs(design, seeds))

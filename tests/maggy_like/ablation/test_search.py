@@ -37,11 +37,7 @@ def train(variant: Any, seed: int, dropout: float = 0.5, lr: float = 0.1) -> flo
 
 
 def plan(study: AblationStudy | None = None, **options: Any) -> AblationSearch:
-    defaults = {
-        "design": "leave_one_out",
-        "repeats": 2,
-        "first_seed": 0,
-    }
+    defaults = {"design": "leave_one_out", "repeats": 2, "first_seed": 0}
     return plan_ablation(train, study or AblationStudy().config(dropout=0.0), **{**defaults, **options})
 
 
@@ -51,10 +47,7 @@ def test_numbers_may_be_numpy_s() -> None:
     assert plan(repeats=np.int32(3), searched=searched, n_configs=4).n_trials == 2 * 3 * (4 + 1)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("repeats", np.float64(3)), ("repeats", True), ("repeats", None)],
-)
+@pytest.mark.parametrize(("option", "value"), [("repeats", np.float64(3)), ("repeats", True), ("repeats", None)])
 def test_what_is_no_number_is_told(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{option} must be .* got"):
         plan(**{option: value})

@@ -211,10 +211,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["run", "--overwrite", "{runs}/none.py"], "--overwrite deletes a run by its name; add --name NAME"),
         (["tail", "{runs}/august", "7"], "TRIAL must be one of the 3 trials of"),
         (["tail", "{runs}/august", "2", "--rank", "3"], "--rank must be at most 0 for trial 2, got 3"),
-        (
-            ["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"],
-            "already; pass --force to replace it",
-        ),
+        (["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"], "already; pass --force to replace it"),
         (["export", "{runs}/august", "-o", "{runs}/none/trials.csv"], "cannot be written"),
         (["report", "{runs}/august", "-o", "{runs}"], "is a folder; pass the path of a file as --output"),
     ],

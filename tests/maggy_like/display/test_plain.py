@@ -68,12 +68,7 @@ def test_false_shows_nothing(capsys: pytest.CaptureFixture[str], snap: Callable[
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("notebook", NotebookDisplay),
-        ("terminal", TerminalDisplay),
-        ("plain", PlainDisplay),
-        ("silent", SilentDisplay),
-    ],
+    [("notebook", NotebookDisplay), ("terminal", TerminalDisplay), ("plain", PlainDisplay), ("silent", SilentDisplay)],
 )
 def test_by_name(name: str, kind: type) -> None:
     assert type(make_display(name)) is kind

@@ -22,12 +22,7 @@ from maggy_like.driver.loop import LINES, LONGEST, TICK, Drawing, Driver, Pace, 
 from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.runner import MANY_WORKERS, short_collections
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.interface import (
-    AskOptimizer,
-    StopRequested,
-    SuggestionReady,
-    WorkerJoined,
-)
+from maggy_like.driver.state_machine.interface import AskOptimizer, StopRequested, SuggestionReady, WorkerJoined
 from maggy_like.driver.state_machine.proposals import MOST, Proposals
 from maggy_like.driver.state_machine.run import Options
 from maggy_like.driver.stream import Cursor

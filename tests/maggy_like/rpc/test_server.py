@@ -185,11 +185,7 @@ OWN = own_versions()
         ),
         (
             {"python": "3.8", "executable": "/usr/bin/python3"},
-            [
-                f"the driver runs Python {OWN.python} (",
-                "the worker Python 3.8 (/usr/bin/python3)",
-                "PYSPARK_PYTHON",
-            ],
+            [f"the driver runs Python {OWN.python} (", "the worker Python 3.8 (/usr/bin/python3)", "PYSPARK_PYTHON"],
         ),
     ],
     ids=["maggy_like", "Python"],
@@ -453,7 +449,7 @@ URGENT_START = 2000
 @given(
     steps=st.lists(
         st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, LARGEST), st.booleans())), max_size=200
-    ),
+    )
 )
 def test_each_connection_keeps_its_order_and_none_waits_for_more_than_its_share(
     steps: list[tuple[int, int, bool] | None],

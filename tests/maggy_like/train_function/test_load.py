@@ -187,8 +187,7 @@ def nested() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "place"),
-    [(nested(), "train"), (partial(at_top_level, 1), "train_fn"), (Trains(), "train_fn")],
+    ("function", "place"), [(nested(), "train"), (partial(at_top_level, 1), "train_fn"), (Trains(), "train_fn")]
 )
 def test_other_functions_have_only_a_name(function: Any, place: str) -> None:
     assert place_of(function) == place

@@ -144,12 +144,7 @@ def test_the_optimizer_is_told_losses_and_what_is_pending(direction: Direction, 
         Observation(0, config, 1, math.inf),
         Observation(2, config, 4, math.inf),
     ]
-    assert optimizer.seen == [
-        (0, [], {}),
-        (1, [], {0: config}),
-        (2, [], {0: config, 1: config}),
-        (3, observed, {}),
-    ]
+    assert optimizer.seen == [(0, [], {}), (1, [], {0: config}), (2, [], {0: config, 1: config}), (3, observed, {})]
 
 
 def test_a_promotion_is_pending_again_and_a_lost_attempt_still_is() -> None:

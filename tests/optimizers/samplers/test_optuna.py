@@ -383,9 +383,7 @@ def within_memory(trial: FrozenTrial) -> tuple[float, ...]:
         (constrained, 90),
         (lambda seed: TPESampler(seed=seed, constraints_func=within_memory), 60),
         pytest.param(
-            lambda seed: GPSampler(seed=seed, n_startup_trials=8, constraints_func=within_memory),
-            12,
-            marks=NEEDS_TORCH,
+            lambda seed: GPSampler(seed=seed, n_startup_trials=8, constraints_func=within_memory), 12, marks=NEEDS_TORCH
         ),
     ],
     ids=["nsga2", "tpe", "gp"],

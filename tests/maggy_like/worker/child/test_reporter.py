@@ -192,10 +192,7 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda r: r.report(accuracy="high"),
-            r"report\(accuracy=...\) must be a number, got 'high' of type str",
-        ),
+        (lambda r: r.report(accuracy="high"), r"report\(accuracy=...\) must be a number, got 'high' of type str"),
         (lambda r: r.report(accuracy=None), "must be a number, got None"),
         (lambda r: r.report(accuracy=torch.ones(2)), "got tensor.* of type Tensor; use one number, such as the mean$"),
         (lambda r: r.report(accuracy=[0.5]), r"got \[0.5\] of type list; use one number, such as the mean$"),
