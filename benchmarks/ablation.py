@@ -279,9 +279,7 @@ def interrupted(studies: int) -> float:
                 finding.differs
                 for seeds in range(2, 10)
                 for finding in compare(
-                    design.contrasts,
-                    {key: -value for key, value in world.values.items() if key[1] < seeds},
-                    planned=10,
+                    design.contrasts, {key: -value for key, value in world.values.items() if key[1] < seeds}, planned=10
                 ).values()
             )
         )

@@ -1,11 +1,16 @@
-"""What the benchmarks share: their arguments and their output."""
+"""What the benchmarks share: their arguments, their output, and a search that leaves nothing."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from maggy_like import Result
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -28,3 +33,13 @@ def save(figures: Mapping[str, float], path: Path | None) -> None:
     """Write the figures where asked."""
     if path is not None:
         path.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def search(train: Callable[..., Any], space: Any = None, **options: Any) -> Result:
+    """A random search without a display, of one number if no space is given; ``options`` are those of ``lagom``."""
+    from maggy_like import Float, lagom  # some processes measure what this import costs
+
+    with tempfile.TemporaryDirectory() as folder:
+        common: dict[str, Any] = {"optimizer": "random", "directory": folder, "progress": False}
+        found: Result = lagom(train, space or {"x": Float(0, 1)}, **{**common, **options})
+        return found

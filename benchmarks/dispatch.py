@@ -27,18 +27,8 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any, Literal
 
-from benchmarks.common import parser, publish
-from maggy_like import (
-    Choice,
-    Float,
-    Integer,
-    LocalEngine,
-    Result,
-    SearchSpace,
-    SparkEngine,
-    lagom,
-    spark_session,
-)
+from benchmarks.common import parser, publish, search
+from maggy_like import Choice, Float, Integer, LocalEngine, Result, SearchSpace, SparkEngine, lagom, spark_session
 from optimizers import Trial
 
 WORKERS = 2
@@ -67,20 +57,11 @@ def fifth_of_a_second(x: float) -> dict[str, float]:
     return {"value": x, "start": start, "end": time.monotonic()}
 
 
-def search(engine: str, isolation: Literal["process", "worker"], n_trials: int) -> Result:
+def waits(engine: str, isolation: Literal["process", "worker"], n_trials: int) -> Result:
     """A random search whose trials only wait."""
-    with tempfile.TemporaryDirectory() as folder:
-        return lagom(
-            fifth_of_a_second if isolation == "process" else short_trial,
-            {"x": Float(0, 1)},
-            optimizer="random",
-            metric="value",
-            n_trials=n_trials,
-            workers=WORKERS,
-            engine=SparkEngine(isolation=isolation) if engine == "spark" else LocalEngine(isolation=isolation),
-            directory=folder,
-            progress=False,
-        )
+    made = SparkEngine(isolation=isolation) if engine == "spark" else LocalEngine(isolation=isolation)
+    train = fifth_of_a_second if isolation == "process" else short_trial
+    return search(train, metric="value", n_trials=n_trials, workers=WORKERS, engine=made)
 
 
 NETWORK = SearchSpace(
@@ -187,12 +168,12 @@ def of_the_workers(n_short: int) -> dict[str, float]:
     """Turnaround and utilisation where the optimizer costs nothing."""
     figures = {}
     for engine in ("local", "spark"):
-        waits = search(engine, "process", 100)
-        for isolation, result in (("process", waits), ("worker", search(engine, "worker", n_short))):
+        slow = waits(engine, "process", 100)
+        for isolation, result in (("process", slow), ("worker", waits(engine, "worker", n_short))):
             times = list(turnarounds(result.trials))
             figures[f"{engine}.{isolation}.turnaround_ms.median"] = statistics.median(times)
             figures[f"{engine}.{isolation}.turnaround_ms.p99"] = p99(times)
-        figures[f"{engine}.utilisation"] = utilisation(waits)
+        figures[f"{engine}.utilisation"] = utilisation(slow)
     return figures
 
 

@@ -1,8 +1,7 @@
 """From search to distributed training: how long the workers take to turn round, and what a step then costs.
 
 The hand-off is the time from the end of a search's last trial to the first step of the training that ``train_best``
-adds, on the rank where that came last, without the time that the ranks spent in ``init_process_group``. The same
-figure of pyspark's TorchDistributor, from its call on, stands beside it: a new job for the same two ranks.
+adds, on the rank where that came last, without the time that the ranks spent in ``init_process_group``.
 
 Steps a second are those of ``benchmarks/handoff_train.py`` on two ranks, each step reported: by ``maggy_like.run``,
 and by torchrun with a reporter that stands alone. They take turns, in changing order, and the figure is the median of
@@ -20,20 +19,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchmarks import handoff_train
 from benchmarks.common import parser, publish
 from benchmarks.handoff_train import Marks, train
 from maggy_like import Float, lagom, run, spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RANKS = 2
 SCRIPT = Path(handoff_train.__file__)
@@ -72,16 +67,6 @@ def handoff(engine: str, folder: Path) -> dict[str, float]:
         "function": max(marks.started for marks in trained) - ended,
         "process_group": max(marks.group_made - marks.group_begun for marks in trained),
     }
-
-
-def torch_distributor(spark: SparkSession, folder: Path, *, local_mode: bool) -> float:
-    """Seconds from the call of a new TorchDistributor to the first step on all ranks, less process-group set-up."""
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    called = time.time()
-    TorchDistributor(RANKS, local_mode=local_mode, use_gpu=False).run(str(SCRIPT), str(folder), "--steps", "1")
-    _, trained = marks_of(folder)
-    return max(marks.ready for marks in trained) - called
 
 
 def steps_of_run(folder: Path, steps: int) -> Pace:
@@ -145,18 +130,6 @@ def of_handoffs(engine: str, count: int) -> dict[str, float]:
     }
 
 
-def of_torch_distributor(spark: SparkSession, count: int) -> dict[str, float]:
-    """Medians over ``count`` jobs, as tasks of Spark and on the driver's machine without."""
-    figures = {}
-    for name, local_mode in (("torch_distributor_s", False), ("torch_distributor_s.local_mode", True)):
-        seconds = []
-        for _ in range(count):
-            with new_folder() as folder:
-                seconds.append(torch_distributor(spark, folder, local_mode=local_mode))
-        figures[name] = statistics.median(seconds)
-    return figures
-
-
 def of_steps(pairs: int, steps: int) -> dict[str, float]:
     """Steps a second by ``maggy_like.run`` and by torchrun, in turns: A B B A A B B A ..."""
 
@@ -197,10 +170,8 @@ def main() -> None:
     spark = spark_session(f"local[{RANKS}]", app_name="benchmarks.handoff")
     try:
         figures |= of_handoffs("spark", 3 if arguments.quick else 9)
-        figures |= of_torch_distributor(spark, 1 if arguments.quick else 3)
     finally:
         spark.stop()
-    figures["handoff_ratio_to_torch_distributor"] = figures["handoff_s"] / figures["torch_distributor_s"]
     publish(figures, arguments.json)
 
 

@@ -1,7 +1,7 @@
 """The training of ``benchmarks.handoff``: plain DistributedDataParallel that writes down when what happened.
 
-It is one function for all that starts it: a trial of a search (one rank, no process group), several workers, and,
-as a script, torchrun and TorchDistributor:
+It is one function for all that starts it: a trial of a search (one rank, no process group), several workers, and, as a
+script, torchrun:
 
     torchrun --nproc-per-node 2 benchmarks/handoff_train.py FOLDER --steps N
 """

@@ -1,15 +1,12 @@
-"""Rows a second that a network is applied to on Spark, what reading ahead gains, and how late a stream is.
+"""Rows a second that a network is applied to on Spark, and what reading ahead gains.
 
-``as_udf``, on which ``predict`` stands, is put beside a scalar pandas UDF and pyspark's own ``predict_batch_udf``.
-They call the same network on the same Parquet file with one partition, in batches of the same size, and take turns; a
-ratio is the median of those of the rounds. Nothing is written (Spark's ``noop``).
+``as_udf``, on which ``predict`` stands, is put beside pyspark's own ``predict_batch_udf``. They call the same network
+on the same Parquet file with one partition, in batches of the same size, and take turns; a ratio is the median of those
+of the rounds. Nothing is written (Spark's ``noop``).
 
 ``prefetch_gain`` is what ``as_udf`` gains on ``predict_batch_udf`` where making a batch's inputs of bytes takes as
 long as computing it: each takes 50 ms by the clock, as a remote store or an accelerator would, so that two cores
 suffice. 2 is the most that reading ahead can give.
-
-``stream.micro_batch_ms`` is the median of a stream's micro-batches, a file each, and ``stream.batch_ms`` that of jobs
-over one such file.
 
     python -m benchmarks.inference [--quick] [--json PATH]
 """
@@ -24,13 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql.functions import col
-from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType, FloatType
 from torch import nn
 
@@ -39,7 +34,7 @@ from maggy_like import spark_session
 from maggy_like.ml import Column, as_udf
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 WIDTH = 64
 BATCH = 1024
@@ -57,7 +52,7 @@ def make_network() -> nn.Module:
 
 
 def ways() -> dict[str, Way]:
-    """The same predictions, three times."""
+    """The same predictions, twice."""
     network = make_network()
 
     def compute(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -65,22 +60,10 @@ def ways() -> dict[str, Way]:
             made: np.ndarray[Any, Any] = network(torch.from_numpy(rows)).numpy()
         return made
 
-    def scalar(rows: pd.Series) -> pd.Series:
-        starts = range(0, len(rows), BATCH)
-        return pd.Series([row for start in starts for row in compute(np.vstack(list(rows[start : start + BATCH])))])
-
-    scalar.__annotations__ = {"rows": pd.Series, "return": pd.Series}
-    by_scalar = pandas_udf(scalar, ARRAYS)  # type: ignore[call-overload]
-    by_batch = predict_batch_udf(
-        lambda: compute,
-        return_type=ARRAYS,
-        batch_size=BATCH,
-        input_tensor_shapes=[[WIDTH]],
-    )
+    by_batch = predict_batch_udf(lambda: compute, return_type=ARRAYS, batch_size=BATCH, input_tensor_shapes=[[WIDTH]])
     ours = as_udf(network, [Column("x", (WIDTH,), "float32")], batch_size=BATCH, fields=["vector"])
     return {
         "as_udf": lambda df: df.withColumn("y", ours(col("x")).vector),
-        "pandas_udf": lambda df: df.withColumn("y", by_scalar(col("x"))),
         "predict_batch_udf": lambda df: df.withColumn("y", by_batch(col("x"))),
     }
 
@@ -140,25 +123,6 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
     return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
 
 
-def stream(spark: SparkSession, folder: Path, files: int, rows: int) -> dict[str, float]:
-    """Micro-batches of a file each, and jobs over such a file, in milliseconds."""
-    way, source = ways()["as_udf"], folder / "stream"
-    source.mkdir()
-    for number in range(files):
-        write_rows(source / f"{number}.parquet", rows)
-    df = spark.read.parquet(str(source / "0.parquet"))
-    batches = in_turns(df, {"as_udf": way}, files)["as_udf"]
-    reader = spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1)
-    started = way(reader.parquet(str(source))).writeStream.format("noop").trigger(availableNow=True)
-    query = started.option("checkpointLocation", str(folder / "checkpoint")).start()
-    query.awaitTermination()
-    took = [it["durationMs"]["triggerExecution"] for it in query.recentProgress if it["numInputRows"]]
-    return {
-        "stream.micro_batch_ms": float(statistics.median(took[1:])),
-        "stream.batch_ms": 1e3 * statistics.median(batches),
-    }
-
-
 def write_rows(path: Path, rows: int) -> None:
     """A file of arrays of floats."""
     values = np.random.default_rng(0).random(rows * WIDTH, np.float32)
@@ -169,7 +133,7 @@ def write_rows(path: Path, rows: int) -> None:
 def main() -> None:
     """Measure and print."""
     arguments = parser(__doc__).parse_args()
-    rows, rounds, slow, files = (200_000, 3, 60, 4) if arguments.quick else (600_000, 7, 120, 12)
+    rows, rounds, slow = (200_000, 3, 60) if arguments.quick else (600_000, 7, 120)
     spark = spark_session("local[2]")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -178,15 +142,12 @@ def main() -> None:
         contents = pa.array([bytes(4 * WIDTH)] * (slow * SLOW_ROWS))
         pq.write_table(pa.table({"x": contents}), folder / "bytes.parquet")
         waits = in_turns(spark.read.parquet(str(folder / "bytes.parquet")).coalesce(1), slow_ways(), min(rounds, 3))
-        of_stream = stream(spark, folder, files, 2_000)
     spark.stop()
     publish(
         {
             **{f"rows_per_second.{name}": rows / statistics.median(it) for name, it in seconds.items()},
-            "ratio_to_pandas_udf": ratio(seconds["as_udf"], seconds["pandas_udf"]),
             "ratio_to_predict_batch_udf": ratio(seconds["as_udf"], seconds["predict_batch_udf"]),
             "prefetch_gain": ratio(waits["as_udf"], waits["predict_batch_udf"]),
-            **of_stream,
         },
         arguments.json,
     )

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common import parser, publish
-from maggy_like import Float, lagom
+from benchmarks.common import parser, publish, search
 from optimizers import AttemptEnded
 
 SHARED = Path("/dev/shm")
@@ -68,8 +67,8 @@ def main() -> None:
                 if ended in marks:
                     seen.append(look(Path(temporary)))
 
-        lagom(nothing, {"x": Float(0, 1)}, optimizer="random", metric="value", direction="max", n_trials=n_trials,
-              workers=2, engine="local", directory=folder, progress=False, callbacks=[count])  # fmt: skip
+        search(nothing, metric="value", direction="max", n_trials=n_trials, workers=2, engine="local", directory=folder,
+               callbacks=[count])  # fmt: skip
         tempfile.tempdir = None
         left = sum(len(files) for _, _, files in os.walk(temporary))
     first, last = seen

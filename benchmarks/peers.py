@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import io
 import logging
-import tempfile
 from typing import Any, cast
 
 import numpy as np
@@ -148,82 +147,6 @@ def _skopt_dimension(domain: Domain) -> Any:
     raise TypeError(f"no form of {domain!r} for scikit-optimize")
 
 
-class BotorchSearch:
-    """BoTorch as its tutorials put it together: noisy expected improvement over what runs, mixed optimisation.
-
-    Numbers are taken to the unit interval (lists to the middles of their cells, integers of many values to the
-    nearest), choices are categories; the first 2 (d + 1) points are drawn at random.
-    """
-
-    _MANY = 100
-
-    def __init__(self, space: SearchSpace, seed: int) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        torch.manual_seed(seed)
-        self._space = space
-        self._rng = np.random.default_rng(seed)
-        self._running: dict[int, list[float]] = {}
-        self._points: list[list[float]] = []
-        self._losses: list[float] = []
-        self._categories: dict[int, list[float]] = {}
-        self._lists: dict[int, list[float]] = {}
-        for index, domain in enumerate(space.domains.values()):
-            if isinstance(domain, Choice):
-                self._categories[index] = [float(code) for code in range(len(domain.values))]
-            elif domain.size is not None and domain.size <= self._MANY:
-                self._lists[index] = [domain.to_unit(value) for value in domain.grid(domain.size)]
-
-    def ask(self, trial: int) -> Config:
-        if len(self._losses) < 2 * (len(self._space.names) + 1):
-            config = self._space.sample(self._rng)
-            self._running[trial] = self._encode(config)
-            return config
-        point = self._running[trial] = self._best()
-        return {
-            name: domain.values[round(x)] if isinstance(domain, Choice) else domain.from_unit(min(max(x, 0.0), 1.0))
-            for x, (name, domain) in zip(point, self._space.domains.items(), strict=True)
-        }
-
-    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
-        self._points.append(self._running.pop(trial))
-        self._losses.append(loss)
-        return False
-
-    def _encode(self, config: Config) -> list[float]:
-        return [
-            float(domain.values.index(config[name])) if isinstance(domain, Choice) else domain.to_unit(config[name])
-            for name, domain in self._space.domains.items()
-        ]
-
-    def _best(self) -> list[float]:
-        import torch
-        from botorch.acquisition import qLogNoisyExpectedImprovement
-        from botorch.fit import fit_gpytorch_mll
-        from botorch.models import MixedSingleTaskGP, SingleTaskGP
-        from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
-        from gpytorch.mlls import ExactMarginalLogLikelihood
-
-        points = torch.tensor(self._points, dtype=torch.float64)
-        values = -torch.tensor(self._losses, dtype=torch.float64)[:, None]
-        if self._categories:
-            model = MixedSingleTaskGP(points, values, cat_dims=list(self._categories))
-        else:
-            model = SingleTaskGP(points, values)
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-        pending = torch.tensor(list(self._running.values()), dtype=torch.float64) if self._running else None
-        acquisition = qLogNoisyExpectedImprovement(model, points, X_pending=pending, prune_baseline=True)
-        listed = self._categories | self._lists
-        ends = [listed.get(index, [0.0, 1.0]) for index in range(points.shape[1])]
-        bounds = torch.tensor([[min(values) for values in ends], [max(values) for values in ends]], dtype=torch.float64)
-        found, _ = optimize_acqf_mixed_alternating(
-            acquisition, bounds, discrete_dims=self._lists, cat_dims=self._categories, num_restarts=10, raw_samples=256
-        )
-        best: list[float] = found[0].tolist()
-        return best
-
-
 class AxSearch:
     """Ax through its client, with its defaults; an ordered list is a range of integers."""
 
@@ -264,49 +187,6 @@ def _ax_parameter(name: str, domain: Domain) -> Any:
             scaling = "log" if log else "linear"
             return RangeParameterConfig(name=name, bounds=(low, high), parameter_type=kind, scaling=scaling)
     raise TypeError(f"no form of {domain!r} for Ax")
-
-
-class SmacSearch:
-    """SMAC's facade for hyperparameters (a random forest) with its defaults."""
-
-    def __init__(self, space: SearchSpace, seed: int, n_trials: int = 100) -> None:
-        import ConfigSpace
-        from smac import HyperparameterOptimizationFacade, Scenario
-        from smac.runhistory.dataclasses import TrialValue
-
-        self._space = space
-        self._value = TrialValue
-        self._running: dict[int, Any] = {}
-        self._folder = tempfile.TemporaryDirectory()
-        described = ConfigSpace.ConfigurationSpace(seed=seed)
-        described.add([_smac_parameter(name, domain) for name, domain in space.domains.items()])
-        scenario = Scenario(
-            described, deterministic=True, n_trials=n_trials, seed=seed, output_directory=self._folder.name
-        )
-        self._facade = HyperparameterOptimizationFacade(scenario, lambda config, seed: 0.0, logging_level=40)
-
-    def ask(self, trial: int) -> Config:
-        asked = self._running[trial] = self._facade.ask()
-        return {name: domain.normalize(asked.config[name]) for name, domain in self._space.domains.items()}
-
-    def report(self, trial: int, step: int, loss: float, *, last: bool) -> bool:
-        self._facade.tell(self._running.pop(trial), self._value(cost=loss), save=False)
-        return False
-
-
-def _smac_parameter(name: str, domain: Domain) -> Any:
-    import ConfigSpace
-
-    match domain:
-        case Choice(values=values):
-            return ConfigSpace.CategoricalHyperparameter(name, list(values))
-        case Ordinal(values=values):
-            return ConfigSpace.OrdinalHyperparameter(name, list(values))
-        case Integer(low=low, high=high, log=log):
-            return ConfigSpace.UniformIntegerHyperparameter(name, low, high, log=log)
-        case Float(low=low, high=high, log=log):
-            return ConfigSpace.UniformFloatHyperparameter(name, low, high, log=log)
-    raise TypeError(f"no form of {domain!r} for SMAC")
 
 
 ETA = 3

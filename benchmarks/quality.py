@@ -41,9 +41,8 @@ from benchmarks.common import parser, save
 from benchmarks.figures import Field, area, regret
 from benchmarks.landscapes import NAMES
 from benchmarks.methods import METHODS, OURS, Method, counts
-from benchmarks.ragged import RAGGED
 from benchmarks.runs import Kind, Run, Store
-from benchmarks.surrogate import PREFIX, UNSEEN
+from benchmarks.surrogate import PREFIX, RAGGED, UNSEEN
 from benchmarks.tables import CURVES
 from benchmarks.tasks import is_at_hand, task
 
@@ -67,10 +66,7 @@ HELD_OUT = {
     "sf": ("fcnet-slice", "nas-cifar100", "mlp-vehicle", "last-7593", "last-168330"),
     "mf": (*SMOOTH, *(f"{RAGGED}{number}" for number in UNSEEN)),
 }
-MADE: dict[str, tuple[str, ...]] = {
-    "sf": (),
-    "mf": ("diverging", *NAMES),
-}
+MADE: dict[str, tuple[str, ...]] = {"sf": (), "mf": ("diverging", *NAMES)}
 PARTS = {"tuned": TUNED, "held_out": HELD_OUT, "made": MADE}
 QUICK = {
     "sf": ("fcnet-protein", "last-3945", "nas-cifar100", "last-7593"),
@@ -211,39 +207,15 @@ def _show(field: Field, figures: dict[str, float], *, markdown: bool) -> None:
         value = figures.get(f"{kind}.{key}.{name}")
         return "" if value is None else f"{value:.3g}"
 
+    shown = {"tuned": "tuned.mean_rank", "held out": "held_out.mean_rank", "made": "made.mean_rank"}
+    shown |= {key.replace("_", " "): key for key in ("regret", "worst_seed", "area", "time_to_random")}
+    shown |= {"CPU s": "cpu_s", "runs": "runs"}
+    header = ["method", "rank", "95 %", *shown, "by"]
     rows = [
-        [
-            name,
-            figure("mean_rank", name),
-            f"{figure('rank_low', name)} to {figure('rank_high', name)}",
-            figure("tuned.mean_rank", name),
-            figure("held_out.mean_rank", name),
-            figure("made.mean_rank", name),
-            figure("regret", name),
-            figure("worst_seed", name),
-            figure("area", name),
-            figure("time_to_random", name),
-            figure("cpu_s", name),
-            figure("runs", name),
-            _made_by(field.runs[name].values()),
-        ]
+        [name, figure("mean_rank", name), f"{figure('rank_low', name)} to {figure('rank_high', name)}",
+         *(figure(key, name) for key in shown.values()), _made_by(field.runs[name].values())]
         for name in order
-    ]
-    header = [
-        "method",
-        "rank",
-        "95 %",
-        "tuned",
-        "held out",
-        "made",
-        "regret",
-        "worst seed",
-        "area",
-        "time to random",
-        "CPU s",
-        "runs",
-    ]
-    header.append("by")
+    ]  # fmt: skip
     _print(f"{kind}: {len(field.tables)} tasks, {len(field.seeds)} seeds", header, rows, markdown=markdown)
     score = regret if kind == "sf" else area
     by_table = [[name, *(f"{field.on([name]).mean(method, score):.4f}" for method in order)] for name in field.tables]

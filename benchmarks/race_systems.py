@@ -307,10 +307,7 @@ def syne_tune_values(score: Train, task: Task, left: Left, seed: int, folder: st
     from syne_tune.optimizer.baselines import BOTorch
 
     scheduler = BOTorch(
-        syne_tune_space(task.space),
-        metric=task.metric,
-        do_minimize=task.direction == "min",
-        random_seed=seed,
+        syne_tune_space(task.space), metric=task.metric, do_minimize=task.direction == "min", random_seed=seed
     )
     Tuner(
         trial_backend=LocalBackend(entry_point=__file__),

@@ -17,13 +17,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from benchmarks import real_work
+from benchmarks import common, real_work
 from benchmarks.common import parser, publish
 
 WORKERS = 2
@@ -36,7 +35,7 @@ Span = tuple[float, float]
 
 def search(engine: str, library: str, n_trials: int) -> None:
     """Search, and print the spans of each worker's trials, relative to the script's start."""
-    from maggy_like import Float, lagom
+    from maggy_like import Float
 
     began = float(os.environ[BEGAN])
     if engine == "spark":
@@ -49,19 +48,8 @@ def search(engine: str, library: str, n_trials: int) -> None:
     def train(rate: float) -> dict[str, float]:
         return real_work.timed(library, rate)
 
-    with tempfile.TemporaryDirectory() as folder:
-        result = lagom(
-            train,
-            {"rate": Float(0.01, 1.0)},
-            optimizer="random",
-            metric="value",
-            direction="max",
-            n_trials=n_trials,
-            workers=WORKERS,
-            engine=engine,
-            directory=folder,
-            progress=False,
-        )
+    result = common.search(train, {"rate": Float(0.01, 1.0)}, metric="value", direction="max", n_trials=n_trials,
+                           workers=WORKERS, engine=engine)  # fmt: skip
     spans = defaultdict(list)
     for trial in result.trials:
         spans[str(trial.worker)].append((trial.metrics["began"] - began, trial.metrics["ended"] - began))

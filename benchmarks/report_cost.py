@@ -9,11 +9,10 @@ timer's own cost is included). Then the ledger's measurements are counted.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 
-from benchmarks.common import parser, publish
-from maggy_like import Float, Reporter, lagom
+from benchmarks.common import parser, publish, search
+from maggy_like import Reporter
 
 
 def train(x: float, reporter: Reporter) -> dict[str, float]:
@@ -23,31 +22,14 @@ def train(x: float, reporter: Reporter) -> dict[str, float]:
         start = time.perf_counter_ns()
         reporter.report(accuracy=0.5, step=step)
         times.append(time.perf_counter_ns() - start)
-    return {
-        "accuracy": x,
-        "report_us": statistics.median(times) / 1e3,
-        "report_us_mean": statistics.fmean(times) / 1e3,
-    }
+    return {"accuracy": x, "report_us": statistics.median(times) / 1e3, "report_us_mean": statistics.fmean(times) / 1e3}
 
 
 def main() -> None:
     """Measure and print."""
     arguments = parser(__doc__).parse_args()
     sent = 1_000_000
-    with tempfile.TemporaryDirectory() as folder:
-        result = lagom(
-            train,
-            {"x": Float(0, 1)},
-            optimizer="random",
-            metric="accuracy",
-            n_trials=1,
-            max_budget=sent,
-            workers=1,
-            engine="local",
-            directory=folder,
-            progress=False,
-        )
-    trial = result.trials[0]
+    trial = search(train, metric="accuracy", n_trials=1, max_budget=sent, workers=1, engine="local").trials[0]
     figures = {
         "report_us.median": trial.metrics["report_us"],
         "report_us.mean": trial.metrics["report_us_mean"],

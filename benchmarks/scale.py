@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks.common import parser, publish, save
+from benchmarks.common import parser, publish, save, search
 from benchmarks.thin_workers import Counts, Order
 from maggy_like import Float, lagom
 from maggy_like.engines.base import Engine, EngineRun
@@ -130,16 +130,7 @@ def nothing(x: float) -> float:
 
 def _load() -> None:
     """Have this process load what any search loads, 14 MB, so that none of it is counted as a worker's memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        lagom(
-            nothing,
-            {"x": Float(0, 1)},
-            optimizer="random",
-            n_trials=1,
-            directory=folder,
-            progress=False,
-            engine="inline",
-        )
+    search(nothing, n_trials=1, engine="inline")
 
 
 def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
@@ -148,11 +139,11 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     process = psutil.Process()
     before = process.memory_info().rss
     with tempfile.TemporaryDirectory() as folder:
-        search: dict[str, Any] = {
+        options: dict[str, Any] = {
             "optimizer": "random", "metric": "value", "direction": "max", "timeout": 3600, "max_budget": REPORTS,
             "directory": folder, "progress": False,
         }  # fmt: skip
-        handle = lagom(nothing, {"x": Float(0, 1)}, **search, workers=workers, engine=engine, block=False)
+        handle = lagom(nothing, {"x": Float(0, 1)}, **options, workers=workers, engine=engine, block=False)
         try:
             figures = _watch(engine, workers, seconds, stretch)
             figures["rss_kb_per_worker"] = (process.memory_info().rss - before) / 1024 / workers

@@ -13,10 +13,9 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-from benchmarks.common import parser, publish
+from benchmarks.common import parser, publish, search
 
 KINDS = {"plain": ("plain", "random"), "torch": ("torch", "random"), "bayesian": ("plain", "bayesian")}
 """Which function is trained, and by which optimizer."""
@@ -38,7 +37,7 @@ def with_torch(x: float) -> float:
 
 def first_seconds(kind: str, engine: str) -> float:
     """Seconds to the first measurement of a search."""
-    from maggy_like import Float, lagom
+    import maggy_like  # noqa: F401  # not counted
     from optimizers.core.events import AttemptEnded, Event
 
     seen: list[float] = []
@@ -48,20 +47,9 @@ def first_seconds(kind: str, engine: str) -> float:
             seen.append(time.perf_counter())
 
     function, optimizer = KINDS[kind]
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        lagom(
-            with_torch if function == "torch" else plain,
-            {"x": Float(0, 1)},
-            optimizer=optimizer,
-            direction="max",
-            n_trials=4,
-            workers=2,
-            engine=engine,
-            directory=folder,
-            progress=False,
-            callbacks=[on_event],
-        )
+    train = with_torch if function == "torch" else plain
+    start = time.perf_counter()
+    search(train, optimizer=optimizer, direction="max", n_trials=4, workers=2, engine=engine, callbacks=[on_event])
     return seen[0] - start
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.landscapes import NAMES, landscape
-from benchmarks.ragged import RAGGED, ragged
-from benchmarks.surrogate import PREFIX, has_surrogate, surrogate
+from benchmarks.surrogate import PREFIX, RAGGED, has_surrogate, ragged, surrogate
 from benchmarks.tables import GRIDS, table
 from maggy_like import SearchSpace
 

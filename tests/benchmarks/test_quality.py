@@ -15,6 +15,7 @@ from benchmarks.behaviour import behaviour
 from benchmarks.drive import DIVERGED, drive, search
 from benchmarks.figures import Field, area, regret
 from benchmarks.methods import counts
+from benchmarks.plots import by_workers, draw_regret, draw_scale, draw_time_saved
 from benchmarks.quality import HELD_OUT, RESULTS, TUNED, _figures
 from benchmarks.runs import CAP, GRID, Run, Store, improvements
 from benchmarks.tables import Table, table
@@ -272,3 +273,21 @@ def test_ours_is_held_against_our_others_on_each_part() -> None:
     assert (figures["mf.held_out.worse_than_best_own"], figures["mf.tuned.worse_than_best_own"]) == (1, 0)
     assert figures["mf.held_out.mean_rank.asha"] == 3.0
     assert "mf.made.mean_rank.asha" not in figures
+
+
+# -- pictures -------------------------------------------------------------------------------------
+
+
+def test_figures_are_found_by_the_number_of_workers() -> None:
+    figures = {"a.b.32": 2.0, "a.b.8": 1.0, "a.b.min.8": 0.0, "a.8": 5.0, "a.b.all": 9.0}
+    assert by_workers(figures, "a.b") == ([8, 32], [1.0, 2.0])
+
+
+def test_the_pictures_are_drawn(tmp_path: Path) -> None:
+    saved = {f"time_saved.{kind}.{n}": 0.5 for kind in ("async", "early_stopping") for n in (8, 32)}
+    draw_time_saved(saved, tmp_path / "saved.png")
+    keys = ("dispatch_p99_ms", "dispatch_median_ms", "driver_load")
+    draw_scale({f"{key}.{n}": 0.5 for key in keys for n in (100, 1000)}, tmp_path / "scale.png")
+    runs = [run(name, f"t{table}", 0, *[0.5] * 100) for name in ("bayesian", "random") for table in range(2)]
+    draw_regret(Field.of(runs, "sf", ["t0", "t1"], [0]), tmp_path / "regret.png")
+    assert [path.read_bytes()[:4] for path in sorted(tmp_path.iterdir())] == [b"\x89PNG"] * 3

@@ -1,11 +1,14 @@
-"""The figures of the race, from runs that are written down here."""
+"""What the race, `make bench` and the comparison of SearchCV say of figures that are written down here."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
+from benchmarks import guard
 from benchmarks.race import (
     Run,
     best_over_time,
@@ -17,6 +20,7 @@ from benchmarks.race import (
     seconds_to,
 )
 from benchmarks.race_systems import SYSTEMS, System, lines_of
+from benchmarks.search_cv import figures_of as figures_of_searches
 
 RISING = Run([(1.0, 0.5), (2.0, 0.4), (3.0, 0.8), (4.0, 0.9)], 7.0)
 FALLING = Run([(1.0, 2.0), (2.0, math.nan), (3.0, 1.0)], 5.0)
@@ -129,3 +133,66 @@ def test_only_the_code_of_a_search_is_counted() -> None:
 
 def test_each_system_is_counted() -> None:
     assert all(lines_of(system) > 3 for system in SYSTEMS.values())
+
+
+# -- what `make bench` says -------------------------------------------------------------------------
+
+
+KNOWN = {"virtual.event_us.10000": 10.0}
+
+
+@pytest.fixture
+def baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps(KNOWN))
+    monkeypatch.setattr(guard, "BASELINE", path)
+    return path
+
+
+def guarded(monkeypatch: pytest.MonkeyPatch, figures: list[float], *arguments: str) -> int:
+    measured = iter(figures)
+    monkeypatch.setattr(guard, "measure", lambda name: {"virtual.event_us.10000": next(measured)})
+    monkeypatch.setattr("sys.argv", ["guard", "--only", "virtual", *arguments])
+    return guard.main()
+
+
+def test_what_is_slower_twice_is_named(
+    baseline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(monkeypatch, [13.0, 12.5]) == 1
+    assert "1 of 1 got slower by more than 20%: virtual.event_us.10000" in capsys.readouterr().out
+
+
+def test_what_is_slower_once_may_be_the_machine(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guarded(monkeypatch, [13.0, 11.0]) == 0
+
+
+def test_the_present_figures_become_the_baseline(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guarded(monkeypatch, [20.0], "--update") == 0
+    assert json.loads(baseline.read_text()) == {"virtual.event_us.10000": 20.0}
+
+
+def test_each_watched_figure_is_in_the_baseline_that_is_kept() -> None:
+    kept = json.loads(guard.BASELINE.read_text())
+    assert set(kept) == {f"{name}.{key}" for name, keys in guard.WATCHED.items() for key in keys}
+
+
+@pytest.mark.parametrize("name", ["virtual", "dispatch"])
+def test_the_calibration_takes_time(name: str) -> None:
+    assert guard.calibration(name) > 0
+
+
+# -- SearchCV beside other searches -----------------------------------------------------------------
+
+
+def test_the_time_to_the_same_score_is_that_of_the_smallest_search_that_reaches_what_all_do() -> None:
+    found = {"first": {10: (1.0, 0.8), 40: (4.0, 0.95)}, "second": {10: (2.0, 0.91), 40: (9.0, 0.9)}}
+    assert figures_of_searches(found) == {
+        "seconds.first": 4.0,
+        "score.first": 0.95,
+        "seconds_to_same.first": 4.0,
+        "seconds.second": 9.0,
+        "score.second": 0.9,
+        "seconds_to_same.second": 2.0,
+        "score.same": 0.9,
+    }

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 import maggy_like
@@ -12,11 +14,12 @@ from optimizers.core.study import Study
 from optimizers.errors import OptimizerError
 from optimizers.registry import make_optimizer, names, register
 from optimizers.samplers.bayesian import BayesianSearch
-from optimizers.samplers.non_adaptive import Grid, RandomSearch, Sobol
-from optimizers.samplers.optuna_sampler import TPE
+from optimizers.samplers.non_adaptive import Enumeration, Grid, RandomSearch, Sobol
+from optimizers.samplers.optuna_sampler import TPE, OptunaSampler
 from optimizers.samplers.skopt_search import SkoptSearch
 from optimizers.schedulers.asha import ASHA, BOHB, MOBSTER, Hyperband
 from optimizers.schedulers.population import PBT
+from optimizers.schedulers.stopping import MedianRule, Threshold
 from optimizers.space import Config
 from optimizers.space.domains import Float, Integer
 
@@ -71,6 +74,15 @@ def test_own_names_may_be_given_anew_but_built_in_ones_not() -> None:
         (3, {}, "a name, an optimizer or its class, got 3"),
         (dict, {}, "an optimizer or its class, got <class 'dict'>"),
         (lambda: 3, {}, "must return an Optimizer, got 3"),
+        ("ahsa", {}, r"\(did you mean 'asha'\?\)"),
+        ("gird", {}, r"\(did you mean 'grid'\?\)"),
+        ("randm", {}, r"\(did you mean 'random'\?\)"),
+        ("bayes", {}, r"\(did you mean 'bayesian'\?\)"),
+        ("asha", {"reduction_factor": 3}, r"no option 'reduction_factor' \(did you mean 'eta'\?\)"),
+        *(  # an optimizer of weights is not taken for a typo
+            (name, {}, rf"unknown optimizer '{name}'; use one of random, grid")
+            for name in ("adam", "AdamW", "RAdam", "NAdam", "sgd", "rmsprop", "adagrad", "lbfgs")
+        ),
     ],
 )
 def test_mistakes_name_the_remedy(spec: Any, options: dict[str, Any], message: str) -> None:
@@ -132,20 +144,68 @@ def run(optimizer: Optimizer) -> list[tuple[Any, ...]]:
     return [(trial.config, trial.budget, trial.state, trial.value) for trial in study.trials]
 
 
-@pytest.mark.parametrize("name", ["adam", "AdamW", "RAdam", "NAdam", "sgd", "rmsprop", "adagrad", "lbfgs"])
-def test_an_optimizer_of_weights_is_not_taken_for_a_typo(name: str) -> None:
-    with pytest.raises(OptimizerError, match=rf"unknown optimizer '{name}'; use one of random, grid"):
-        make_optimizer(name)
+# -- how an optimizer is described ------------------------------------------------------------------
+
+
+class Own(Optimizer):
+    """What a user writes: one option under its name, one hidden, one that is not kept."""
+
+    def __init__(self, rate: float = 0.1, table: Any = None, forgotten: int = 0) -> None:
+        self.rate = rate
+        self._table = table
+
+    def ask(self, index: int, history: History) -> Config:
+        return {}
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("ahsa", "asha"), ("gird", "grid"), ("randm", "random"), ("bayes", "bayesian")]
+    ("made", "text"),
+    [
+        (
+            ASHA(sampler="random", eta=np.int64(4)),
+            "ASHA(eta=4, min_budget=1, mode=None, sampler=RandomSearch(), brackets=1, early_eta=4.0)",
+        ),
+        (MedianRule(Sobol(), grace=2), "MedianRule(optimizer=Sobol(), grace=2, min_trials=3)"),
+        (Enumeration([{"lr": 0.1, "act": "relu"}]), "Enumeration(configs=[{'lr': 0.1, 'act': 'relu'}])"),
+        (
+            make_optimizer("asha", eta=4),
+            "ASHA(eta=4, min_budget=None, mode=None, sampler=BayesianSearch(n_initial=8, min_share=0.25), brackets=1, "
+            "early_eta=1.5)",
+        ),
+        (make_optimizer("mobster"), "MOBSTER(eta=3, min_budget=1, mode=None, n_initial=8)"),
+        (Own(table=np.zeros(9)), "Own(rate=0.1, table=ndarray)"),
+        (Own(table={2.0, 1.0}), "Own(rate=0.1, table={1.0, 2.0})"),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_a_typo_in_an_optimizers_name_is_guessed(name: str, near: str) -> None:
-    with pytest.raises(OptimizerError, match=rf"\(did you mean '{near}'\?\)"):
-        make_optimizer(name)
+def test_the_description_is_what_would_be_typed(made: Optimizer, text: str) -> None:
+    assert made.describe() == text
 
 
-def test_an_option_of_another_library_is_guessed() -> None:
-    with pytest.raises(OptimizerError, match=r"no option 'reduction_factor' \(did you mean 'eta'\?\)"):
-        make_optimizer("asha", reduction_factor=3)
+@pytest.mark.parametrize("name", names())
+def test_no_description_has_an_address(name: str) -> None:
+    assert not re.search("0x[0-9a-f]{4}", MedianRule(make_optimizer(name)).describe())
+    assert make_optimizer(name).describe() == make_optimizer(name).describe()
+
+
+def test_a_function_is_described_by_its_name() -> None:
+    def make(seed: int) -> Any: ...
+
+    assert OptunaSampler(make).describe().endswith("make)")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (MedianRule(ASHA(eta=9)), MedianRule(ASHA(eta=3))),
+        (ASHA(sampler=BayesianSearch(4)), ASHA(sampler=BayesianSearch(8))),
+        (make_optimizer("asha", min_budget=1), make_optimizer("asha")),
+        (ASHA(), ASHA(sampler=BayesianSearch(min_share=1 / 3))),
+        (make_optimizer("mobster", n_initial=4), make_optimizer("mobster")),
+        (make_optimizer("mobster"), make_optimizer("hyperband")),
+        (PBT(perturbation=0.2), PBT()),
+        (Threshold(step=1, worse_than=0.1, direction="max"), Threshold(step=1, worse_than=0.2, direction="max")),
+    ],
+)
+def test_other_options_make_another_description(one: Optimizer, other: Optimizer) -> None:
+    assert one.describe() != other.describe()

@@ -1,5 +1,3 @@
-"""What a sceptical reader of an answer looks for."""
-
 from __future__ import annotations
 
 import math
@@ -141,7 +139,6 @@ def test_what_an_adaptive_study_found_is_told_without_its_luck(design: Design) -
     found = Ablation(design, noisy, bound=20)
     row = found.rows[0]
     assert row.verdict == "worse without it"
-    assert row.unbiased is not None
     assert row.difference < row.unbiased < 0.0
     assert "unbiased" in repr(found).splitlines()[1] + repr(found).splitlines()[0]
     assert "unbiased has median-unbiased estimates" in found.method
@@ -163,8 +160,6 @@ def test_the_seconds_saved_have_intervals(design: Design) -> None:
     rng = np.random.default_rng(0)
     made = [replace(run, seconds=(run.seconds or 0.0) + 0.1 * rng.normal()) for run in runs(design)]
     first = Ablation(design, made).rows[0]
-    assert first.seconds_low is not None
-    assert first.seconds_high is not None
     seconds = {(run.variant, run.seed): run.seconds or 0.0 for run in made}
     saved = [seconds["base", seed] - seconds["without A", seed] for seed in range(SEEDS)]
     wide = stats.t.interval(1 - 0.05 / 3, SEEDS - 1, np.mean(saved), stats.sem(saved))  # Bonferroni's
@@ -186,22 +181,16 @@ def test_a_factorial_that_lacks_trials_is_fitted_and_says_so() -> None:
     assert all(row.repeats == 8 and row.fitted for row in found.rows)
     first = found.rows[0]
     assert first.difference == pytest.approx(-1.0, abs=0.1)
-    assert first.with_it is not None
-    assert first.without_it is not None
     assert first.without_it - first.with_it == pytest.approx(first.difference)
     assert f"fitted by least squares with no interaction of three and more: A ({first.fitted})" in " ".join(found.notes)
 
 
 # -- outcome --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("direction", "sign"), [("max", 1.0), ("min", -1.0)])
 def test_verdicts_are_in_the_direction_of_the_metric(design: Design, direction: Any, sign: float) -> None:
     found = Ablation(design, runs(design, sign=sign), direction=direction)
     assert verdicts(found) == ["worse without it", "better without it", "no difference seen"]
     first = found.rows[0]
-    assert first.with_it is not None
-    assert first.without_it is not None
     assert first.difference == pytest.approx(first.without_it - first.with_it)
     assert math.copysign(1.0, first.difference) == -sign
     assert first.low < first.difference < first.high
@@ -310,7 +299,6 @@ def test_whatever_was_found_is_shown_and_told_alike(found: Any, direction: Any, 
         if row.verdict == "fails without it":
             assert row.repeats == 0
         elif "without it" in row.verdict or "both" in row.verdict:
-            assert row.p is not None
             assert row.p <= 0.05
             assert row.low > 0.0 or row.high < 0.0
             assert ("better" in row.verdict) is ((row.difference > 0.0) is (direction == "max"))
@@ -335,11 +323,7 @@ def test_tables(design: Design) -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [
-        (0, "No seed has given a difference in value yet."),
-        (1, "is one seed, so nothing is tested."),
-        (2, "t-tests"),
-    ],
+    [(0, "No seed has given a difference in value yet."), (1, "is one seed, so nothing is tested."), (2, "t-tests")],
 )
 def test_the_sentence_below_the_table_claims_no_more_than_was_done(design: Design, seeds: int, said: str) -> None:
     found = Ablation(design, runs(design, seeds))
@@ -399,7 +383,6 @@ def test_the_footer_is_made_of_short_sentences(design: Design) -> None:
 def test_what_all_lines_share_stands_in_the_sentence(design: Design) -> None:
     found = Ablation(design, runs(design))
     mean = found.rows[0].with_it
-    assert mean is not None
     heads = repr(found).splitlines()[1].split()
     assert heads[:4] == ["component", "without", "difference", "95"]
     assert f"(higher is better, {mean:.2f} with everything)" in found.method
@@ -449,3 +432,90 @@ class Sized(nn.Module):
     def __init__(self, n_features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1000 * n_features))
+
+
+# -- an answer over several data sets ---------------------------------------------------------------
+
+
+WORTH = {"base": 0.0, "without A": -1.0, "without B": 0.0}
+
+
+def answer(number: int, *, columns: str = "AB", metric: str = "value", **options: Any) -> Ablation:
+    """That of one data set; A is worth about 1 on each, more on some."""
+    design: Design = AblationStudy(data=[*columns, f"own {number}", "y"]).features(*columns).designed()
+    rng = np.random.default_rng(number)
+    more = rng.normal(size=2) * 0.3
+    runs = [
+        Run(
+            v.name,
+            seed,
+            number + WORTH.get(v.name, 0.0) + float(more @ [*(c in v.name for c in "AB")]) + 0.1 * rng.normal(),
+        )
+        for v in design.variants
+        for seed in range(6)
+    ]
+    return Ablation(design, runs, metric=metric, **options)
+
+
+@pytest.fixture
+def answers() -> dict[str, Ablation]:
+    return {f"set {number}": answer(number) for number in range(8)}
+
+
+def test_data_sets_take_the_place_of_seeds(answers: dict[str, Ablation]) -> None:
+    together = Ablation.across(answers)
+    means = [answer.rows[0].difference for answer in answers.values()]
+    row = together.rows[0]
+    assert row.difference == pytest.approx(np.mean(means))
+    assert row.by_seed == pytest.approx(dict(zip(answers, means, strict=True)))
+    assert row.difference == pytest.approx(row.without_it - row.with_it)
+    plain, bonferroni = (stats.t.interval(level, 7, np.mean(means), stats.sem(means)) for level in (0.95, 0.975))
+    assert bonferroni[0] - 1e-9 <= row.low < plain[0] < plain[1] < row.high <= bonferroni[1] + 1e-9
+    assert [row.verdict for row in together.rows] == ["worse without it", "no difference seen"]
+    assert together.signed_ranks[0] == pytest.approx(stats.wilcoxon(means).pvalue)
+    assert "means over 8 data sets (set 0, set 1," in together.method
+    assert "not corrected for the number of comparisons: A 0.008,\nB 0.55" in repr(together)
+    assert together.method in together.to_markdown()
+    assert "means over 8 data sets" in together.to_latex()
+    assert len(together.plot().layout.annotations) == 2
+
+
+def test_the_spread_of_data_sets_is_what_seeds_do_not_explain(answers: dict[str, Ablation]) -> None:
+    table = Ablation.across(answers).to_pandas()
+    values = np.array([*table["by_seed"][0].values()])
+    by_seeds = np.mean([a.findings["A"].sample.error ** 2 for a in answers.values()])
+    assert table["spread"][0] == pytest.approx(np.sqrt(values.var(ddof=1) - by_seeds))
+
+
+def test_a_study_has_no_more_certainty_than_its_data_sets(answers: dict[str, Ablation]) -> None:
+    """A hundred seeds of two data sets are two values."""
+    two = Ablation.across({name: answers[name] for name in ("set 0", "set 1")})
+    assert two.rows[0].repeats == 2
+    assert "2 data sets find only large differences" in repr(two)
+    assert two.rows[0].high - two.rows[0].low > answers["set 0"].rows[0].high - answers["set 0"].rows[0].low
+
+
+def test_what_is_negligible_everywhere_says_so(answers: dict[str, Ablation]) -> None:
+    assert Ablation.across(answers, negligible=2.0).rows[1].verdict == "no larger than 2"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: {"a": answer(0)}, "at least two data sets"),
+        (lambda: [answer(0), answer(1)], "at least two data sets"),
+        (lambda: {"a": answer(0), "b": 3}, "the answer on 'b' must be a result of ablate"),
+        (
+            lambda: {"a": answer(0), "b": answer(1, columns="AC")},
+            r"the comparisons must be the same .* got \['A', 'C'\] on 'b'",
+        ),
+        (
+            lambda: {"a": answer(0), "b": answer(1, metric="loss")},
+            "the metric must be the same on all data sets, got 'loss' on 'b'",
+        ),
+        (lambda: {"a": answer(0), "b": answer(1, planned=10)}, "the study on 'b' must be complete.*resume=True"),
+    ],
+)
+def test_mistakes_are_told(made: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Ablation.across(made())

@@ -1,7 +1,6 @@
-"""What a training function takes of a study."""
-
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from maggy_like import ablate
 from maggy_like.ablation import AblationStudy
+from maggy_like.ablation.search import check_sendable
 from maggy_like.ablation.variant import check_filled
 from maggy_like.errors import ConfigError, TrainFunctionError, UserError
 
@@ -35,8 +35,6 @@ def columned(**arguments: Any) -> AblationStudy:
 
 
 # -- what a component changes -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("study", "function"),
     [
@@ -108,8 +106,6 @@ def test_a_function_that_does_not_train_when_it_is_called_is_told(function: Any,
 
 
 # -- what uses a parameter --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -166,8 +162,6 @@ def test_a_value_that_no_trial_may_have_is_told_by_name(value: Any) -> None:
 
 
 # -- what is filled ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("study", "function", "message"),
     [
@@ -211,3 +205,67 @@ def test_what_has_a_default_or_comes_from_the_runtime_is_filled(function: Any) -
 def test_a_name_that_is_searched_must_be_taken() -> None:
     with pytest.raises(UserError, match=r"must have the parameter 'lrr' \(did you mean 'lr'\?\); add it"):
         check_filled(lambda seed, variant, lr=0.1: 0, decayed().without(), (), ["lrr"])
+
+
+# -- what cannot be sent to the workers is named ----------------------------------------------------
+
+
+LOCK = threading.Lock()
+
+
+def make_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2))
+
+
+class Locked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = LOCK
+
+
+UNSENDABLE = {
+    "factory": (
+        AblationStudy(model=lambda: (LOCK, make_layers())[1]).config(a=0),
+        "model's factory uses the global 'LOCK'",
+    ),
+    "config": (AblationStudy(config={"lock": LOCK}).config(a=0), "the value of 'lock' in the study's config cannot"),
+    "setting": (AblationStudy(config={"b": 1}).config(b=LOCK), "the value of 'b' without 'b' cannot"),
+    "module": (
+        AblationStudy(model=make_layers).modules(lin="0", replace=Locked()),
+        "replacement of 'lin' uses .* 'lock'",
+    ),
+    "replacing": (
+        AblationStudy(model=make_layers).modules(lin="0", replace=lambda module: (LOCK, module)[1]),
+        "the replacement of 'lin' uses the global 'LOCK' of type lock",
+    ),
+    "model": (
+        AblationStudy(model=make_layers).custom(
+            "bias", lambda variant: variant.changed(model=lambda model: (LOCK, model)[1])
+        ),
+        "the change of 'bias' uses the global 'LOCK'",
+    ),
+    "data": (
+        AblationStudy().custom("rows", lambda variant: variant.changed(data=lambda table, lock=LOCK: table)),
+        "the change of 'rows' uses the default 'lock'",
+    ),
+    "changed": (
+        AblationStudy(config={"b": 1}).custom("b off", lambda variant: variant.changed(config={"b": LOCK})),
+        "the value of 'b' without 'b off' cannot",
+    ),
+}  # fmt: skip
+
+
+def train_anything(variant: Any, seed: int, a: int = 1) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("case", UNSENDABLE)
+def test_the_part_that_cannot_be_sent_is_named(case: str) -> None:
+    study, message = UNSENDABLE[case]
+    with pytest.raises(TrainFunctionError, match=message):
+        check_sendable(study.bound(train_anything))
+
+
+def test_what_can_be_sent_passes() -> None:
+    study = AblationStudy(model=make_layers, config={"f": lambda x: x}).modules("0", replace=lambda module: nn.ReLU())
+    check_sendable(study.config(a=0).bound(train_anything))

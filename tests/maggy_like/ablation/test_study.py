@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import pickle
+import threading
 import weakref
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pandas
 import pyarrow
 import pytest
@@ -11,7 +14,8 @@ import torch
 from torch import nn
 
 from maggy_like.ablation import AblationStudy, Variant
-from maggy_like.errors import ConfigError, TrainFunctionError, UserError
+from maggy_like.ablation.variant import names_of, takes
+from maggy_like.errors import ConfigError, TrainFunctionError
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats
 
 SAMPLE = torch.zeros(2, 4)
@@ -32,8 +36,6 @@ class SparkFrame:
 
 
 # -- variants ---------------------------------------------------------------------------------------
-
-
 def test_the_base_has_everything(study: AblationStudy) -> None:
     base = study.bound(train).without()
     assert (base.name, base.removed) == ("base", ())
@@ -124,8 +126,6 @@ def test_a_study_is_never_changed(empty: AblationStudy) -> None:
 
 
 # -- designs ----------------------------------------------------------------------------------------
-
-
 def test_a_design_travels_and_makes_its_variants_anew(study: AblationStudy) -> None:
     design = study.bound(train).designed()
     arrived = cloudpickle.loads(cloudpickle.dumps(design))
@@ -218,8 +218,6 @@ def test_contrasts_are_of_variants_and_sum_to_zero(name: Any) -> None:
 
 
 # -- mistakes ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -283,13 +281,55 @@ def test_a_parameter_that_nothing_takes_is_told() -> None:
         study.bound(lambda seed, smoothing: 0)
 
 
+COLUMNS = ["a", "b", "y"]
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [{"model": 3}, {"sample": SAMPLE}, {"data": ["a"], "label": "b"}, {"data": 3}, {"data": [1, 2]}],
+    ("given", "message"),
+    [
+        ({"model": nn.Linear(1, 1)}, r"got a Linear; use AblationStudy\(model=lambda: Linear\("),
+        ({"model": 3}, "model must be a function that builds a model, got 3"),
+        ({"sample": SAMPLE}, "sample must be given with a model, got none"),
+        ({"data": 3}, "data must be a pandas, Arrow or Spark table, or a list of column names, got int"),
+        ({"data": [1, 2]}, "the names of columns must be strings, got 1"),
+        ({"data": COLUMNS, "label": 2}, "label must be the name of a column or a list of names, got 2"),
+        ({"data": COLUMNS, "label": ["y", 2]}, r"label must be .* got \['y', 2\]"),
+        ({"data": COLUMNS, "label": None}, "got None; omit it"),
+        ({"label": "y"}, r"label must be a column of data, got 'y' without data; use AblationStudy\(data=table"),
+        ({"data": COLUMNS, "label": "yy"}, r"label must be a column of data, got 'yy' \(did you mean 'y'"),
+        ({"data": ["y"], "label": "y"}, "a column in addition to the label"),
+        ({"data": ["a", "a", "y"]}, "must have different names, got 'a' twice; rename one"),
+        ({"data": pandas.DataFrame([[1, 2]], columns=["a", "a"])}, "must have different names, got 'a' twice"),
+        ({"config": ["d"]}, r"config must be a dict \{name: value\}, got \['d'\]"),
+        ({"config": {3: 1}}, r"config must be a dict \{name: value\}, got \{3: 1\}"),
+    ],
 )
-def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        AblationStudy(**arguments)
+def test_arguments_are_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AblationStudy(**given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda s: s.features("y"), "features must not have the label, got 'y'"),
+        (lambda s: s.features(both=["a", "y"]), "features must not have the label, got 'y'"),
+        (lambda s: s.features({3: ["a"]}), "the name of a component must be a word, got 3"),
+        (lambda s: s.custom("", lambda variant: variant), "the name of a component must be a word, got ''"),
+        (lambda s: s.group("g", ["a", "b"]), r"components of the group 'g' .* got \['a', 'b'\]; pass them one by one"),
+        (lambda s: s.group(["g"], "a"), r"the name of a group must be a word, got \['g'\]"),
+        (lambda s: s.features("a").without(3), r"must be components of the study, got 3; use some of \['a'\]"),
+        (lambda s: s.designed(), r"use study = study.features\(.*returns a new study"),
+    ],
+)
+def test_calls_are_told(wrong: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        wrong(AblationStudy(data=COLUMNS, label="y"))
+
+
+def test_a_class_a_function_and_several_labels_will_do() -> None:
+    assert AblationStudy(model=nn.ReLU).factory is nn.ReLU
+    assert AblationStudy(data=np.array(["a", "b", "y", "z"]), label=np.array(["y", "z"])).columns == ("a", "b")
 
 
 def test_a_variant_without_a_model_says_so() -> None:
@@ -307,3 +347,136 @@ def test_a_model_that_does_not_heed_its_width_is_told() -> None:
     study = AblationStudy(model=lambda: nn.Linear(4, 2), data=["a", "b", "c", "d"], sample=SAMPLE).features("a")
     with pytest.raises(ConfigError, match="'without a' failed on the sample"):
         study.designed()
+
+
+# -- designs: names that would meet, and how large one may be ---------------------------------------
+
+
+def named_columns(*names: str) -> AblationStudy:
+    return AblationStudy(data=[*names, "rest"]).features(*names)
+
+
+@pytest.mark.parametrize(
+    ("names", "design", "twice"),
+    [
+        (("a", "b", "a and b"), "pairs", "without a and b"),
+        (("a", "b", "a x b"), "pairs", "a x b"),
+        (("a", "b", "a and b"), "factorial", "without a and b"),
+        (("any",), "add_one_in", None),
+        (("all of them", "b"), "add_one_in", "all of them"),
+    ],
+)
+def test_components_that_are_called_as_several_together(names: Any, design: Any, twice: str | None) -> None:
+    study = named_columns(*names)
+    if twice is None:
+        assert len(study.designed(design).variants) == 2
+    else:
+        with pytest.raises(ConfigError, match=f"the design must have different names, got '{twice}' .*rename it"):
+            study.designed(design)
+
+
+def test_only_a_factorial_has_a_limit() -> None:
+    names = [f"c{number}" for number in range(80)]
+    study = named_columns(*names).group("even", *names[::2]).group("odd", *names[1::2])
+    assert len(study.designed("leave_one_group_out").variants) == 3
+    assert len(study.designed("leave_one_out").variants) == 81
+    assert len(named_columns(*names[:12]).designed("pairs").variants) == 1 + 12 + 66
+    with pytest.raises(
+        ConfigError, match=r"at most limit=64 variants, got 4096 .* give components that belong together one"
+    ):
+        named_columns(*names[:12]).designed("factorial")
+
+
+def test_a_design_is_described_by_what_its_variants_are() -> None:
+    study = AblationStudy(
+        model=lambda: nn.Sequential(nn.Identity()), data=["a", "b", "c"], config={"rate": 0.1, "loss": object()}
+    )
+    design = (
+        study.features(size=["a", "b"])
+        .modules("0", replace=nn.ReLU())
+        .config(rate=0.0)
+        .custom("half", lambda variant: variant.changed(data=len))
+        .designed()
+    )
+    assert design.described == (
+        "base: column a, column b, column c, rate=0.1, loss=<object object>",
+        "without size: without column a, without column b, rate=0.1, loss=<object object>",
+        "without 0: ReLU() for 0, rate=0.1, loss=<object object>",
+        "without rate: rate=0.0, loss=<object object>",
+        "without half: rate=0.1, loss=<object object>, changed by len",
+    )
+
+
+# -- variants as they travel, and which arguments the user's functions get --------------------------
+
+
+def test_a_bare_variant_can_be_pickled_whatever_its_config_has() -> None:
+    config = {"activation": lambda x: x, "lock": threading.Lock(), "layers": (64, 64), "a": 1}
+    variant = AblationStudy(model=lambda: None, config=config).config(a=0).without("a")
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(variant)
+    arrived = pickle.loads(pickle.dumps(variant.bare()))
+    assert (arrived.config["layers"], arrived.config["a"]) == ((64, 64), 0)
+    assert "lambda" in arrived.config["activation"]
+    assert "lock" in arrived.config["lock"]
+
+
+def gather(**given: Any) -> dict[str, Any]:
+    return given
+
+
+def gather_with_width(n_features: int, **given: Any) -> dict[str, Any]:
+    return {"n_features": n_features, **given}
+
+
+def variant_of(**arguments: Any) -> Any:
+    return AblationStudy(**arguments).custom("c", lambda variant: variant.changed(model=lambda model: model)).without()
+
+
+def test_a_double_star_gets_the_config_and_nothing_else() -> None:
+    config = {"width": 64, "depth": 2}
+    assert variant_of(model=gather, config=config, data=["a", "b"]).model() == config
+    assert variant_of(model=gather_with_width, config=config, data=["a", "b"]).model() == {"n_features": 2, **config}
+    assert variant_of(model=gather, config=config).model(depth=3, rate=0.1) == {"width": 64, "depth": 3, "rate": 0.1}
+
+
+def test_a_star_parameter_is_no_name() -> None:
+    def make(*model: Any, **variant: Any) -> None: ...
+
+    assert names_of(make) == ()
+    assert takes(make, "anything")
+    assert variant_of(model=gather, config={"given": 1}).model() == {"given": 1}
+
+
+@pytest.mark.parametrize(("data", "given"), [(None, (4, ["z"])), (["a", "b"], (2, ["a", "b"]))])
+def test_columns_are_filled_where_there_is_data_and_else_defaults_hold(data: Any, given: Any) -> None:
+    variant = variant_of(model=lambda n_features=4, features=("z",): (n_features, list(features)), data=data)
+    assert variant.model() == given
+    assert set(variant.arguments(["features", "n_features"])) == (set() if data is None else {"features", "n_features"})
+
+
+def test_a_variant_that_lost_all_features_still_has_data() -> None:
+    study = AblationStudy(model=lambda n_features=4: n_features, data=["a", "b"]).features(both=["a", "b"])
+    assert study.without("both").model() == 0
+
+
+@pytest.mark.parametrize("name", ["seed", "config", "variant"])
+def test_a_factory_that_takes_what_only_train_fn_gets_is_told(name: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def make({name}): ...", scope)
+    with pytest.raises(ConfigError, match=rf"only train_fn receives it.* remove it.*variant.model\({name}={name}\)"):
+        variant_of(model=scope["make"]).model()
+    with pytest.raises(ConfigError, match=rf"must not have '{name}'.*use another name"):
+        variant_of(model=scope["make"], config={name: 0})
+
+
+def test_columns_without_data_are_told() -> None:
+    def make(n_features: int) -> None: ...
+
+    with pytest.raises(
+        ConfigError,
+        match=r"'n_features' of the model's factory must .*; the study must have data, got none; use .*data=",
+    ):
+        variant_of(model=make).model()
+    with pytest.raises(ConfigError, match=r"must not have 'n_features'.*the study must have data, got none"):
+        variant_of(model=make, config={"n_features": 4})

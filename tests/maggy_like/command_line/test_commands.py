@@ -1,11 +1,14 @@
-"""The command line, on a run that is over."""
+"""The command line, on a run that is over, and on a log that grows."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import shlex
 import threading
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,19 @@ import fsspec
 import optuna
 import pandas
 import pytest
+from fsspec.implementations.local import LocalFileSystem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from optuna_storages import database
 
 from maggy_like import AblationStudy, Constant, Float, ablate, lagom, load_run
 from maggy_like.command_line import main, parser
-from maggy_like.command_line.commands import follow_log
+from maggy_like.command_line.commands import LogTail, follow_log
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import log_name
+from maggy_like.storage.run_paths import RunPaths
+from maggy_like.worker.agent.output import LogFile
 
 
 def train(lr: float, reporter: Any) -> None:
@@ -203,10 +212,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["run", "--overwrite", "{runs}/none.py"], "--overwrite deletes a run by its name; add --name NAME"),
         (["tail", "{runs}/august", "7"], "TRIAL must be one of the 3 trials of"),
         (["tail", "{runs}/august", "2", "--rank", "3"], "--rank must be at most 0 for trial 2, got 3"),
-        (
-            ["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"],
-            "already; pass --force to replace it",
-        ),
+        (["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"], "already; pass --force to replace it"),
         (["export", "{runs}/august", "-o", "{runs}/none/trials.csv"], "cannot be written"),
         (["report", "{runs}/august", "-o", "{runs}"], "is a folder; pass the path of a file as --output"),
     ],
@@ -239,3 +245,89 @@ def test_the_commands_that_their_page_shows_can_be_typed() -> None:
     for command in commands:
         words = shlex.split(re.sub(r"[][]", "", command).replace("TRIAL", "7"))
         assert parser().parse_args(words).command == words[0]
+
+
+# -- what is read of a log while it grows -----------------------------------------------------------
+
+
+def tail_of(folder: Path) -> LogTail:
+    return LogTail(RunPaths(folder, (folder / "checkpoints").as_uri()), 3, 0)
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Iterator[LogFile]:
+    with contextlib.closing(LogFile(str(tmp_path / "logs"), log_name(3))) as log_file:
+        yield log_file
+
+
+def test_a_look_reads_what_was_added_alone(log_file: LogFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tail, read = tail_of(tmp_path), [0]
+    cat_file = LocalFileSystem.cat_file
+
+    def counted(fs: Any, *args: Any, **kwargs: Any) -> bytes:
+        data = bytes(cat_file(fs, *args, **kwargs))
+        read[0] += len(data)
+        return data
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", counted)
+    assert tail.look(1, is_over=False) == []
+    log_file.write(b"a line\n" * 100_000)
+    assert len(tail.look(1, is_over=False)) == 100_000
+    read[0] = 0
+    for number in range(20):
+        log_file.write(f"line {number}\n".encode())
+        assert tail.look(1, is_over=False) == [f"line {number}\n"]
+        assert tail.look(1, is_over=False) == []
+    assert read[0] < 1000
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from(["", "ab", "é", "abab"]), max_size=3)), max_size=12))
+def test_each_line_is_shown_once_whatever_is_redrawn_behind_it(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, list[str]]]
+) -> None:
+    """Rows that are redrawn stand behind the last line, and may be several: these alone may be shown or not."""
+    folder = tmp_path_factory.mktemp("run")
+    log_file, tail = LogFile(str(folder / "logs"), log_name(3)), tail_of(folder)
+    finished: list[str] = []
+    shown: list[str] = []
+    for is_live, rows in steps:
+        if is_live:
+            log_file.show("  ".join(rows).encode())
+        else:
+            finished += [f"{row}\n" for row in rows]
+            log_file.write("".join(f"{row}\n" for row in rows).encode())
+        shown += tail.look(1, is_over=False)
+        assert shown == finished
+    log_file.show(b"")
+    log_file.close()
+    assert shown + tail.look(1, is_over=True) == finished
+
+
+def test_rows_that_were_shown_and_are_redrawn_cost_no_later_line(log_file: LogFile, tmp_path: Path) -> None:
+    tail = tail_of(tmp_path)
+    log_file.write(b"one\n")
+    log_file.show(b"bar 1\nbar 2")  # two bars
+    assert tail.look(1, is_over=False) == ["one\n", "bar 1\n"]
+    log_file.write(b"bar 1 done\nbar 2 done\nthree\n")
+    assert tail.look(1, is_over=False) == ["bar 2 done\n", "three\n"]
+    log_file.write(b"four\n")
+    assert tail.look(1, is_over=False) == ["four\n"]
+
+
+def test_files_of_several_attempts_in_an_object_store_are_read_in_order(
+    object_store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://runs/{uuid.uuid4().hex}"
+    fs, tail = fsspec.filesystem("s3"), LogTail(RunPaths(url, f"{url}/checkpoints"), 3, 0)
+    fs.pipe_file(f"{url}/logs/{log_name(3)}", b"one\n")
+    assert tail.look(1, is_over=False) == ["one\n"]
+    fs.pipe_file(f"{url}/logs/{log_name(3)}", b"one\ntwo\nthr")
+    assert tail.look(1, is_over=False) == ["two\n"]
+    fs.pipe_file(f"{url}/logs/{log_name(3)}", b"one\ntwo\nthree\n")
+    assert tail.look(2, is_over=False) == ["three\n"]
+    fs.pipe_file(f"{url}/logs/{log_name(3, attempt=2)}", b"again\nand")
+    assert tail.look(2, is_over=False) == ["again\n"]
+    assert tail.look(2, is_over=True) == ["and"]

@@ -91,18 +91,7 @@ def test_a_search(bundles: Bundles, snap: Snap) -> None:
     assert all(set(bundle) == {"text/html", "text/plain"} for bundle in bundles)
     assert "starting workers" in Page(bundles[0]["text/html"]).text
     running, final = Page(bundles[1]["text/html"]).text, Page(bundles[2]["text/html"]).text
-    for word in (
-        "digits",
-        "about 0:45 left",
-        "12/30",
-        "6 paused",
-        "0.973",
-        "<relu>",
-        "|trial|",
-        "|7|",
-        "3/9",
-        "idle",
-    ):
+    for word in ("digits", "about 0:45 left", "12/30", "6 paused", "0.973", "<relu>", "|trial|", "|7|", "3/9", "idle"):
         assert word in running
     assert running.endswith("[trial 7] |epoch 3|worker 3 was lost")
     assert "completed" in final

@@ -1,16 +1,97 @@
+"""Which display a place gets, and plain lines, which any place can show."""
+
 from __future__ import annotations
 
 import io
 import math
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from maggy_like.display import LogLine, Snapshot
+from maggy_like.display import LogLine, SilentDisplay, Snapshot, make_display, notebook
+from maggy_like.display.notebook import NotebookDisplay
 from maggy_like.display.plain import PlainDisplay
+from maggy_like.display.terminal import TerminalDisplay
+from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from optimizers.core.trial import TrialState
+
+
+def place(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    shell: object = None,
+    tty: bool = False,
+    encoding: str | None = "utf-8",
+    term: str = "xterm",
+) -> None:
+    stdout = SimpleNamespace(isatty=lambda: tty, encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setenv("TERM", term)
+
+
+@pytest.mark.parametrize(
+    ("where", "progress", "with_trials", "kind"),
+    [
+        ({"shell": SimpleNamespace(kernel=object()), "tty": True}, True, False, NotebookDisplay),
+        ({"shell": SimpleNamespace(), "tty": True}, True, False, TerminalDisplay),  # IPython in a terminal: no kernel
+        ({"tty": True}, True, True, PlainDisplay),  # a debugger asks there
+        ({"tty": True}, "terminal", True, TerminalDisplay),
+        ({}, True, False, PlainDisplay),
+        ({"tty": True, "term": "dumb"}, True, False, PlainDisplay),
+        ({"tty": True, "encoding": "ascii"}, True, False, PlainDisplay),
+        ({"encoding": None}, True, False, PlainDisplay),
+    ],
+)
+def test_a_place_gets_the_display_that_it_can_show(
+    monkeypatch: pytest.MonkeyPatch, where: dict[str, Any], progress: bool | str, with_trials: bool, kind: type
+) -> None:
+    place(monkeypatch, **where)
+    monkeypatch.setattr(notebook, "display", lambda *args, **options: None)
+    display = make_display(progress, with_trials=with_trials)
+    monkeypatch.undo()
+    assert type(display) is kind
+
+
+def test_false_shows_nothing(capsys: pytest.CaptureFixture[str], snap: Callable[..., Snapshot]) -> None:
+    display = make_display(False)
+    assert isinstance(display, SilentDisplay)
+    display.start(snap())
+    display.update(snap(), [LogLine(1, "x")])
+    display.finish(snap(), [])
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("notebook", NotebookDisplay), ("terminal", TerminalDisplay), ("plain", PlainDisplay), ("silent", SilentDisplay)],
+)
+def test_by_name(name: str, kind: type) -> None:
+    assert type(make_display(name)) is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("terminl", "did you mean 'terminal'"), ("?", "True, False or one of 'notebook', ")]
+)
+def test_an_unknown_name(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        make_display(name)
+
+
+def test_plain_lines_load_neither_rich_nor_ipython(run_script: Callable[..., SimpleNamespace]) -> None:
+    done = run_script(
+        "import sys; from maggy_like.display import make_display; make_display(True); make_display(False)\n"
+        "print({'rich', 'IPython'} & set(sys.modules))"
+    )
+    assert done.stdout == "set()\n", done.stderr
+
+
+# -- plain lines ------------------------------------------------------------------------------------
+
 
 Snap = Callable[..., Snapshot]
 Out = pytest.CaptureFixture[str]

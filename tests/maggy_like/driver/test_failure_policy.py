@@ -41,12 +41,17 @@ def search(
     return hand
 
 
+def only(hand: Hand) -> WorkerId:
+    """The hand's only worker."""
+    (worker,) = (worker.id for worker in hand.machine.workers.values())
+    return worker
+
+
 def fail(hand: Hand, *ends: dict[str, Any]) -> str | None:
     """Let one attempt after the other end so; why the search ended, if it has."""
-    (worker,) = (worker.id for worker in hand.machine.workers.values())
     for end in ends:
         assert hand.machine.ending is None
-        hand.finish(worker, **end)
+        hand.finish(only(hand), **end)
     return hand.machine.ending
 
 
@@ -112,10 +117,9 @@ def test_crashes_are_alike_by_their_kind() -> None:
 
 def test_a_report_and_a_stop_in_it_are_no_success_but_a_pause_is() -> None:
     hand = search()
-    (worker,) = (worker.id for worker in hand.machine.workers.values())
     for _ in range(3):
-        hand.report(worker, 1, 0.5)
-        hand.finish(worker, **raised())
+        hand.report(only(hand), 1, 0.5)
+        hand.finish(only(hand), **raised())
     assert hand.machine.ending == "error"
     assert fail(search(ASHA(sampler="random")), {"value": 0.5}, *[raised()] * 6) is None
     assert fail(search(ASHA(sampler="random", mode="stopping")), {"outcome": "stopped"}, *[raised()] * 3) == "error"
@@ -130,8 +134,7 @@ def test_expected_exceptions_never_count_nor_do_those_derived_from_them() -> Non
 def test_what_machines_do_never_counts() -> None:
     hand = search(workers=1)
     for incarnation in range(1, 7):
-        (worker,) = (worker.id for worker in hand.machine.workers.values())
-        hand.tell(WorkerLost(worker, "kill -9", with_others=incarnation % 2 == 0))
+        hand.tell(WorkerLost(only(hand), "kill -9", with_others=incarnation % 2 == 0))
         hand.join(0, incarnation)
     assert hand.machine.ending is None
 
@@ -218,9 +221,8 @@ def test_other_failures_stay(ends: list[dict[str, Any]], options: dict[str, Any]
 
 def go_on(hand: Hand, then: dict[str, Any]) -> None:
     """Let first attempts return, and those of promoted trials end as they should, until nothing is left to do."""
-    (worker,) = (worker.id for worker in hand.machine.workers.values())
     while hand.machine.ending is None:
-        hand.finish(worker, **({"value": 1.0} if hand.assigned(worker).attempt == 1 else then))
+        hand.finish(only(hand), **({"value": 1.0} if hand.assigned(only(hand)).attempt == 1 else then))
 
 
 def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> None:
@@ -231,10 +233,7 @@ def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> Non
         hand.machine.error
     )
     assert hand.states().count("failed") == 3
-    again = Hand(ASHA(sampler="random"), n_trials=40, max_identical_failures=3, max_attempts=1)
-    again.machine.replay(hand.events)
-    again.start()
-    again.join(0)
+    again = resumed(hand, ASHA(sampler="random"), n_trials=40)
     go_on(again, {"value": 1.0})
     assert again.machine.ending == "completed"
     assert "failed" not in again.states()
@@ -242,10 +241,9 @@ def test_trials_that_all_fail_when_they_are_promoted_end_the_search_too() -> Non
 
 def test_a_promoted_trial_that_succeeds_vouches_for_the_others() -> None:
     hand = search(ASHA(sampler="random"), n_trials=40)
-    (worker,) = (worker.id for worker in hand.machine.workers.values())
-    while hand.assigned(worker).attempt == 1:
-        hand.finish(worker, value=1.0)
-    hand.finish(worker, value=1.0)
+    while hand.assigned(only(hand)).attempt == 1:
+        hand.finish(only(hand), value=1.0)
+    hand.finish(only(hand), value=1.0)
     go_on(hand, raised())
     assert hand.machine.ending == "completed"
 
@@ -258,10 +256,7 @@ def test_a_short_search_whose_trials_all_fail_alike_ends_with_the_error_too(n_tr
 def test_a_resumed_search_counts_anew_for_the_function_may_be_mended() -> None:
     hand = search()
     assert fail(hand, *[raised()] * 3) == "error"
-    again = Hand(n_trials=20, max_identical_failures=3, max_attempts=1)
-    again.machine.replay(hand.events)
-    again.start()
-    again.join(0)
+    again = resumed(hand, n_trials=20)
     assert fail(again, *[raised()] * 2) is None
     assert fail(again, {"value": 1.0}, *[raised()] * 6) is None
 
@@ -350,7 +345,6 @@ def test_a_typo_ends_the_search_with_its_traceback_and_a_mended_function_goes_on
         lagom(typo, SPACE, **options)
     assert "return lr * undefined" in str(caught.value)
     result = caught.value.result
-    assert result is not None
     assert len(result.trials) < 8
     again = lagom(mended, SPACE, resume=True, **options)
     assert again.best_value is not None

@@ -211,11 +211,12 @@ def test_ctrl_c_in_a_terminal_leaves_nothing(tmp_path: Path) -> None:
         assert "Traceback" not in shown.text
 
 
-def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["terminate", "press_ctrl_c"])
+def test_a_second_ctrl_c_is_quicker_where_workers_do_not_leave(tmp_path: Path, first: str) -> None:
     with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
         shown.until("under way", times=2)
         freeze_workers(shown.pid)
-        shown.press_ctrl_c()
+        getattr(shown, first)()
         shown.until("pressed 1")
         shown.press_ctrl_c()
         shown.until(NOTHING_LEFT.format("interrupted"))  # long before the patience with workers is at its end
@@ -237,16 +238,6 @@ def test_sigterm_is_one_ctrl_c(tmp_path: Path, progress: str) -> None:
         hidden, visible = (shown.text.rfind(code) for code in ("\x1b[?25l", "\x1b[?25h"))
         assert (hidden >= 0) is (progress == "terminal")
         assert visible >= hidden
-
-
-def test_sigterm_and_ctrl_c_count_together(tmp_path: Path) -> None:
-    with terminal(tmp_path, COUNTED + LOCAL + "watch.LEAVE_PATIENCE = 1e6\n" + PRESS) as shown:
-        shown.until("under way", times=2)
-        freeze_workers(shown.pid)
-        shown.terminate()
-        shown.until("pressed 1")
-        shown.press_ctrl_c()
-        shown.until(NOTHING_LEFT.format("interrupted"))
 
 
 def test_sigterm_ends_an_inline_search_too(tmp_path: Path) -> None:

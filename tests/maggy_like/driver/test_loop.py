@@ -1,11 +1,12 @@
-"""The driver fails, or its journal refuses: whoever waits is told of what, and nothing is said too early."""
+"""The loop of a driver: what it asks and draws, and that who waits is told of what fails, and of nothing too early."""
 
 from __future__ import annotations
 
-import os
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,30 +14,34 @@ from typing import Any
 import msgspec
 import pytest
 from hand import settings_of
-from module_time import patch_time
+from hypothesis import given
+from hypothesis import strategies as st
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver import loop as module
-from maggy_like.driver.loop import TICK, Driver, WriteAhead
+from maggy_like.driver.loop import LINES, LONGEST, TICK, Drawing, Driver, Pace, WriteAhead, answers
 from maggy_like.driver.proposers import DirectProposer
+from maggy_like.driver.runner import MANY_WORKERS, short_collections
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.interface import Append, Command, Send, Show, StopRequested, StoreReturned
+from maggy_like.driver.state_machine.interface import AskOptimizer, StopRequested, SuggestionReady, WorkerJoined
+from maggy_like.driver.state_machine.proposals import MOST, Proposals
 from maggy_like.driver.stream import Cursor
-from maggy_like.errors import JournalError, StoreError, WorkerError
+from maggy_like.errors import OptimizerError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.messages import PYTHON, Beat, Logged, Ready, Versions
+from maggy_like.protocol.messages import PYTHON, Logged, Ready, Versions
 from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.client import Client
 from maggy_like.rpc.server import Server
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of, read_journal
-from optimizers import Float
+from maggy_like.storage.journal import Journal, backend_of
+from optimizers import Float, RandomSearch
+from optimizers.core.base import History, Optimizer
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
-from optimizers.samplers.non_adaptive import RandomSearch
 
 PATIENCE = 300.0
+
+
 TARGET = 0.9
 """Seconds that stand for "not for ever"."""
 
@@ -231,13 +236,20 @@ def test_who_stops_a_search_that_has_ended_does_not_wait_for_its_journal(
     assert isinstance(driver.error, StoreError)
 
 
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    """A worker that has introduced itself."""
+    made = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
+    made.introduce(hello(0))
+    yield made
+    made.close()
+
+
 def test_what_the_journal_does_not_have_is_not_acknowledged(
-    driver: Driver, journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, journal: Journal, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing = Refusing(journal, refuse)
     monkeypatch.setattr(journal, "append", refusing)
-    client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
-    client.introduce(hello(0))
     driver.start()
     client.send(Ready())  # a trial would begin, if the journal could say so
 
@@ -255,17 +267,14 @@ def test_what_the_journal_does_not_have_is_not_acknowledged(
     assert not client._link.is_empty
     refusing.serve()
     wait_for(lambda: answered() and client._link.is_empty, PATIENCE)
-    client.close()
 
 
 def test_a_driver_that_stood_still_holds_that_against_no_worker(
-    driver: Driver, server: Server, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood_still = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stood_still), time=time.time)
     monkeypatch.setattr("maggy_like.driver.loop.time", clock)
-    client = Client(server.address, server.public_key, server.admit(WorkerId(0, 0)))
-    client.introduce(hello(0))
     driver.start()
     wait_for(lambda: client.receive() is not None and bool(driver.snapshot.workers), PATIENCE)
     carry = WriteAhead.carry
@@ -280,7 +289,6 @@ def test_a_driver_that_stood_still_holds_that_against_no_worker(
     since = driver.elapsed()
     wait_for(lambda: driver.snapshot.elapsed > since + 3 * TICK, PATIENCE)
     assert [worker.state for worker in driver.snapshot.workers] == ["joining"]
-    client.close()
 
 
 @pytest.fixture
@@ -314,176 +322,200 @@ def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(
     assert machine.ending is None
 
 
-# -- what the driver holds back while its journal cannot be written -------------------------------
-
-
-HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
-SEND = Send(WorkerId(0, 0), Beat())
-
-
-def created(number: int) -> Append:
-    return Append(TrialCreated(number, {"x": 0.5}, number))
-
-
-class Disk:
-    """A journal on a disk that is full while ``error`` stands, and a clock that stands still."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.error: Exception | None = None
-        self.now = 0.0
-        self.lines: list[str] = []
-        self.kept: list[Any] = []
-        self.tries = 0
-        self.place = backend_of(str(folder))
-        self._append = self.place.append
-        monkeypatch.setattr(self.place, "append", self.append)
-        patch_time(monkeypatch, module, monotonic=lambda: self.now)
-        self.journal = Journal(self.place)
-        self.journal.begin(HEADER)
-        self.write_ahead = WriteAhead(self.journal, self.keep, lambda show: self.lines.append(show.text), 600.0)
-
-    def append(self, data: bytes) -> None:
-        self.tries += 1
-        if self.error is not None:
-            raise self.error
-        self._append(data)
-
-    def keep(self, returned: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        self.kept.append(returned)
-
-    def events(self) -> list[Any]:
-        return read_journal(self.place).events
+# -- what is shown of a gang ------------------------------------------------------------------------
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(tmp_path, monkeypatch)
+def drawing(machine: StateMachine) -> Drawing:
+    return Drawing(Snapshot("run", "/runs", "random", "max", "starting", 0.0), machine)
 
 
-FULL = OSError(28, "No space left on device")
+@pytest.fixture
+def join(machine: StateMachine) -> Callable[[int], None]:
+    def joins(index: int) -> None:
+        machine.handle(WorkerJoined(WorkerId(index, 0), f"host-{index}", ()), 100.0)
+
+    return joins
 
 
-def test_what_depends_on_the_journal_waits_for_it_in_order(disk: Disk, tmp_path: Path) -> None:
-    first: list[Command] = [created(0), SEND, Show("one")]
-    assert disk.write_ahead.carry(first) == first
-    disk.error = FULL
-    second: list[Command] = [created(1), SEND]
-    assert disk.write_ahead.carry(second) == []
-    assert disk.write_ahead.is_stuck
-    disk.now = 24.0
-    assert disk.write_ahead.carry([StoreReturned("answer"), created(2)]) == []
-    disk.error, disk.now = None, 30.0
-    assert disk.write_ahead.carry([SEND]) == [*second, created(2), SEND]
-    assert disk.events() == [created(number).event for number in range(3)]
-    assert disk.kept == ["answer"]
-    assert not disk.write_ahead.is_stuck
-    assert disk.lines == [
-        f"the journal in {tmp_path} cannot be written: [Errno 28] No space left on device; the search waits and tries "
-        "again",
-        "the journal can be written again after 30 s",
-    ]
+def test_a_small_gang_is_drawn_at_once(drawing: Drawing, join: Callable[[int], None]) -> None:
+    for index in (2, 0, 1):
+        join(index)
+    drawn = drawing.advance(1.0, 101.0)
+    assert [line.index for line in drawn.workers] == [0, 1, 2]
+    assert drawn == drawing.at_once(1.0, 101.0)
 
 
-def test_a_lease_that_cannot_be_renewed_has_nothing_written_twice(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise FULL
-
-    disk.now = 1.0
-    with monkeypatch.context() as patch:
-        patch.setattr(disk.place, "renew", refuse)
-        assert disk.write_ahead.carry([created(0)]) == []
-        assert disk.write_ahead.is_stuck
-    disk.now = 2.0
-    assert disk.write_ahead.carry([created(1)]) == [created(0), created(1)]
-    assert disk.events() == [created(0).event, created(1).event]
+def test_a_large_gang_is_drawn_in_parts(drawing: Drawing, join: Callable[[int], None]) -> None:
+    for index in range(2 * LINES + 1):
+        join(index)
+    assert [drawing.advance(1.0, 101.0) for _ in range(2)] == [None, None]
+    join(2 * LINES + 1)  # comes with the next snapshot
+    drawn = drawing.advance(1.0, 101.0)
+    assert [line.index for line in drawn.workers] == list(range(2 * LINES + 1))
+    drawings = [drawing.advance(2.0, 102.0) for _ in range(3)]
+    assert drawings[:2] == [None, None]
+    assert drawings[2] == drawing.at_once(2.0, 102.0)
 
 
-def test_tries_grow_rarer(disk: Disk) -> None:
-    disk.error, before = FULL, disk.tries
-    for tenth in range(1000):
-        disk.now = tenth / 10
-        disk.write_ahead.carry([created(0)] if not tenth else [])
-    assert 20 <= disk.tries - before <= 30
+def test_a_run_without_workers_is_starting(drawing: Drawing) -> None:
+    drawn = drawing.advance(0.0, 100.0)
+    assert drawn.workers == ()
+    assert drawn.phase == "starting"
 
 
-def test_a_slow_refusal_leaves_the_driver_half_of_its_time(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse_slowly(data: bytes) -> None:
-        disk.now += 20.0
-        raise FULL
-
-    monkeypatch.setattr(disk.place, "append", refuse_slowly)
-    disk.write_ahead.carry([created(0)])
-    began = disk.now
-    while disk.now < began + 19.9:
-        disk.write_ahead.carry([])
-        disk.now += 0.1
-    assert disk.now < began + 21
+def test_what_takes_no_time_is_done_at_each_interval() -> None:
+    pace = Pace(0.1, 0.02)
+    done = 0
+    for now in range(1000):  # milliseconds
+        if pace.is_due(now / 1000):
+            pace.took(now / 1000, now / 1000)
+            done += 1
+    assert done == 10
 
 
-def test_after_ten_minutes_it_is_an_error(disk: Disk) -> None:
-    disk.error = FULL
-    disk.write_ahead.carry([created(0)])
-    disk.now = 599.0
-    disk.write_ahead.carry([])
-    disk.now = 610.0
-    with pytest.raises(StoreError, match=r"No space left on device, for 610 s now; free space or fix .* resume=True"):
-        disk.write_ahead.carry([])
+@given(st.floats(1e-3, 0.04), st.floats(0.01, 0.5))
+def test_what_takes_long_is_done_as_seldom_as_its_share_of_the_time_says(seconds: float, share: float) -> None:
+    pace, now = Pace(0.1, share), 0.0
+    pace.took(now, now + seconds)
+    assert not pace.is_due(now + seconds + 0.99 * seconds / share)
+    assert pace.is_due(now + seconds + 1.01 * seconds / share + 0.1)
 
 
-def test_a_run_that_was_stopped_does_not_wait(disk: Disk) -> None:
-    disk.error = FULL
-    disk.write_ahead.carry([created(0)])
-    disk.now = 1.0
-    with pytest.raises(StoreError, match="for 1 s now"):
-        disk.write_ahead.carry([SEND], is_last=True)
+def test_a_process_that_was_stopped_meanwhile_goes_on_soon() -> None:
+    pace = Pace(0.1, 0.02)
+    pace.took(0.0, 3600.0)
+    assert pace.is_due(3600.0 + LONGEST)
 
 
-def test_a_run_that_was_stopped_asks_a_slow_store_no_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse_slowly(data: bytes) -> None:
-        disk.now += 20.0
-        raise FULL
-
-    monkeypatch.setattr(disk.place, "append", refuse_slowly)
-    disk.write_ahead.carry([created(0)])
-    with pytest.raises(StoreError, match="for 20 s now"):
-        disk.write_ahead.carry([SEND], is_last=True)
-    assert disk.now == 20.0
+# -- one question is for as many proposals as the gang may want -------------------------------------
 
 
-def test_a_file_that_may_not_grow_is_not_waited_for(disk: Disk) -> None:
-    disk.error = OSError(27, "File too large")
-    for commands in ([created(0)], [StoreReturned("answer")]):
-        with pytest.raises(StoreError, match=r"File too large; raise the limit on the size of files \(ulimit -f\), .*"):
-            disk.write_ahead.carry(commands)
-    assert not disk.lines
+@dataclass
+class Listed(Optimizer):
+    """Proposes given values, and notes what was pending at each ask."""
+
+    values: list[Any]
+    adaptive = False
+    pending: list[dict[int, Any]] = field(default_factory=list)
+
+    def ask(self, index: int, history: History) -> Any:
+        self.pending.append(dict(history.pending))
+        value = self.values[index]
+        if isinstance(value, BaseException):
+            raise value
+        return None if value is None else {"x": value}
 
 
-def test_another_driver_that_has_taken_over_ends_it_at_once(disk: Disk) -> None:
-    disk.error = JournalError("was taken over")
-    with pytest.raises(JournalError, match="was taken over"):
-        disk.write_ahead.carry([created(0)])
+def study_of(*values: Any) -> tuple[Study, Listed]:
+    optimizer = Listed(list(values))
+    return Study({"x": Float(0, 1)}, optimizer), optimizer
 
 
-def test_what_cannot_be_kept_for_a_reason_of_its_own_is_no_refusal(disk: Disk) -> None:
-    disk.error = TypeError("no such thing")
-    with pytest.raises(TypeError, match="no such thing"):
-        disk.write_ahead.carry([StoreReturned("answer")])
+def all_answers(study: Study, most: int, *, over_after: int = 10**9) -> list[SuggestionReady]:
+    given: list[SuggestionReady] = []
+    asked = answers(DirectProposer(study), study, AskOptimizer(0, (), 7, most), lambda: len(given) >= over_after)
+    for answer in asked:
+        given.append(answer)  # noqa: PERF402  # the generator looks at it meanwhile
+    return given
 
 
-def test_half_an_append_is_cut_off_before_the_next(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
+def test_each_ask_knows_the_proposals_before_it_by_the_numbers_they_will_have() -> None:
+    study, optimizer = study_of(0.1, 0.2, 0.3)
+    given = all_answers(study, 3)
+    assert [(answer.index, answer.more) for answer in given] == [(0, True), (1, True), (2, False)]
+    assert optimizer.pending == [{}, {7: {"x": 0.1}}, {7: {"x": 0.1}, 8: {"x": 0.2}}]
 
-    def write_some(file: int, data: memoryview) -> int:
-        if len(data) > 10:
-            return write(file, data[: len(data) // 2])
-        raise FULL
 
-    with monkeypatch.context() as patch:
-        patch.setattr("maggy_like.storage.journal.journal.os.write", write_some)
-        disk.write_ahead.carry([created(0)])
-    assert disk.events() == []
-    disk.now = 1.0
-    disk.write_ahead.carry([created(1)])
-    assert disk.events() == [created(0).event, created(1).event]
+@pytest.mark.parametrize("last", [None, ValueError("no"), SystemExit(3)], ids=["none left", "raises", "exits"])
+def test_an_answer_that_is_no_proposal_is_the_last(last: Any) -> None:
+    study, _ = study_of(0.1, last, 0.3)
+    given = all_answers(study, 3)
+    assert [answer.more for answer in given] == [True, False]
+    assert given[1].answer is None
+    if isinstance(last, BaseException):
+        assert isinstance(given[1].error, ValueError | OptimizerError)
+
+
+def test_once_the_search_is_over_nothing_more_is_asked() -> None:
+    study, optimizer = study_of(0.1, 0.2, 0.3, 0.4)
+    assert [answer.more for answer in all_answers(study, 4, over_after=1)] == [True, False]
+    assert len(optimizer.pending) == 2
+
+
+def test_a_large_gang_is_filled_with_few_questions_and_the_proposals_are_those_of_many() -> None:
+    """Each question takes a turn of two threads: with one proposal each, a gang of thousands would wait for them."""
+    study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=2 * MOST + 10)
+    proposals = Proposals(study, workers=10 * MOST)
+    proposals.go_on()
+    proposer = DirectProposer(study)
+    questions = []
+    while (question := proposals.ask(0.0)) is not None:
+        questions.append(question.most)
+        for answer in answers(proposer, study, question, lambda: False):
+            proposals.answer(answer, 0.0)
+    assert questions == [MOST, MOST, 10]
+    plain = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=2 * MOST + 10)
+    expected = [plain.optimizer.ask(index, plain.history) for index in range(2 * MOST + 10)]
+    taken = []
+    while (created := proposals.take(0.0)) is not None:
+        study.apply(created)
+        taken.append(created)
+    assert [event.config for event in taken] == expected
+    assert [event.trial for event in taken] == list(range(len(expected)))
+    assert sorted(study.history.pending) == list(range(len(expected) - 1))  # the last goes with the next question
+
+
+def test_an_optimizer_that_needs_results_is_asked_for_one_proposal_at_a_time() -> None:
+    class Adaptive(Listed):
+        adaptive = True
+
+    study = Study({"x": Float(0, 1)}, Adaptive([0.5] * 10))
+    proposals = Proposals(study, workers=100)
+    proposals.go_on()
+    question = proposals.ask(0.0)
+    assert question.most == 1
+
+
+# -- the garbage collector, while a large gang runs -------------------------------------------------
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    gc.unfreeze()  # the tests' own process may have frozen what it has imported
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    if frozen:
+        gc.freeze()
+
+
+@pytest.mark.usefixtures("collector")
+def test_what_was_there_before_is_left_out_while_a_large_gang_runs_and_looked_at_again_afterwards() -> None:
+    before = gc.get_threshold()
+    with short_collections(MANY_WORKERS):
+        assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold() > before
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_run_that_fails_leaves_the_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), short_collections(MANY_WORKERS):
+        raise KeyError
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_small_gang_and_a_caller_who_froze_objects_change_nothing() -> None:
+    before = gc.get_threshold()
+    with short_collections(MANY_WORKERS - 1):
+        assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with short_collections(MANY_WORKERS):
+        assert gc.get_threshold() == before
+    assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may die at any time, and is then counted no more

@@ -269,7 +269,6 @@ def test_what_depends_on_no_result_waits_for_no_process(start: Start) -> None:
     told: Any = proposer.ask(0, UPDATES[:1])
     assert told["pid"] == os.getpid()
     process = proposer._process  # it starts once the first trial has its configuration
-    assert process is not None
     told = proposer.ask(1, UPDATES[1:2])
     assert (told["observed"], told["pending"], told["pid"]) == (0, 2, os.getpid())
     told = proposer.ask(2, UPDATES[2:])

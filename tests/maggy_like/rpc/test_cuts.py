@@ -132,8 +132,6 @@ def test_a_link_that_is_down_for_five_seconds_loses_nothing(namespace: tuple[str
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         ) as worker:
             try:
-                assert worker.stdin is not None
-                assert worker.stdout is not None
                 assert worker.stdout.readline() == "a fifth\n"
                 subprocess.run(["ip", "link", "set", link, "down"], check=True)
                 worker.stdin.write("\n")
@@ -224,6 +222,5 @@ def test_a_report_past_the_limit_costs_its_trial_alone(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [trial.failure is not None for trial in result.trials] == [True, False, False]
     failure = result.trials[0].failure
-    assert failure is not None
     assert failure.kind == "report"
     assert "must have at most 500 characters, got 16777217" in failure.message

@@ -1,20 +1,22 @@
-"""Workers that hold a key and say whatever its types admit: the driver goes on, and honest trials come out as told."""
+"""Workers that hold a key and say whatever they want: what no honest one sends is no message, the driver goes on."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
+import msgspec
 import pytest
 from hand import Hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
-from ill_meant import Liar
+from msgspec import inspect
 from rich.console import Console
 
 from maggy_like.display import notebook as html
@@ -24,6 +26,7 @@ from maggy_like.display.terminal import TerminalDisplay
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.interface import Tick
 from maggy_like.protocol.messages import (
+    Beat,
     Broken,
     Decided,
     Finished,
@@ -44,6 +47,159 @@ from optimizers.samplers.non_adaptive import RandomSearch
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 from optimizers.schedulers.stopping import MedianRule
+
+OF = {"trial": 1, "attempt": 1}
+REPORT = {"type": "reported", **OF, "objective": "loss", "columns": {"loss": ([1, 2], [0.1, 0.2])}}
+HELLO = {"type": "hello", "version": 1, "worker": 1, "incarnation": 0, "host": "h", "pid": 1, "accelerators": [],
+         "store_unseen": None}  # fmt: skip
+FINISHED = {"type": "finished", **OF, "outcome": "returned"}
+LOGGED = {"type": "logged", **OF, "lines": ["a line"]}
+OPENED = {"type": "opened", **OF, "host": "h", "port": 1234}
+
+
+def nested(times: int) -> Any:
+    value: Any = 1
+    for _ in range(times):
+        value = [value]
+    return value
+
+
+NO_MESSAGES: dict[str, dict[str, Any]] = {
+    "fewer values than steps": {**REPORT, "columns": {"loss": ([1, 2], [0.1])}},
+    "more values than steps": {**REPORT, "columns": {"loss": ([1], [0.1]), "other": ([1], [0.1, 0.2])}},
+    "a step of 2**63": {**REPORT, "columns": {"loss": ([2**63], [0.1])}},
+    "a step of -2**63": {**REPORT, "columns": {"loss": ([-(2**63)], [0.1])}},
+    "no objective": {**REPORT, "objective": "accuracy"},
+    "a long name": {**REPORT, "objective": "x" * 501, "columns": {"x" * 501: ([1], [0.1])}},
+    "a trial below 0": {**REPORT, "trial": -1},
+    "an attempt past all bounds": {**REPORT, "attempt": 2**40},
+    "a place below 0": {**HELLO, "worker": -1},
+    "an incarnation below 0": {**HELLO, "incarnation": -1},
+    "a long host": {**HELLO, "host": "h" * 256},
+    "too many GPUs": {**HELLO, "accelerators": ["0"] * 1001},
+    "too many connections": {**HELLO, "connection": 2**60},
+    "too many lines": {**LOGGED, "lines": [""] * 1001},
+    "a long line": {**LOGGED, "lines": ["x" * 10_001]},
+    "fewer than no lines left out": {**LOGGED, "dropped": -1},
+    "a rank below 0": {**LOGGED, "rank": -1},
+    "no port": {**OPENED, "port": 0},
+    "a port past the last": {**OPENED, "port": 65536},
+    "fewer than no reports": {"type": "held", **OF, "reports": -1},
+    "a step that cannot be saved": {"type": "checkpointed", **OF, "step": 2**63, "name": "00001/1-1.pkl"},
+    "a wait of no trial": {"type": "waiting", "trial": -1, "attempt": 1, "reason": "full"},
+    "a reason without end": {"type": "waiting", **OF, "reason": "x" * 1_000_001},
+    "nested without end": {**FINISHED, "returned": nested(51)},
+    "keys that are no text": {**FINISHED, "returned": {1: 2}},
+    "attributes nested without end": {**FINISHED, "attributes": {"a": nested(51)}},
+    "a failure that is the driver's to tell": {**FINISHED, "outcome": "raised", "kind": "stage_lost"},
+    "a long kind": {**FINISHED, "outcome": "raised", "kind": "x" * 51},
+    "an unknown outcome": {**FINISHED, "outcome": "won"},
+    "a text without end": {"type": "broken", "message": "x" * 1_000_001},
+}
+
+
+@pytest.mark.parametrize("fields", NO_MESSAGES.values(), ids=NO_MESSAGES)
+def test_what_no_honest_worker_sends_is_no_message(fields: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_to_driver(msgspec.msgpack.encode(fields))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Reported(1, 1, "loss", {"loss": ([-(2**63) + 1, 2**63 - 1], [float("nan"), float("inf")])}),
+        Reported(1, 1, "loss", {}, awaiting=True),
+        Finished(1, 1, "returned", returned=nested(50)),
+        Hello(1, 2**31 - 1, 0, "h" * 255, 1, ["0"] * 1000, None),
+    ],
+)
+def test_what_is_just_within_the_bounds_arrives(message: Reported | Finished | Hello) -> None:
+    assert encode(decode_to_driver(encode(message))) == encode(message)
+
+
+# -- well-formed and ill-meant: any value that the type of each field admits ------------------------
+
+
+MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(ToDriver)
+"""Whatever a worker may send."""
+
+
+_FIELDS = {kind: cast(inspect.StructType, inspect.type_info(kind)).fields for kind in MESSAGES}
+_FLOATS = (0.0, -0.0, 1.0, -1e308, 1e308, 5e-324, math.nan, math.inf, -math.inf)
+_TEXTS = ("", "x", "loss", "../../../etc/passwd", "\x1b[2J\x00\r\n", "\u202e", "nan", "[red]", "<b>&", "é" * 40)
+_MAX_ITEMS = 4
+
+
+class Liar:
+    """Draws messages.
+
+    Args:
+        rng: Source of all that is drawn.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def message(self, kind: type[msgspec.Struct] | None = None, **truths: Any) -> ToDriver:
+        """A message that decodes.
+
+        Args:
+            kind: Its type; any if not given.
+            **truths: Values of fields that are not drawn, where the type has such fields.
+        """
+        kind = kind or self._rng.choice(MESSAGES)
+        for _ in range(20):
+            fields = {it.name: truths[it.name] if it.name in truths else self.value(it.type) for it in _FIELDS[kind]}
+            if "columns" in fields and "columns" not in truths:
+                fields["columns"] = self._columns(fields["objective"])
+            if "name" in fields and "name" not in truths:
+                fields["name"] = f"{fields['trial']:05d}/{fields['attempt']}-{self._rng.randrange(1, 9)}.pkl"
+            with contextlib.suppress(ValueError):  # fields that do not go together
+                return cast(ToDriver, kind(**fields))
+        return Beat()
+
+    def value(self, kind: inspect.Type) -> Any:
+        """A value of a type, more often at the borders of what it admits than within."""
+        rng = self._rng
+        match kind:
+            case inspect.BoolType():
+                return rng.random() < 0.5
+            case inspect.IntType(ge=ge, le=le):
+                least, most = -(2**63) if ge is None else ge, 2**63 - 1 if le is None else le
+                return max(least, min(most, rng.choice([least, most, 0, 1, 2, rng.randint(0, 100)])))
+            case inspect.FloatType():
+                return rng.choice(_FLOATS)
+            case inspect.StrType(max_length=max_length):
+                return rng.choice([*_TEXTS, "y" * min(1000, max_length or 1000)])[:max_length]
+            case inspect.LiteralType(values=values):
+                return rng.choice(values)
+            case inspect.EnumType(cls=words):
+                return rng.choice(list(words))
+            case inspect.ListType(item_type=item):
+                return [self.value(item) for _ in range(rng.randrange(_MAX_ITEMS))]
+            case inspect.DictType(key_type=key, value_type=item):
+                return {self.value(key): self.value(item) for _ in range(rng.randrange(_MAX_ITEMS))}
+            case inspect.TupleType(item_types=items):
+                return tuple(self.value(item) for item in items)
+            case inspect.StructType(cls=cls, fields=fields):
+                return cls(**{it.name: self.value(it.type) for it in fields})
+            case inspect.UnionType(types=types):
+                return self.value(rng.choice(types))
+            case inspect.NoneType():
+                return None
+            case inspect.AnyType():
+                return rng.choice([None, 1, "x", [[]], {"a": [math.nan, {"b": "c"}]}])
+        raise TypeError(f"no values of {kind!r} are known")
+
+    def _columns(self, objective: str) -> dict[str, tuple[list[int], list[float]]]:
+        """Columns of equal length; the steps rise or not."""
+        rng = self._rng
+        steps = [rng.choice([-(2**63) + 1, 2**63 - 1, -1, 0, 1, 2, 3, 9, 10]) for _ in range(rng.randrange(5))]
+        if rng.random() < 0.5:
+            steps.sort()
+        names = [objective, *(rng.choice(_TEXTS) for _ in range(rng.randrange(3)))]
+        return {name: (steps, [rng.choice(_FLOATS) for _ in steps]) for name in names if rng.random() < 0.9 or steps}
+
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "random": RandomSearch,

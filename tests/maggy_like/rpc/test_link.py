@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maggy_like.rpc.client import HEARSAY, HEARTBEAT, TALK, Heartbeat, Poller
-from maggy_like.rpc.link import (
-    ACK_COUNT,
-    Arrival,
-    Link,
-    LinkError,
-    body_of,
-    new_session,
-    read_header,
-)
+from maggy_like.rpc.link import ACK_COUNT, Arrival, Link, LinkError, body_of, new_session, read_header
 
 SESSION = b"8 bytes."
 

@@ -1,13 +1,18 @@
+"""The server of a driver: who is heard, what is answered, and whose frames come first."""
+
 from __future__ import annotations
 
 import socket as sockets
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
+from hypothesis import given
+from hypothesis import strategies as st
 from wire import hello
 
 from maggy_like import __version__
@@ -32,8 +37,9 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerId, WorkerTask
 from maggy_like.rpc import server as handshakes
+from maggy_like.rpc import server as module
 from maggy_like.rpc.client import Client
-from maggy_like.rpc.server import Received, Server, Unfit
+from maggy_like.rpc.server import FRAME_COST, FairBacklog, Received, Server, Unfit
 from maggy_like.rpc.sockets import MAX_FRAME, new_key_pair
 
 WORKER = WorkerId(3, 0)
@@ -47,7 +53,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.close()
 
 
-def connected(server: Server, message: Any, keys: KeyPair | None = None) -> Client:
+def introduced(server: Server, message: Any, keys: KeyPair | None = None) -> Client:
     """A client that has introduced itself, with a key of its own if not given one."""
     keys = keys or server.admit(WorkerId(message.worker, message.incarnation))
     made = Client(server.address, server.public_key, keys)
@@ -55,11 +61,26 @@ def connected(server: Server, message: Any, keys: KeyPair | None = None) -> Clie
     return made
 
 
+Connect = Callable[..., Client]
+
+
 @pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    made = connected(server, hello(3))
-    yield made
-    made.close()
+def connect(server: Server) -> Iterator[Connect]:
+    """Such a client, which is closed in the end."""
+    clients: list[Client] = []
+
+    def make(*args: Any) -> Client:
+        clients.append(introduced(server, *args))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(connect: Connect) -> Client:
+    return connect(hello(3))
 
 
 def arrived(server: Server, client: Client, count: int = 1) -> list[Received]:
@@ -139,9 +160,9 @@ class FutureHello(msgspec.Struct, tag="hello"):
     ],
 )
 def test_a_hello_of_another_protocol_can_be_read_and_both_versions_are_told(
-    server: Server, versions: Any, says: str
+    server: Server, connect: Connect, versions: Any, says: str
 ) -> None:
-    stranger = connected(server, FutureHello(versions), server.admit(WORKER))
+    stranger = connect(FutureHello(versions), server.admit(WORKER))
     refused, told = said_of(server, stranger)
     assert refused == told.why
     assert told.host == "far"
@@ -150,58 +171,57 @@ def test_a_hello_of_another_protocol_can_be_read_and_both_versions_are_told(
     assert f"versions {PROTOCOL_VERSION} and {PROTOCOL_VERSION + 1} of the protocol" in refused
     assert "--py-files" in refused
     assert server.refused == {"foreign protocol version": 1}
-    stranger.close()
 
 
-def test_another_maggy_like_is_turned_away_and_both_versions_are_told(server: Server) -> None:
-    other = msgspec.structs.replace(own_versions(), package="0.0.9", home="/opt/old")
-    stranger = connected(server, msgspec.structs.replace(hello(3), versions=other))
+OWN = own_versions()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (
+            {"package": "0.0.9", "home": "/opt/old"},
+            [f"the driver has maggy_like {__version__} ({OWN.home}) and the worker 0.0.9 (/opt/old)"],
+        ),
+        (
+            {"python": "3.8", "executable": "/usr/bin/python3"},
+            [f"the driver runs Python {OWN.python} (", "the worker Python 3.8 (/usr/bin/python3)", "PYSPARK_PYTHON"],
+        ),
+    ],
+    ids=["maggy_like", "Python"],
+)
+def test_another_version_is_turned_away_and_both_are_told(
+    server: Server, connect: Connect, other: dict[str, str], says: list[str]
+) -> None:
+    assert OWN.python != "3.8"
+    stranger = connect(msgspec.structs.replace(hello(3), versions=msgspec.structs.replace(OWN, **other)))
     refused, told = said_of(server, stranger)
     assert refused == told.why
-    assert f"the driver has maggy_like {__version__} ({own_versions().home}) and the worker 0.0.9 (/opt/old)" in refused
-    stranger.close()
+    assert [text for text in says if text not in refused] == []
 
 
-def test_another_python_is_turned_away_and_both_are_told(server: Server) -> None:
-    other = msgspec.structs.replace(own_versions(), python="3.8", executable="/usr/bin/python3")
-    stranger = connected(server, msgspec.structs.replace(hello(3), versions=other))
-    refused, _ = said_of(server, stranger)
-    assert f"the driver runs Python {other_than('3.8')} (" in refused
-    assert "the worker Python 3.8 (/usr/bin/python3)" in refused
-    assert "PYSPARK_PYTHON" in refused
-    stranger.close()
-
-
-def other_than(python: str) -> str:
-    assert own_versions().python != python
-    return own_versions().python
-
-
-def test_the_same_versions_are_welcome(server: Server) -> None:
-    worker = connected(server, same := msgspec.structs.replace(hello(3), versions=own_versions()))
+def test_the_same_versions_are_welcome(server: Server, connect: Connect) -> None:
+    worker = connect(same := msgspec.structs.replace(hello(3), versions=own_versions()))
     assert arrived(server, worker, 1) == [Received(WORKER, same)]
-    worker.close()
 
 
 @pytest.mark.parametrize(("index", "incarnation"), [(3, 1), (3, 10**6), (2, 0), (2, 1), (99, 0)])
 def test_a_worker_says_hello_for_no_other_place_and_no_other_incarnation(
-    server: Server, client: Client, index: int, incarnation: int
+    server: Server, connect: Connect, client: Client, index: int, incarnation: int
 ) -> None:
     server.admit(WorkerId(2, 0))
-    thief = connected(server, hello(index, incarnation), server.admit(WorkerId(1, 0)))
+    thief = connect(hello(index, incarnation), server.admit(WorkerId(1, 0)))
     assert answer(server, thief) == Refused("speaks for another worker")
     own = server.admit(WorkerId(3, 1))  # the place is still free for who was launched
-    newer = connected(server, hello(3, 1), own)
+    newer = connect(hello(3, 1), own)
     while not (heard := [it for it in server.poll(0.01) if it.worker == WorkerId(3, 1)]):
         newer.receive()
     assert heard == [Received(WorkerId(3, 1), hello(3, 1))]
-    thief.close()
-    newer.close()
 
 
-def test_a_worker_says_nothing_in_the_session_of_another(server: Server, client: Client) -> None:
+def test_a_worker_says_nothing_in_the_session_of_another(server: Server, connect: Connect, client: Client) -> None:
     assert arrived(server, client) == [Received(WORKER, hello(3))]
-    thief = connected(server, hello(1))
+    thief = connect(hello(1))
     arrived(server, thief)
     server.send(WorkerId(1, 0), Stop(1, 1))
     assert answer(server, thief) == Stop(1, 1)
@@ -212,39 +232,38 @@ def test_a_worker_says_nothing_in_the_session_of_another(server: Server, client:
         if server.refused:
             break
     assert server.refused == {"speaks for another worker": 1}
-    thief.close()
 
 
 @pytest.mark.parametrize("incarnation", [0, 1])
-def test_another_process_with_the_same_key_or_an_older_one_is_stale(server: Server, incarnation: int) -> None:
+def test_another_process_with_the_same_key_or_an_older_one_is_stale(
+    server: Server, connect: Connect, incarnation: int
+) -> None:
     keys = {number: server.admit(WorkerId(3, number)) for number in (0, 1)}
-    first = connected(server, hello(3, 1), keys[1])
+    first = connect(hello(3, 1), keys[1])
     assert arrived(server, first) == [Received(WorkerId(3, 1), hello(3, 1))]
-    second = connected(server, hello(3, incarnation), keys[incarnation])
+    second = connect(hello(3, incarnation), keys[incarnation])
     assert answer(server, second) == Refused("stale incarnation")
     first.send(Ready())
     assert arrived(server, first) == [Received(WorkerId(3, 1), Ready())]
-    first.close()
-    second.close()
 
 
-def test_what_was_replaced_before_it_came_is_stale(server: Server) -> None:
+def test_what_was_replaced_before_it_came_is_stale(server: Server, connect: Connect) -> None:
     """An older incarnation that is late takes the place of no newer one that is on its way."""
     old = server.admit(WorkerId(3, 0))
     server.admit(WorkerId(3, 1))
-    late = connected(server, hello(3, 0), old)
+    late = connect(hello(3, 0), old)
     assert answer(server, late) == Refused("stale incarnation")
-    late.close()
 
 
-def test_a_newer_incarnation_takes_the_place_and_the_older_is_refused(server: Server, client: Client) -> None:
+def test_a_newer_incarnation_takes_the_place_and_the_older_is_refused(
+    server: Server, connect: Connect, client: Client
+) -> None:
     arrived(server, client)
-    newer = connected(server, hello(3, 1))
+    newer = connect(hello(3, 1))
     assert arrived(server, newer) == [Received(WorkerId(3, 1), hello(3, 1))]
     server.send(WORKER, Stop(1, 1))  # passed over: nobody must get the other's orders
     client.send(Ready())
     assert answer(server, client) == Refused("unknown peer")
-    newer.close()
 
 
 def test_much_that_comes_in_is_acknowledged_at_once(server: Server, client: Client) -> None:
@@ -318,7 +337,7 @@ def test_a_configuration_past_the_limit_is_the_users_error(server: Server, clien
 
 def test_a_goodbye_is_acknowledged_so_that_nobody_waits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", 100.0)
-    client = connected(server, hello(3))
+    client = introduced(server, hello(3))
     arrived(server, client)
     client.send(Goodbye())
     assert arrived(server, client) == [Received(WORKER, Goodbye())]
@@ -357,11 +376,9 @@ def test_handshakes_that_nobody_has_taken_in_keep_neither_the_connections_nor_th
     for _ in range(2500):
         with sockets.create_connection(("127.0.0.1", port), timeout=60):
             pass
-    late = connected(server, hello(3))
-    try:
-        assert [received.worker for received in arrived(server, late)] == [WORKER]
-    finally:
-        late.close()
+    late = introduced(server, hello(3))
+    assert [received.worker for received in arrived(server, late)] == [WORKER]
+    late.close()
     closing = threading.Thread(target=server.close, daemon=True)
     closing.start()
     closing.join(60)
@@ -373,21 +390,17 @@ def test_thousands_of_workers_may_come_at_once(server: Server) -> None:
 
 
 # -- what a worker waits for an answer to is read first -------------------------------------------
-
-
 REPORT, LINE, END = Reported(0, 1, "loss", {}), Logged(1, 1, ["a line"]), Finished(1, 1, "returned")
 
 
 def test_an_end_and_what_its_worker_said_before_pass_the_reports_of_another_by(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("127.0.0.1")
-    first, second = (Client(server.address, server.public_key, server.admit(WorkerId(index, 0))) for index in range(2))
+    first, second = (introduced(server, hello(index)) for index in range(2))
     try:
-        for index, client in enumerate((first, second)):
-            client.introduce(hello(index))
         with monkeypatch.context() as nothing_given:
             nothing_given.setattr("maggy_like.rpc.server.ROUND_SECONDS", 0.0)
             waits(server, first, second, 2)
-        assert all(isinstance(message, Hello) for message in given(server, 2))
+        assert all(isinstance(message, Hello) for message in told(server, 2))
         with monkeypatch.context() as nothing_given:
             nothing_given.setattr("maggy_like.rpc.server.ROUND_SECONDS", 0.0)
             for _ in range(100):
@@ -396,7 +409,7 @@ def test_an_end_and_what_its_worker_said_before_pass_the_reports_of_another_by(m
             second.send(LINE)
             second.send(END)
             waits(server, first, second, 102)
-        assert given(server, 102) == [LINE, END, *[REPORT] * 100]
+        assert told(server, 102) == [LINE, END, *[REPORT] * 100]
     finally:
         for client in (first, second):
             monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", 0.0)
@@ -415,7 +428,7 @@ def waits(server: Server, first: Client, second: Client, count: int) -> None:
     raise AssertionError(f"{len(server._backlog)} of {count} came")
 
 
-def given(server: Server, count: int) -> list[ToDriver]:
+def told(server: Server, count: int) -> list[ToDriver]:
     """What the driver is given of that."""
     messages: list[ToDriver] = []
     for _ in range(500):
@@ -423,3 +436,105 @@ def given(server: Server, count: int) -> list[ToDriver]:
         if len(messages) >= count:
             break
     return messages
+
+
+# -- shares of the connections ----------------------------------------------------------------------
+
+
+LARGEST = 5000
+HEAD_START = 3000
+URGENT_START = 2000
+
+
+@given(
+    steps=st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, LARGEST), st.booleans())), max_size=200
+    )
+)
+def test_each_connection_keeps_its_order_and_none_waits_for_more_than_its_share(
+    steps: list[tuple[int, int, bool] | None],
+) -> None:
+    """None takes a frame. One waits for as many bytes of another connection as its own has before it, and a bound."""
+    before = module.HEAD_START, module.URGENT_START
+    module.HEAD_START, module.URGENT_START = HEAD_START, URGENT_START
+    try:
+        check_shares(steps)
+    finally:
+        module.HEAD_START, module.URGENT_START = before
+
+
+def check_shares(steps: list[tuple[int, int, bool] | None]) -> None:
+    backlog, number = FairBacklog(), 0
+    waiting: dict[bytes, list[bytes]] = defaultdict(list)
+    served: list[tuple[bytes, bytes]] = []
+    budgets: dict[bytes, dict[bytes, int]] = {}  # by frame: what it may still wait for, by connection
+    for step in [*steps, *[None] * len(steps)]:
+        if step is not None:
+            connection, number = b"%d" % step[0], number + 1
+            frame = b"%d " % number + bytes(step[1])
+            backlog.put(connection, frame, urgent=step[2])
+            waiting[connection].append(frame)
+            own = sum(map(cost, waiting[connection]))
+            others = [name for name in waiting if name != connection]
+            budgets[frame] = {name: own + HEAD_START + URGENT_START + cost(bytes(LARGEST + 10)) for name in others}
+        elif backlog:
+            connection, taken = backlog.take()
+            assert taken == waiting[connection].pop(0)
+            served.append((connection, taken))
+            del budgets[taken]
+            for budget in budgets.values():
+                if connection in budget:
+                    budget[connection] -= cost(taken)
+                    assert budget[connection] >= 0
+    assert not backlog
+    assert backlog.size == 0
+    assert len(served) == number
+
+
+def cost(frame: bytes) -> int:
+    return FRAME_COST + len(frame)
+
+
+def test_who_sends_little_waits_for_nobody_s_megabytes() -> None:
+    backlog = FairBacklog()
+    for heavy in range(64):
+        for _ in range(4):
+            backlog.put(b"heavy %d" % heavy, bytes(1 << 18))
+    backlog.take()
+    backlog.put(b"light", b"a beat")
+    assert backlog.take() == (b"light", b"a beat")
+    backlog.put(b"light", b"another")
+    assert backlog.take() == (b"light", b"another")
+
+
+def test_connections_that_are_long_gone_are_forgotten() -> None:
+    backlog = FairBacklog()
+    for _ in range(2):
+        backlog.put(b"busy", bytes(1 << 20))
+    for number in range(20_000):
+        backlog.put(b"busy", bytes(1 << 20))
+        backlog.put(b"%d" % number, bytes(1 << 12))
+        backlog.take()
+        backlog.take()
+    assert len(backlog._queues) < 3000
+    while backlog:
+        backlog.take()
+    assert not backlog._queues
+    assert not backlog._due
+
+
+def test_an_urgent_frame_passes_those_by_that_came_before_it() -> None:
+    backlog = FairBacklog()
+    for number in range(1000):
+        backlog.put(b"%d" % number, b"a report")
+    backlog.put(b"7", b"an end", urgent=True)
+    assert [backlog.take() for _ in range(3)] == [(b"7", b"a report"), (b"7", b"an end"), (b"0", b"a report")]
+
+
+def test_who_calls_all_urgent_soon_waits_like_others() -> None:
+    backlog = FairBacklog()
+    for _ in range(3000):
+        backlog.put(b"eager", b"a report", urgent=True)
+    backlog.put(b"quiet", b"a report")
+    served = [backlog.take()[0] for _ in range(3001)]
+    assert served.index(b"quiet") <= (module.HEAD_START + module.URGENT_START) // FRAME_COST

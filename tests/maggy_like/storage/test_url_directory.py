@@ -1,10 +1,11 @@
-"""``directory=`` is a URL: a run lives in any file system, and a URL is all that anybody needs to find it again."""
+"""``directory=`` is a URL: a run lives in any file system, is found by its URL alone, and outlives its driver."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -15,16 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import psutil
 import pytest
 import train_functions as fns
+from background import Background
 from fsspec.implementations.memory import MemoryFileSystem
 
 from maggy_like import Float, Reporter, Result, lagom, load_run
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, JournalLostError
 from maggy_like.storage import file_systems as folders
 from maggy_like.storage.file_systems import check_folder
 from maggy_like.storage.run_paths import OutputFolder, RunPaths
+from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
+from optimizers.schedulers.asha import ASHA
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -310,3 +315,147 @@ def test_a_probe_leaves_nothing_and_touches_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     folders.probe_path(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+# -- a run in an object store outlives its driver, and its driver's folder --------------------------
+
+
+KILLED = """
+import sys, threading
+from maggy_like import Float, lagom
+from optimizers.core.events import AttemptEnded, AttemptStarted
+
+def train(x, reporter):
+    for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+        if {hangs} and x == 0.5 and step == 2:
+            print("at step 2", flush=True)
+            threading.Event().wait()
+    return {{"score": x * reporter.budget}}
+
+def tell(event):
+    if isinstance(event, AttemptStarted | AttemptEnded):
+        print(type(event).__name__, event.trial, event.attempt, flush=True)
+
+result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=4, workers=2, engine="local", max_budget=3,
+               points_to_evaluate=[{{"x": 0.25}}, {{"x": 0.5}}], callbacks=[tell], name="run",
+               directory="s3://runs/of-a-killed-driver", store="s3://runs/states", progress="plain",
+               resume=len(sys.argv) > 1)
+print("states", *(t.state for t in result.trials), "steps", *(len(t.curve) for t in result.trials))
+"""
+
+
+@pytest.mark.e2e
+def test_a_killed_driver_s_run_goes_on_from_the_store_alone(
+    object_store: dict[str, str], run_script: RunScript, tmp_path: Path
+) -> None:
+    script = tmp_path / "first.py"
+    script.write_text(KILLED.format(hangs=True))
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, **object_store}, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if any("at step 2" in text for text in said) and sum("AttemptEnded" in text for text in said) == 3:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=300)
+    assert children, "".join(said)
+    assert not psutil.wait_procs(children, timeout=300)[1]
+
+    again = run_script(KILLED.format(hangs=False), "resume", env=object_store)
+    assert "states completed completed completed completed steps 3 3 3 3" in again.stdout, again.stderr
+    started = [line for line in again.stdout.splitlines() if line.startswith("AttemptStarted")]
+    assert started == ["AttemptStarted 1 2"]  # at once: the lease of a dead process of this host counts for nothing
+    listing = run_script(
+        "import fsspec; print(*fsspec.filesystem('s3').glob('s3://runs/of-a-killed-driver/run/journal*'))",
+        env=object_store,
+    )
+    assert listing.stdout.split() == [
+        f"runs/of-a-killed-driver/run/journal-000001{epoch}.jsonl" for epoch in ("-2.0", "")
+    ], listing.stderr
+
+
+# -- the folder of a run is moved and deleted -------------------------------------------------------
+
+
+def promote(directory: Path, train_fn: Any = fns.climb_on, **options: Any) -> Result:
+    defaults: dict[str, Any] = {"engine": "inline", "optimizer": ASHA(mode="promotion"), "n_trials": 9}
+    common: dict[str, Any] = {"directory": directory, "name": "run", "progress": False, "max_budget": 9}
+    return lagom(train_fn, {"x": Float(0, 1)}, **{**defaults, **common, **options})
+
+
+def states_of(run: Path) -> dict[str, bytes]:
+    store = run / "checkpoints"
+    return {str(file.relative_to(store)): file.read_bytes() for file in store.rglob("*.pkl")}
+
+
+@pytest.mark.e2e
+def test_both_copies_of_a_run_go_on_and_touch_nothing_of_each_other(tmp_path: Path) -> None:
+    background, rested = Background(), []
+
+    def on_event(event: Event) -> None:
+        rested.extend([event] if isinstance(event, AttemptEnded) and event.state is TrialState.PAUSED else [])
+        if len(rested) == 5:
+            background.stop()
+
+    first = background.run(promote, tmp_path / "here", callbacks=[on_event])
+    assert first.counts[TrialState.PAUSED] >= 3
+    shutil.copytree(tmp_path / "here", tmp_path / "copy")
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    before = states_of(tmp_path / "copy" / "run")
+    moved = promote(tmp_path / "there", resume=True)
+    assert states_of(tmp_path / "copy" / "run") == before
+    after = states_of(tmp_path / "there" / "run")
+    copied = promote(tmp_path / "copy", resume=True)
+    assert states_of(tmp_path / "there" / "run") == after
+    assert not (tmp_path / "here").exists()
+    for result in (moved, copied):
+        assert (result.ending, result.failures, len(result.trials)) == ("completed", [], 9)
+        assert any(trial.metrics.get("start", 1) > 1 for trial in result.trials)  # from a state that was saved before
+    assert moved.best_config == copied.best_config
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+@pytest.mark.e2e
+def test_a_search_whose_folder_is_gone_says_so_and_has_its_result(tmp_path: Path, how: str) -> None:
+    def train(x: float, reporter: Reporter) -> float:
+        if reporter.trial == 2:
+            if how == "deleted":
+                shutil.rmtree(tmp_path / "run")
+            else:
+                (tmp_path / "run").rename(tmp_path / "elsewhere")
+            while not threading.Event().wait(0.01):  # until it is told to stop
+                reporter.report(score=x)
+        return x
+
+    with pytest.raises(JournalLostError, match=f"run was {how} with its journal .*so the search was ended") as lost:
+        promote(tmp_path, train, optimizer="random", max_budget=10**9)
+    result = lost.value.result
+    assert isinstance(result, Result)
+    assert [trial.state for trial in result.trials[:2]] == [TrialState.COMPLETED] * 2
+    assert not any("resume=True" in note for note in getattr(lost.value, "__notes__", []))
+
+
+@pytest.mark.e2e
+def test_an_object_store_s_run_that_is_deleted_is_missed_with_the_next_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.RENEWAL", 0.0)
+
+    def train(x: float, reporter: Reporter) -> float:
+        if reporter.trial == 1:
+            fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
+            while not threading.Event().wait(0.01):
+                reporter.report(score=x)
+        return x
+
+    with pytest.raises(JournalLostError, match=r"the lease of the run in memory://.*/run was deleted") as lost:
+        promote(f"memory://{tmp_path.name}", train, optimizer="random", max_budget=10**9)
+    assert isinstance(lost.value.result, Result)

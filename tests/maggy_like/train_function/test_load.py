@@ -1,9 +1,11 @@
-"""The function in a trial's process, and what it finds around it."""
+"""The function in a trial's process: what it finds around it, and where it was found."""
 
 from __future__ import annotations
 
 import linecache
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 import traceback
@@ -13,12 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
+from maggy_like.errors import TrainFunctionError
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.train_function.code import code_hash, is_comparable
+from maggy_like.train_function import script as scripts
+from maggy_like.train_function.code import code_hash, is_comparable, name_of, place_of, rerun_hint
 from maggy_like.train_function.load import load_train_fn
 from maggy_like.train_function.pickling import MAX_SOURCE, pickle_train_fn, sources_of
+from maggy_like.train_function.script import Script, read_script
 
 CELL = """
 class Box:
@@ -82,8 +88,6 @@ def test_sources_are_those_of_main_s_functions_and_bounded(main: types.ModuleTyp
 
 
 # -- what counts as another training function -----------------------------------------------------
-
-
 TRAIN = """
 SPREAD = 2
 
@@ -143,3 +147,124 @@ def test_whatever_can_be_called_has_one_or_none() -> None:
     assert code_hash(print) == ""
     assert not is_comparable("", code_hash(train))
     assert not is_comparable("cpython-39:" + code_hash(train).partition(":")[2], code_hash(train))
+
+
+# -- where another process finds it -----------------------------------------------------------------
+
+
+def at_top_level(x: float) -> float:
+    return x
+
+
+class Trains:
+    def __call__(self, x: float) -> float:
+        return x
+
+
+def test_a_function_of_a_file_is_found_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path(__file__)
+    monkeypatch.chdir(here.parents[1])
+    assert place_of(at_top_level) == f"train_function/{here.name}:at_top_level"
+    monkeypatch.chdir(here.root)
+    assert place_of(at_top_level) == f"{here.relative_to(here.root)}:at_top_level"
+
+
+def test_a_file_outside_the_working_folder_has_its_whole_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place_of(at_top_level) == f"{__file__}:at_top_level"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    os.rmdir(gone)
+    assert place_of(at_top_level) == f"{__file__}:at_top_level"
+
+
+def nested() -> Any:
+    def train(x: float) -> float:
+        return x
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("function", "place"), [(nested(), "train"), (partial(at_top_level, 1), "train_fn"), (Trains(), "train_fn")]
+)
+def test_other_functions_have_only_a_name(function: Any, place: str) -> None:
+    assert place_of(function) == place
+
+
+@pytest.mark.parametrize("function", [name_of, partial(name_of, 1), partial(partial(name_of), 1)])
+def test_a_function_of_this_package_has_no_place(function: Any) -> None:
+    assert place_of(function) == ""
+    assert rerun_hint(place_of(function), "runs/first", 7) == ""
+
+
+def test_the_command_is_quoted_for_a_shell() -> None:
+    assert rerun_hint("my train.py:train", "my runs/first", 7) == (
+        "to debug it: maggy-like rerun 'my runs/first' 7 'my train.py:train' --pdb"
+    )
+    assert rerun_hint("train", "runs/first", 7) == "to debug it: load_run('runs/first').rerun(7, train)"
+
+
+# -- a script as a function: what travels, and what it finds where it runs --------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("one", "helper", "pack", "pack.inner"):  # is forgotten in the end
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+    folder = tmp_path / "code"
+    for name, text in {
+        "main.py": "import sys\nimport one\nfrom pack.inner import two\n"
+        "print(__name__, one.three, two, sys.argv[1:], __file__)\nassert sys.modules['__main__'].one is one\n",
+        "one.py": "from helper import three\n",
+        "helper.py": "three = 3\n",
+        "unused.py": "",
+        "pack/inner.py": "two = 2\n",
+        "data.csv": "1\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_what_it_imports_from_its_folder_travels(folder: Path) -> None:
+    assert set(read_script(folder / "main.py").files) == {"main.py", "one.py", "helper.py", "pack/inner.py"}
+
+
+def test_it_runs_as_main_in_its_folder_and_leaves_all_as_it_was(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.argv, sys.path, sys.modules["__main__"]
+    read_script(folder / "main.py", ["--epochs", 3])()
+    assert capsys.readouterr().out == f"__main__ 3 2 ['--epochs', '3'] {folder / 'main.py'}\n"
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+
+
+def test_where_its_folder_is_not_seen_it_runs_from_a_copy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sent = cloudpickle.dumps(read_script(folder / "main.py"))
+    shutil.rmtree(folder)
+    script: Script = cloudpickle.loads(sent)
+    script()
+    *words, where = capsys.readouterr().out.split()
+    assert words == ["__main__", "3", "2", "[]"]
+    assert Path(where).name == "main.py"
+    assert not Path(where).parent.exists()
+
+
+@pytest.mark.parametrize(("code", "fails"), [("", False), ("0", False), ("3", True), ("'words'", True)])
+def test_its_exit_status(tmp_path: Path, code: str, fails: bool) -> None:
+    (tmp_path / "leave.py").write_text(f"import sys\nsys.exit({code})\n")
+    script = read_script(tmp_path / "leave.py")
+    if fails:
+        with pytest.raises(SystemExit):
+            script()
+    else:
+        script()
+
+
+def test_too_much_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "MAX_BYTES", 100)
+    with pytest.raises(TrainFunctionError, match="install the larger modules where the workers run"):
+        read_script(folder / "main.py")

@@ -1,7 +1,9 @@
-"""Who may drive a run whose journal lies where there are no locks."""
+"""Who may drive a run, and who is seen to do so."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -9,16 +11,24 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import msgspec
 import pytest
+import train_functions as fns
 from module_time import patch_time
 
-from maggy_like.errors import JournalError
-from maggy_like.storage.journal import object_store
+from maggy_like import Float, Result, lagom
+from maggy_like.driver import recovery
+from maggy_like.errors import ConfigError, JournalError, MaggyError
+from maggy_like.storage.journal import Journal, JournalBackend, object_store
+from maggy_like.storage.journal.journal import BEAT, LocalBackend
 from maggy_like.storage.journal.object_store import LAPSE, RENEWAL, Lease, claim
+from optimizers.core.trial import TrialState
+
+# -- where there are no locks -----------------------------------------------------------------------
 
 
 class Shelf:
@@ -297,3 +307,200 @@ def test_it_is_renewed_though_the_clock_was_set_back(shelf: Shelf, now: float, m
     patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now - 300)
     lease.renew()
     assert shelf.says()["time"] == now - 300
+
+
+# -- whether a run goes on, seen from its process, another, another host and another container ------
+
+
+HOLD = """
+import sys
+from maggy_like.storage.journal.journal import LocalBackend
+LocalBackend(sys.argv[1]).hold()
+print("held", flush=True)
+input()
+"""
+
+
+LOOK = """
+import sys
+from maggy_like.storage.journal.journal import LocalBackend
+print(LocalBackend(sys.argv[1]).is_held())
+"""
+
+
+def look(folder: Path, *prefix: str) -> str:
+    command = [*prefix, sys.executable, "-c", LOOK, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def holders() -> dict[str, str]:
+    host = os.uname().nodename
+    return {
+        "another host": "process 1234 on container-7f3a",
+        "a process id that was reused": f"process 1 on {host}",
+        "this very process": f"process {os.getpid()} on {host}",
+    }
+
+
+@pytest.mark.parametrize("seen_from", holders())
+def test_a_killed_driver_holds_nothing_whatever_its_lock_says(tmp_path: Path, seen_from: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=-1, stdout=-1, text=True) as driver:
+        assert driver.stdout.readline() == "held\n"
+        assert LocalBackend(tmp_path).is_held()
+        with pytest.raises(JournalError, match=rf"in use by another driver \(process {driver.pid} on "):
+            LocalBackend(tmp_path).hold()
+        driver.kill()
+        driver.communicate()
+    (tmp_path / "journal.lock").write_text(holders()[seen_from])
+    assert not LocalBackend(tmp_path).is_held()
+    successor = LocalBackend(tmp_path)
+    successor.hold()
+    assert LocalBackend(tmp_path).is_held()
+    successor.release()
+
+
+@pytest.mark.parametrize("seen_from", holders())
+def test_a_live_driver_holds_its_run_whatever_its_lock_says(tmp_path: Path, seen_from: str) -> None:
+    driver = LocalBackend(tmp_path)
+    driver.hold()
+    (tmp_path / "journal.lock").write_text(holders()[seen_from])
+    assert LocalBackend(tmp_path).is_held()
+    assert look(tmp_path) == "True"
+    driver.release()
+    assert not LocalBackend(tmp_path).is_held()
+
+
+def test_a_run_goes_on_seen_from_a_container_with_other_process_ids(tmp_path: Path) -> None:
+    driver = LocalBackend(tmp_path)
+    driver.hold()
+    try:
+        there = look(tmp_path, "unshare", "--pid", "--fork", "--mount-proc")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to make a namespace of processes")
+    finally:
+        driver.release()
+    assert there == "True"
+
+
+def test_a_reader_that_looks_just_then_keeps_no_driver_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "journal.lock").touch()
+    with open(tmp_path / "journal.lock") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(reader, fcntl.LOCK_UN))
+        driver = LocalBackend(tmp_path)
+        driver.hold()
+    assert LocalBackend(tmp_path).is_held()
+    driver.release()
+
+
+def test_without_locks_a_reader_goes_by_the_driver_s_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    driver, lock = LocalBackend(tmp_path), tmp_path / "journal.lock"
+    driver.hold()
+    with monkeypatch.context() as mounted:
+        mounted.setattr(fcntl, "flock", refuse)
+        assert LocalBackend(tmp_path).is_held()
+        os.utime(lock, (time.time(), time.time() - LAPSE - 1))
+        assert not LocalBackend(tmp_path).is_held()
+        driver._beat -= BEAT
+        driver.renew()
+        assert LocalBackend(tmp_path).is_held()
+    driver.release()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert not LocalBackend(tmp_path).is_held()
+
+
+def test_a_folder_without_a_lock_is_held_by_nobody(tmp_path: Path) -> None:
+    assert not LocalBackend(tmp_path).is_held()
+    assert not list(tmp_path.iterdir())
+
+
+# -- two drivers that want one name at the same time ------------------------------------------------
+
+
+@pytest.fixture(params=["local", "memory"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    directory = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else tmp_path
+    return {
+        "optimizer": "random", "n_trials": 3, "max_budget": 3, "engine": "inline", "directory": directory,
+        "store": tmp_path / "states", "name": "run", "progress": False,
+    }  # fmt: skip
+
+
+class Rivals:
+    """A driver that pauses at its journal's lock, and the other one, which runs meanwhile.
+
+    Args:
+        options: Of both.
+        behind: Whether the first pauses once it has the lock.
+    """
+
+    def __init__(self, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, behind: bool) -> None:
+        self.options = options
+        self.other: Result | MaggyError | None = None
+        self._behind = behind
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(recovery, "Journal", self.lock)
+
+    def lock(self, backend: JournalBackend, run: str) -> Journal:
+        self._monkeypatch.setattr(recovery, "Journal", Journal)
+        journal = Journal(backend, run) if self._behind else None
+        try:
+            self.other = self.run()
+        except MaggyError as error:
+            self.other = error
+        return journal or Journal(backend, run)
+
+    def run(self, **more: Any) -> Result:
+        return lagom(fns.climb_on, {"x": Float(0, 1)}, **{**self.options, **more})
+
+
+def check_whole(rivals: Rivals, result: Result) -> None:
+    """All of the winner's states are there, and its run goes on."""
+    assert result.counts == {TrialState.COMPLETED: 3}
+    again = rivals.run(resume=True, n_trials=4)
+    assert again.counts == {TrialState.COMPLETED: 4}
+    states = {path.parent.name for path in (rivals.options["store"] / "run").rglob("*.pkl")}
+    assert len(states) == 4
+
+
+@pytest.mark.e2e
+def test_who_comes_while_a_run_is_being_started_is_told_by_whom(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = Rivals(options, monkeypatch, behind=True)
+    result = rivals.run()
+    assert isinstance(rivals.other, JournalError)
+    assert "is in use by" in str(rivals.other)
+    assert "process" in str(rivals.other)
+    assert "remove" not in str(rivals.other)
+    check_whole(rivals, result)
+
+
+@pytest.mark.e2e
+def test_who_finds_at_the_lock_that_the_name_was_taken_touches_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = Rivals(options, monkeypatch, behind=False)
+    with pytest.raises(ConfigError, match=r"there is a run named .run. in .* already; pass resume=True"):
+        rivals.run()
+    assert isinstance(rivals.other, Result)
+    check_whole(rivals, rivals.other)
+
+
+@pytest.mark.e2e
+def test_a_run_that_could_not_begin_does_not_keep_its_name(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(journal: Journal, header: Any) -> None:
+        raise JournalError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "begin", refuse)
+        with pytest.raises(JournalError, match="no room"):
+            lagom(fns.climb_on, {"x": Float(0, 1)}, **options)
+    assert lagom(fns.climb_on, {"x": Float(0, 1)}, **options).counts == {TrialState.COMPLETED: 3}

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import re
+import shutil
+import subprocess
 import threading
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,15 +24,16 @@ from msgspec import structs
 from maggy_like import Float, LocalEngine, Reporter, Result, lagom, load_run
 from maggy_like.driver import runner as job
 from maggy_like.driver.loop import WriteAhead
-from maggy_like.driver.state_machine.run import Options
+from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
 from maggy_like.storage.journal.journal import LocalBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import FailureKind, TrialState
 
 pytestmark = pytest.mark.e2e
+
 
 HEARTBEAT = 3.0
 
@@ -280,7 +286,7 @@ def test_workers_that_a_slow_store_kept_from_being_heard_are_not_lost(
                 gate.open()
 
     monkeypatch.setattr(LocalBackend, "renew", renew)
-    monkeypatch.setattr(job, "Options", partial(Options, heartbeat_timeout=HEARTBEAT))
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=HEARTBEAT))
     result = lagom(
         fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=2, workers=2,
         engine="local", directory=tmp_path, progress=False,
@@ -302,7 +308,7 @@ def test_a_store_that_is_gone_ends_the_search(search: Any, tmp_path: Path, monke
     monkeypatch.setattr("maggy_like.driver.loop.WriteAhead", partial(WriteAhead, patience=0.5))
     told = r"in memory://.*/run cannot be written: the key was withdrawn, for \d+ s now; free space"
     with pytest.raises(StoreError, match=told):
-        search(fns.climb, engine="local", workers=2, directory=url, store=store, n_trials=500,
+        search(fns.climb, engine="local", workers=2, directory=url, store=store, n_trials=10_000,
                callbacks=[leave])  # fmt: skip
     monkeypatch.undo()
     before = read_journal(backend_of(f"{url}/run"))
@@ -328,3 +334,142 @@ def test_the_files_of_a_run_are_the_user_s_alone(search: Any, tmp_path: Path) ->
     assert any(path.suffix == ".pkl" for path in found)
     assert {oct(found[path]) for path in folders} == {"0o700"}
     assert {oct(mode) for path, mode in found.items() if path not in folders} == {"0o600"}
+
+
+# -- a journal that the version before wrote: ``before`` is read and resumed, and is never written anew
+
+
+BEFORE = Path(__file__).parent / "before"
+
+
+def test_a_run_of_the_version_before_is_read_and_resumed(tmp_path: Path) -> None:
+    shutil.copytree(BEFORE, tmp_path / "before")
+    result = load_run(tmp_path / "before")
+    assert result.best_value == 0.125
+    assert [(trial.attempt, trial.stage_losses) for trial in result.trials] == [(2, 1), (1, 1)]
+    assert result.trials[1].failure.kind is FailureKind.STAGE_LOST
+
+    def train(x: float, reporter: Reporter) -> None:
+        for step in (1, 2, 3):
+            reporter.report(loss=0.5 / step, step=step)
+
+    space = {"x": Float(0.0, 1.0)}
+    options = {"optimizer": "random", "metric": "loss", "direction": "min", "max_budget": 3, "seed": 1}
+    found = lagom(
+        train,
+        space,
+        n_trials=2,
+        directory=tmp_path,
+        name="before",
+        engine="inline",
+        resume=True,
+        progress=False,
+        **options,
+    )
+    assert [(trial.state, trial.attempt) for trial in found.trials] == [("completed", 2), ("completed", 2)]
+
+
+# -- a journal that cannot be written any more, refused by the kernel itself ------------------------
+
+
+FULL_DISK = """
+import os, resource, sys, time
+from functools import partial
+from pathlib import Path
+from maggy_like import Float, lagom
+from maggy_like.driver import loop as driver
+from maggy_like.driver.loop import WriteAhead
+from maggy_like.storage.journal.journal import LocalBackend
+
+folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
+driver.WriteAhead = partial(WriteAhead, patience={patience})
+
+def train(x, reporter):
+    (folder / f"ran-{{x}}").touch()
+    for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
+        reporter.checkpoint(step)
+        reporter.report(score=x * step, step=step)
+
+append, tries = LocalBackend.append, 0
+
+def append_while_there_is_room(backend, data):  # room for this process; the workers have their own limit
+    global tries
+    tries += tries > 0
+    if tries == {serves_at}:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    append(backend, data)
+    if b'"type":"created"' in data and not resumes and not tries:
+        tries = 1  # between two appends: nothing is written meanwhile
+        limit = (folder / "run" / "journal.jsonl").stat().st_size + {room}
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+LocalBackend.append = append_while_there_is_room
+
+result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=8, workers=2, engine="local", max_budget=3,
+               name="run", directory=folder, progress="plain" if {serves_at} else False, resume=resumes)
+print("END", result.ending, *(t.state for t in result.trials), *(len(t.curve) for t in result.trials),
+      *(t.attempt for t in result.trials))
+"""
+
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_a_disk_that_is_full_for_a_while_costs_nothing_but_that_while(run_script: RunScript, tmp_path: Path) -> None:
+    done = run_script(FULL_DISK.format(room=2, patience=600, serves_at=7), tmp_path)
+    end = " ".join(["END", *["completed"] * 9, *["3"] * 8, *["1"] * 8])
+    assert end in done.stdout.splitlines(), done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    told = rf"the journal in {tmp_path}/run cannot be written: .*File too large; the search waits and tries again"
+    assert len(re.findall(told, said)) == 1, said
+    assert said.count("the journal can be written again after") == 1
+    contents = read_journal(backend_of(str(tmp_path / "run")))
+    assert not contents.damage
+    assert sum(isinstance(event, TrialCreated) for event in contents.events) == 8
+
+
+@pytest.mark.parametrize("room", [2, 777])
+def test_a_disk_that_stays_full_ends_the_search_and_loses_nothing(
+    run_script: RunScript, tmp_path: Path, room: int
+) -> None:
+    script = FULL_DISK.format(room=room, patience=0.5, serves_at=0)
+    failed = run_script(script, tmp_path)
+    assert failed.returncode == 1
+    assert "use resume=True to continue" in failed.stderr
+    told = (
+        rf"StoreError: the journal in {tmp_path}/run cannot be written: .*File too large, for \d+ s now; free space .*"
+    )
+    assert re.search(told, failed.stderr), failed.stderr
+
+    before = read_journal(backend_of(str(tmp_path / "run")))
+    assert not before.damage  # no half of a record is left
+    started = {event.config["x"] for event in before.events if isinstance(event, AttemptStarted)}
+    ran = {float(name.removeprefix("ran-")) for name in os.listdir(tmp_path) if name.startswith("ran-")}
+    assert ran <= started  # nothing was sent that depended on what could not be written
+
+    again = run_script(script, tmp_path, "resume")
+    assert " ".join(["END", *["completed"] * 9, *["3"] * 8]) in again.stdout, again.stderr
+    after = read_journal(backend_of(str(tmp_path / "run")))
+    assert after.events[: len(before.events)] == before.events
+    assert not after.damage
+    assert sum(isinstance(event, TrialCreated) for event in after.events) == 8
+
+
+def test_ctrl_c_ends_the_wait(run_script: RunScript, tmp_path: Path) -> None:
+    interrupts = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background would ignore it
+refused = WriteAhead._refused
+def refuse(self, *args):
+    refused(self, *args)
+    if self._pause > 0.3:
+        os.kill(os.getpid(), signal.SIGINT)
+WriteAhead._refused = refuse
+"""
+    script = FULL_DISK.format(room=2, patience=600, serves_at=0).replace(
+        "append, tries =", interrupts + "append, tries ="
+    )
+    failed = run_script(script, tmp_path)
+    assert re.search(r"StoreError: the journal in .* cannot be written: .* for \d s now", failed.stderr), failed.stderr
+    again = run_script(script, tmp_path, "resume")
+    assert " ".join(["END", *["completed"] * 9, *["3"] * 8]) in again.stdout, again.stderr

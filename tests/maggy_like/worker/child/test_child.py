@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import train_functions as fns
+from wire import wait_for
 
+from maggy_like import FailurePolicy, Float, lagom
+from maggy_like.errors import TrialsFailedError
 from maggy_like.processes.channel import Channel
 from maggy_like.protocol.messages import (
     Assign,
@@ -40,6 +44,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.child import exits, saves
 from maggy_like.worker.child import process as child
+from maggy_like.worker.child.exits import SHARED_MEMORY
 from maggy_like.worker.child.process import MAX_TEXT, rehearse
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.sender import Sender
@@ -107,13 +112,11 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
 
 def await_stop(reporter: Reporter) -> None:
     """Wait until the service thread has heard a ``Stop``."""
-    assert reporter._sender is not None
     reporter._sender.stop.wait_for_verdict()
 
 
 def test_reports_of_one_batch_may_hold_more_than_the_first(serve: Serve) -> None:
     def train(reporter: Reporter) -> None:
-        assert reporter._sender is not None
         with reporter._sender._lock:  # both go in one batch
             reporter.report(loss=1.0)
             reporter.report(loss=0.5, accuracy=1.0)
@@ -438,8 +441,6 @@ def test_what_a_trial_out_of_memory_holds_is_gone_before_its_end_is_described(se
 
 
 # -- what a trial has started and not ended: its pools are closed, and nothing of them stays in shared memory
-
-
 SCRIPT = """
 import os, pathlib, signal, time
 from concurrent.futures import ThreadPoolExecutor
@@ -500,8 +501,6 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(
 
 
 # -- rehearsal ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("returns_anything", [False, True])
 def test_a_rehearsal_prints_nothing_saves_nothing_and_leaves_no_thread(
     returns_anything: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -513,3 +512,22 @@ def test_a_rehearsal_prints_nothing_saves_nothing_and_leaves_no_thread(
     assert threading.active_count() == threads
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
+
+
+# -- what a trial has left in shared memory is removed by its own resource tracker ------------------
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not SHARED_MEMORY.exists(), reason="needs /dev/shm")
+@pytest.mark.parametrize("how", ["returns", "is killed", "is cut off"])
+def test_nothing_stays_in_shared_memory(how: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    space = {"mark": str(mark), "how": how, "x": Float(0, 1)}
+    handle = lagom(fns.keep_shared_memory, space, optimizer="random", n_trials=1, workers=1, engine="local",
+                   failures=FailurePolicy(1), directory=tmp_path, progress=False, block=False)  # fmt: skip
+    if how == "is cut off":
+        wait_for(lambda: mark.exists() and bool(mark.read_text()))
+        handle.stop()
+    with contextlib.suppress(TrialsFailedError):
+        handle.result()
+    assert not (SHARED_MEMORY / mark.read_text()).exists()

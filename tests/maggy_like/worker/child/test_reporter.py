@@ -1,3 +1,5 @@
+"""What a training function may call, and what it is told of its mistakes."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -190,10 +192,7 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda r: r.report(accuracy="high"),
-            r"report\(accuracy=...\) must be a number, got 'high' of type str",
-        ),
+        (lambda r: r.report(accuracy="high"), r"report\(accuracy=...\) must be a number, got 'high' of type str"),
         (lambda r: r.report(accuracy=None), "must be a number, got None"),
         (lambda r: r.report(accuracy=torch.ones(2)), "got tensor.* of type Tensor; use one number, such as the mean$"),
         (lambda r: r.report(accuracy=[0.5]), r"got \[0.5\] of type list; use one number, such as the mean$"),
@@ -295,16 +294,6 @@ def test_states_go_when_the_driver_says_so_and_a_newer_one_is_there(tmp_path: Pa
         load_state(urls[0])
     assert torch.equal(load_state(urls[1])["weights"], torch.full((2,), 2.0))
     assert line.reporter.restore() == "newer"
-
-
-def test_a_state_that_was_never_measured_is_replaced_by_the_next(tmp_path: Path) -> None:
-    line = Line(store=CheckpointStore(str(tmp_path)))
-    for state in "abc":
-        line.reporter.checkpoint(state)
-    line.reporter.report(1.0)
-    (told,) = [message for message in line.messages if isinstance(message, Checkpointed)]
-    assert [path.name for path in (tmp_path / "00000").iterdir()] == [Path(told.name).name]
-    assert load_state(str(tmp_path / told.name)) == "c"
 
 
 def test_a_checkpoint_is_told_with_the_report_that_follows() -> None:

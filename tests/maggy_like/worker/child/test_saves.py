@@ -34,9 +34,7 @@ from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.file_systems import is_store_fault, refusal
-from maggy_like.worker.child import saves
-from maggy_like.worker.child import saves as store_retry
-from maggy_like.worker.child import stop_state as store_wait
+from maggy_like.worker.child import saves, stop_state
 from maggy_like.worker.child.process import Service
 from maggy_like.worker.child.saves import Saves, StoreRetry
 from maggy_like.worker.child.sender import Sender
@@ -81,12 +79,6 @@ def test_a_state_is_told_of_once_its_step_was_reported(tmp_path: Path) -> None:
     assert rank.told == [Checkpointed(3, 2, 4, "00003/2-1.pkl")]
 
 
-def test_saving_shows_that_the_trial_goes_on(tmp_path: Path) -> None:
-    rank = Rank(tmp_path)
-    rank.saves.save("state")
-    assert [decode_to_driver(frame) for frame in rank.frames] == [Beat()]
-
-
 def test_a_state_that_was_never_measured_is_removed_after_the_next(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     rank.saves.save(1)
@@ -103,16 +95,6 @@ def test_the_newest_state_is_told_of_as_the_function_returns(tmp_path: Path) -> 
     rank.saves.save("the end")
     rank.saves.finish(7)
     assert [told.step for told in rank.told] == [1, 7]
-
-
-def test_states_go_only_when_the_driver_says_so(tmp_path: Path) -> None:
-    rank = Rank(tmp_path)
-    for step in range(1, 4):
-        rank.step(step)
-    assert files(tmp_path) == ["2-1.pkl", "2-2.pkl", "2-3.pkl"]
-    rank.sender.kept.put((rank.told[0].name,))
-    rank.step(4)
-    assert files(tmp_path) == ["2-2.pkl", "2-3.pkl", "2-4.pkl"]
 
 
 def test_what_may_go_is_gone_when_the_function_has_ended(tmp_path: Path) -> None:
@@ -423,15 +405,13 @@ def test_what_was_told_of_is_there_until_it_may_go(tmp_path_factory: pytest.Temp
 
 
 # -- what a trial does while the store refuses ----------------------------------------------------
-
-
 class Clock:
     """Time that passes in pauses alone; what ``then`` names by its second happens meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.then: dict[float, Any] = {}
-        for module in (store_retry, store_wait):
+        for module in (saves, stop_state):
             patch_time(monkeypatch, module, monotonic=lambda: self.now, sleep=self.sleep)
 
     def sleep(self, seconds: float) -> None:
@@ -475,7 +455,7 @@ def test_a_save_waits_until_the_store_serves(tmp_path: Path, clock: Clock) -> No
     trial.refuse()
     clock.then[25.0] = trial.serve
     trial.saves.save({"step": 1})
-    assert 25.0 <= clock.now <= 25.0 + 1.5 * store_retry.LONGEST_PAUSE
+    assert 25.0 <= clock.now <= 25.0 + 1.5 * saves.LONGEST_PAUSE
     assert trial.saves.restore(None) == {"step": 1}
     waits = [message for message in trial.told if isinstance(message, Waiting)]
     assert {bool(wait.reason) for wait in waits[:-1]} == {True}
@@ -580,7 +560,6 @@ def test_the_service_thread_tells_of_a_call_that_is_under_way(tmp_path: Path, mo
     service = Service(child := Channel(theirs), 0.01, lambda: None)
     mine.send(encode(Assign(3, 2, {}, 9)))
     assigned = service.next_assignment()
-    assert assigned is not None
     store = StoreRetry("s3://b", assigned[1])
 
     def act() -> int:

@@ -10,7 +10,6 @@ import pytest
 from optimizers.core.base import History, Observation, Optimizer, Pending, Problem
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
-from optimizers.errors import OptimizerError
 from optimizers.samplers.bayesian import BayesianSearch
 from optimizers.schedulers.asha import ASHA, MOBSTER
 from optimizers.space import Config
@@ -52,7 +51,6 @@ def search(study: Study, loss: Callable[[Config], Any], workers: int = 4) -> Non
 def test_the_bottom_is_found_though_trials_end_in_another_order() -> None:
     study = Study(PLANE, BayesianSearch(), direction="min", seed=1, n_trials=32)
     search(study, bowl)
-    assert study.best is not None
     assert away(study.best.config) < 0.03
     # A model of configurations paired with others' results would not dwell there; 0.5 by chance.
     assert np.median([away(trial.config) for trial in study.trials[20:]]) < 0.2
@@ -147,7 +145,6 @@ def test_a_value_that_is_bad_elsewhere_is_tried_beside_the_best() -> None:
 
     study = Study(space, BayesianSearch(), direction="min", seed=3, n_trials=80)
     search(study, trap)
-    assert study.best is not None
     assert study.best.config == dict.fromkeys(space, "wide") | {"edge3": "skip"}
 
 
@@ -175,20 +172,11 @@ def test_what_constraints_forbid_is_not_looked_at() -> None:
     space = PLANE.where(lambda config: config["x"] + config["y"] >= 1.0)
     study = Study(space, BayesianSearch(), direction="min", seed=1, n_trials=25)
     search(study, lambda config: config["x"] + 2.0 * config["y"])
-    assert study.best is not None
     assert study.best.value is not None
     assert study.best.value < 1.05  # at (1, 0); 1.18 where proposals that are not allowed are drawn anew
 
 
-@pytest.mark.parametrize("n_initial", [0, -1, 2.0, True, "8"])
-def test_n_initial_is_a_count(n_initial: Any) -> None:
-    with pytest.raises(OptimizerError, match=f"n_initial must be an integer of at least 1, got {n_initial!r}"):
-        BayesianSearch(n_initial)
-
-
 # -- where time bounds the search ---------------------------------------------------------------------
-
-
 def timed(n: int, *, is_timed: bool = True, seconds: Callable[[Config], float]) -> History:
     """Results that are alike on both sides of the middle, with the seconds that they took."""
     results = seen(n, lambda config: (abs(config["x"] - 0.5) - 0.3) ** 2 + (config["y"] - 0.5) ** 2)

@@ -1,3 +1,5 @@
+"""Rungs beside ones that are written to be read: all results in a list, sorted anew for each question."""
+
 from __future__ import annotations
 
 import math
@@ -9,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_rung import LOSSES, NOT_FINITE, SEEDED, NaiveRung
+from hypothesis_profiles import examples
 
-from optimizers.core.base import FullBudget, Problem, Scheduler
+from optimizers.core.base import Decision, FullBudget, Problem, Scheduler
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial, TrialState
 from optimizers.schedulers.asha import ASHA
@@ -27,6 +29,46 @@ from optimizers.schedulers.successive_halving import (
 )
 from optimizers.space.domains import Float
 from optimizers.space.search_space import SearchSpace
+
+NOT_FINITE = (math.nan, math.inf, -math.inf)
+SEEDED = settings(max_examples=examples(60))
+
+
+# Few distinct values, so that ties are common.
+LOSSES = st.sampled_from([0.0, 1.0, 2.0, 3.0, *NOT_FINITE]) | st.floats(allow_nan=False)
+
+
+class NaiveRung:
+    """A rung as the module's docstring has it: all results in a list, sorted anew for each question."""
+
+    def __init__(self, eta: int) -> None:
+        self.eta = eta
+        self.results: list[tuple[float, int, int]] = []
+        self.at_rest: set[int] = set()
+        self.promoted: set[int] = set()
+
+    def record(self, trial: int, loss: float) -> bool:
+        loss = loss if math.isfinite(loss) else math.inf
+        self.results.append((loss, len(self.results), trial))
+        return trial in self.best()
+
+    @property
+    def quota(self) -> int:
+        return len(self.results) // self.eta
+
+    def best(self) -> list[int]:
+        """The finite ones of the best floor(n / eta), best first."""
+        return [trial for loss, _, trial in sorted(self.results)[: self.quota] if loss < math.inf]
+
+    def candidate(self) -> int | None:
+        if len(self.promoted) >= self.quota:
+            return None
+        return next((trial for trial in self.best() if trial in self.at_rest - self.promoted), None)
+
+    def best_paused(self) -> int | None:
+        able = self.at_rest - self.promoted
+        rested = sorted(result for result in self.results if result[2] in able and result[0] < math.inf)
+        return rested[0][2] if rested else None
 
 
 @pytest.mark.parametrize(
@@ -120,8 +162,6 @@ def test_a_loss_that_is_not_finite_ranks_worst_and_never_passes(loss: float) -> 
 
 
 # -- brackets -------------------------------------------------------------------------------------
-
-
 LINE = SearchSpace(x=Float(0, 1))
 
 
@@ -193,8 +233,6 @@ def test_there_are_at_most_as_many_brackets_as_rungs(brackets: int | None, expec
 
 
 # -- promotion ------------------------------------------------------------------------------------
-
-
 def promotion_study(*, eta: int = 3, max_budget: int = 9, n_trials: int = 100, **rest: Any) -> Study:
     optimizer = ASHA(sampler="random", eta=eta, mode="promotion")
     return Study({"x": Float(0, 1)}, optimizer, max_budget=max_budget, n_trials=n_trials, **rest)
@@ -279,12 +317,10 @@ def test_the_first_to_arrive_does_not_pass_because_it_is_first() -> None:
     numbers = []
     for value in (0.5, 0.1, 0.9):
         trial = study.ask()
-        assert trial is not None
         numbers.append(trial.id)
         study.tell(trial, value)
     assert numbers == [0, 1, 2]
     promoted = study.ask()
-    assert promoted is not None
     assert (promoted.id, promoted.attempt, promoted.budget) == (2, 2, 3)
 
 
@@ -340,3 +376,70 @@ def test_a_rung_takes_a_result_once() -> None:
         scheduler.report(0, step, 1.0)
     scheduler.fail(0)
     assert [len(rung) for rung in scheduler.rungs] == [1, 0, 0]
+
+
+# -- stopping ---------------------------------------------------------------------------------------
+
+
+CONTINUE, STOP = Decision.CONTINUE, Decision.STOP
+
+
+def test_less_than_a_third_go_on_whatever_the_order() -> None:
+    draw = random.Random(0)
+    passed, orders = 0, 2000
+    for _ in range(orders):
+        rung = Rung(3)
+        passed += sum(rung.record(trial, draw.random()) for trial in range(10))
+    share = passed / (10 * orders)
+    # Of n results in random order, the newest is among the best floor(n / 3) with probability floor(n / 3) / n.
+    assert share == pytest.approx(sum(n // 3 / n for n in range(1, 11)) / 10, abs=0.01)
+    assert share < 1 / 3
+
+
+def test_a_trial_goes_on_only_if_it_is_in_the_quota_as_it_arrives() -> None:
+    scheduler = StoppingScheduler((1, 3, 9), (3, 3, 3))
+    losses = [1.0, 2.0, 3.0, 0.5, 0.7, 0.6, 0.6]
+    decisions = [scheduler.report(trial, 1, loss) for trial, loss in enumerate(losses)]
+    # The first is the best so far. The sixth is the second best of six; the last equals it, but came later.
+    assert decisions == [CONTINUE, STOP, STOP, CONTINUE, STOP, CONTINUE, STOP]
+
+
+@SEEDED
+@given(st.integers(2, 4), st.lists(st.tuples(LOSSES, st.booleans()), min_size=1, max_size=30))
+def test_the_best_so_far_that_is_well_is_never_stopped(eta: int, arrivals: list[tuple[float, bool]]) -> None:
+    scheduler = StoppingScheduler((1, 3), (eta, eta))
+    naive = NaiveRung(eta)
+    well: list[float] = []
+    for trial, (loss, fails) in enumerate(arrivals):
+        in_quota = naive.record(trial, loss)
+        is_best = math.isfinite(loss) and all(loss < other for other in well)
+        assert scheduler.report(trial, 1, loss) is (CONTINUE if in_quota or is_best else STOP)
+        if fails:
+            scheduler.fail(trial)
+        elif math.isfinite(loss):
+            well.append(loss)
+
+
+def test_a_skipped_rung_is_not_filled_backwards() -> None:
+    scheduler = StoppingScheduler((1, 3, 9), (2, 2, 2))
+    for step in (5, 6, 8):
+        scheduler.report(0, step, 1.0)
+        assert [len(rung) for rung in scheduler.rungs] == [0, 1, 0]
+    assert scheduler.report(1, 4, 0.5) is CONTINUE
+    assert scheduler.report(1, 30, 0.5) is CONTINUE
+    assert [len(rung) for rung in scheduler.rungs] == [0, 2, 1]
+
+
+def test_no_trial_stops_at_the_top_nor_between_rungs() -> None:
+    scheduler = StoppingScheduler((2, 6), (3, 3))
+    assert scheduler.report(0, 1, 1.0) is CONTINUE
+    assert scheduler.report(0, 6, math.nan) is CONTINUE
+    assert [len(rung) for rung in scheduler.rungs] == [0, 1]
+
+
+def test_a_crash_is_the_worst_of_the_rung_it_was_on_its_way_to() -> None:
+    scheduler = StoppingScheduler((1, 3, 9), (2, 2, 2))
+    scheduler.fail(0)
+    assert scheduler.report(1, 1, 5.0) is CONTINUE
+    scheduler.fail(1)
+    assert [len(rung) for rung in scheduler.rungs] == [2, 1, 0]

@@ -1,3 +1,5 @@
+"""The tasks of the comparisons in virtual time, and what is counted on them."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -9,9 +11,13 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from benchmarks.landscapes import NAMES, STEPS, Landscape, landscape
+from benchmarks.confirm import judge, race, simulated
+from benchmarks.crowd import nearest
+from benchmarks.crowd import run as crowded
+from benchmarks.landscapes import NAMES, STEPS, Landscape, dense, landscape, sparse
+from benchmarks.noise import NOISE, Noisy, run
 from benchmarks.quality import HELD_OUT, MADE, QUICK, TUNED
-from benchmarks.ragged import table_of
+from benchmarks.surrogate import table_of
 from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, is_at_hand, task
 from maggy_like import Float, SearchSpace
@@ -128,9 +134,6 @@ def test_a_whole_training_is_one_step() -> None:
     assert made.regret(0.5) == whole.regret(0.5)
 
 
-# -- ragged ---------------------------------------------------------------------------------------
-
-
 def test_every_configuration_gets_one_of_the_curves_that_were_drawn() -> None:
     smooth = landscape("two")
     ragged = table_of("ragged-two", smooth, rows=20)
@@ -154,3 +157,79 @@ def test_what_is_drawn_depends_on_the_name_alone() -> None:
     again = table_of("ragged-two", smooth, rows=20)
     np.testing.assert_array_equal(ragged.losses, again.losses)
     assert table_of("another", smooth, rows=20).losses[0, -1] != ragged.losses[0, -1]
+
+
+# -- noise ------------------------------------------------------------------------------------------
+
+
+def test_the_same_configuration_comes_out_differently_with_the_noise_that_is_said() -> None:
+    inner = LastStep(landscape("two"))
+    noisy = Noisy(inner, 0)
+    config = {"x": 1.0, "y": 2.0}
+    reported = [noisy(config, 1) for _ in range(400)]
+    regret = inner.regret(inner(config, 1)[0])
+    assert [loss for loss, _ in reported] == noisy.losses
+    assert set(noisy.regrets) == {regret}
+    assert np.mean(noisy.losses) == pytest.approx(regret, abs=0.05)
+    assert np.std(noisy.losses) == pytest.approx(NOISE, rel=0.1)
+    assert {seconds for _, seconds in reported} == {inner(config, 1)[1]}
+
+
+def test_a_search_is_the_same_again_and_another_one_with_another_seed() -> None:
+    first, again, other = (run("two", "random", seed, CURVES) for seed in (1, 1, 2))
+    assert first == again != other
+    assert min(first["best"], first["recommended"]) >= 0.0
+    assert 0.5 < first["late"] < 2.0  # random configurations have a regret of about 1
+
+
+def test_a_trial_has_the_same_noise_at_all_steps() -> None:
+    inner = landscape("two")
+    noisy = Noisy(inner, 0)
+    configs = [{"x": 1.0, "y": 2.0}, {"x": 3.0, "y": 2.0}]
+    luck = [[noisy(config, step)[0] - noisy.true(config, step) for config in configs] for step in (1, 2, 50)]
+    assert luck[1] == pytest.approx(luck[0])
+    assert luck[2] == pytest.approx(luck[0])
+    assert luck[0][0] != luck[0][1]
+    assert noisy.regrets == [noisy.true(config, 50) for config in configs]
+
+
+# -- many workers and many parameters ---------------------------------------------------------------
+
+
+def test_the_nearest_other_point_counts() -> None:
+    assert nearest(np.array([[0.0], [0.1], [1.0]])) == pytest.approx((0.1 + 0.1 + 0.9) / 3)
+    assert nearest(np.zeros((3, 2))) == 0.0
+
+
+@pytest.mark.parametrize("made", [sparse(12), dense(12)], ids=lambda made: made.name)
+def test_a_search_is_the_same_again_and_its_workers_try_different_things(made: Landscape) -> None:
+    first, again = (crowded(made, "random", 0, workers=16, n_trials=32) for _ in range(2))
+    for found in (first, again):
+        assert found.pop("ask_s") > 0.0
+        assert 0.0 < found.pop("busy") <= 1.0
+    assert first == again
+    assert 0.0 < first["regret"] < first["anytime"] < 3.0
+    assert first["distance"] == pytest.approx(1.0, abs=0.2)
+
+
+# -- confirmations ----------------------------------------------------------------------------------
+
+
+def test_the_race_repeats_those_that_may_win() -> None:
+    losses = race(lambda candidate, number: candidate + 0.1 * number, [0, 1, 2])
+    assert sorted(losses) == [(0, number) for number in range(5)] + [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_a_search_is_judged_by_its_true_losses() -> None:
+    seen = np.array([0.3, 0.0, 0.4, 0.5, 0.6, 0.7])
+    true = np.array([0.1, 0.8, 0.4, 0.5, 0.6, 0.7])  # the second one was lucky
+    rng = np.random.default_rng(0)
+    found = judge(lambda candidate, number: float(true[candidate] + 0.01 * rng.normal()), seen, true)
+    assert (found["regret"], found["regret_best"], found["coverage"], found["false"]) == (0.1, 0.8, 1.0, 0.0)
+    assert found["extra"] == 13.0
+    assert found["width"] == pytest.approx(0.015, rel=0.5)
+
+
+def test_a_world_is_the_same_again() -> None:
+    assert simulated("normal", 0.3, 0) == simulated("normal", 0.3, 0) != simulated("normal", 0.3, 1)
+    assert simulated("equal", 0.3, 0)["regret_more"] == 0.0
