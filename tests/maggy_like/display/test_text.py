@@ -345,16 +345,16 @@ RUNNING = TrainingLine(TrialState.RUNNING, workers=2, step=5, budget=20, value=0
     ],
 )
 def test_the_training_in_words(snap: Snap, line: TrainingLine | None, words: str) -> None:
-    assert text.training(snap(objective="accuracy", training=line)) == words
+    assert progress.training(snap(objective="accuracy", training=line)) == words
 
 
 def test_the_time_left_is_that_of_the_training(snap: Snap) -> None:
     now = snap(training=RUNNING)
-    assert text.remaining(now, now) == 30.0
+    assert progress.remaining(now, now) == 30.0
     unbounded = snap(training=TrainingLine(TrialState.RUNNING, 2, 5, 0, None, 10.0))
-    assert text.remaining(unbounded, unbounded) is None
+    assert progress.remaining(unbounded, unbounded) is None
     waiting = snap(training=TrainingLine(TrialState.PENDING, 2, 5, 20, None, 10.0))  # its attempt was lost
-    assert text.remaining(waiting, waiting) is None
+    assert progress.remaining(waiting, waiting) is None
 
 
 def test_a_training_alone_says_nothing_of_a_search(snap: Snap, capsys: pytest.CaptureFixture[str]) -> None:
@@ -366,7 +366,7 @@ def test_a_training_alone_says_nothing_of_a_search(snap: Snap, capsys: pytest.Ca
     assert shown.splitlines()[0].startswith("fit: training, files in ")
     assert "[trial 0 rank 1] hello" in shown
     assert "trials" not in shown
-    assert "no result yet" not in text.status(alone, alone)
+    assert "no result yet" not in progress.status(alone, alone)
     page = html.page(alone, alone, [], [], 0)
     assert "training on 2 workers: step 5/20" in page
     assert "trials" not in page
@@ -388,7 +388,7 @@ def test_a_run_whose_training_failed_is_not_said_to_be_completed(snap: Snap, end
     failed = TrainingLine(TrialState.FAILED, 2, 5, 20, None, 9.0)
     over = snap(phase=ending, training=failed)
     words = "training failed" if ending is Ending.COMPLETED else "error"
-    assert text.summary(over)[0].startswith(f"digits: {words} after 0:30")
+    assert progress.summary(over)[0].startswith(f"digits: {words} after 0:30")
     assert f"<b>{words}</b>" in html.page(over, over, [], [], 0)
 
 

@@ -97,7 +97,7 @@ class Scene:
         workers = {WorkerId(index, 0) for index in range(SIZE)}
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(workers), ready=set(workers), lines=deque(),
-            post=self.posted.append, snapshot=SimpleNamespace(workers=(), counts={}))  # fmt: skip
+            post=self.posted.append, snapshot=SimpleNamespace(workers=(), tried=0))  # fmt: skip
         self.gang = Supervisor(self.driver, self.engine, task, lambda worker: (b"", b""), SIZE, SIZE, "")
         self.attend()
 
@@ -240,7 +240,7 @@ class GrowingScene:
         self.posted: list[Any] = []
         self.driver: Any = SimpleNamespace(
             replacements=SimpleQueue(), has_ended=False, met=set(), ready=set(), lines=deque(), post=self.posted.append,
-            snapshot=SimpleNamespace(workers=(), phase=Phase.SEARCHING, counts={}))  # fmt: skip
+            snapshot=SimpleNamespace(workers=(), phase=Phase.SEARCHING, tried=0))  # fmt: skip
         self.gang = GrowingSupervisor(self.driver, self.cluster, task, lambda worker: (b"", b""), 50, 1, "")
 
     def attend(self, seconds: float = 0.0) -> None:
