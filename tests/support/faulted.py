@@ -14,7 +14,7 @@ from spark_jobs import active_jobs
 
 from maggy_like import Float, LocalEngine, Reporter, SparkEngine, lagom, spark_session
 from maggy_like.driver import runner as job
-from maggy_like.driver.state_machine.run import Options
+from maggy_like.driver.state_machine import StateMachine
 from maggy_like.engines.base import Engine
 from maggy_like.engines.local import LocalRun
 from optimizers.core.events import Event, to_json
@@ -50,7 +50,7 @@ def search(engine: Engine, folder: str, heartbeat: float = 15.0, kills: bool = T
     """Search with two workers."""
     # Without kills, the engine cannot reach its first workers: they must leave by themselves.
     LocalRun.cancel = lambda run: cancel(run) if kills or run.incarnation else None  # type: ignore[method-assign]
-    job.Options = partial(Options, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
+    job.StateMachine = partial(StateMachine, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
     space = {"folder": folder, "x": Float(0, 1)}
     result = lagom(train, space, optimizer="random", n_trials=n_trials, max_budget=6, workers=2, engine=engine,
                    directory=f"{folder}/runs", progress="plain", callbacks=[tell])  # fmt: skip

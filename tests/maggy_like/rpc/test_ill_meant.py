@@ -59,7 +59,7 @@ class Played(Hand):
     """A search of two honest workers and two hostile ones, behind the driver's own hands."""
 
     def __init__(self, optimizer: Optimizer, rng: random.Random, **options: Any) -> None:
-        super().__init__(optimizer, n_trials=12, workers=4, objective="loss", max_attempts=2, **options)
+        super().__init__(optimizer, n_trials=12, workers=4, metrics=("loss",), max_attempts=2, **options)
         self.rng = rng
         self.liar = Liar(rng)
         base = Snapshot("run", "folder", "random", "max", "starting", 0.0)

@@ -16,7 +16,7 @@ from gate import Gate
 
 from maggy_like import Float, lagom
 from maggy_like.driver import runner as job
-from maggy_like.driver.state_machine.run import Options
+from maggy_like.driver.state_machine import StateMachine
 from maggy_like.engines.local import LocalRun
 from maggy_like.rpc.endpoint import Endpoint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured
@@ -96,7 +96,7 @@ def test_a_cut_network_costs_no_trial_and_no_measurement(
     name, link, host = namespace
     enter(name, tmp_path, monkeypatch)
     cancel = LocalRun.cancel
-    monkeypatch.setattr(job, "Options", partial(Options, heartbeat_timeout=heartbeat))
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=heartbeat))
     # The engine cannot kill workers that are cut off: when the link is back, they send what comes too late.
     monkeypatch.setattr(LocalRun, "cancel", lambda run: cancel(run) if run.incarnation else None)
     gate = Gate(tmp_path / "gate")

@@ -15,8 +15,8 @@ from background import Background
 
 from maggy_like import FailurePolicy, Float, Result, lagom, run
 from maggy_like.driver import runner as job
+from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.failures import StoreOutage
-from maggy_like.driver.state_machine.run import Options
 from maggy_like.errors import StoreError, UserError
 from optimizers.core.events import AttemptEnded, CheckpointSaved, Event
 from optimizers.core.trial import TrialState
@@ -104,7 +104,7 @@ def test_a_store_that_stays_away_ends_the_run_and_resume_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.then = lambda: None
-    monkeypatch.setattr(job, "Options", partial(Options, store_patience=1.0))
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, store_patience=1.0))
     with pytest.raises(StoreError, match=r"the store file://.*cannot be written \(.*resume=True: the") as caught:
         store.search()
     assert caught.value.result is not None

@@ -19,7 +19,7 @@ from msgspec import structs
 from maggy_like import Float, LocalEngine, Reporter, Result, lagom, load_run
 from maggy_like.driver import runner as job
 from maggy_like.driver.loop import WriteAhead
-from maggy_like.driver.state_machine.run import Options
+from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
@@ -280,7 +280,7 @@ def test_workers_that_a_slow_store_kept_from_being_heard_are_not_lost(
                 gate.open()
 
     monkeypatch.setattr(LocalBackend, "renew", renew)
-    monkeypatch.setattr(job, "Options", partial(Options, heartbeat_timeout=HEARTBEAT))
+    monkeypatch.setattr(job, "StateMachine", partial(StateMachine, heartbeat_timeout=HEARTBEAT))
     result = lagom(
         fns.wait_at_gate, {"gate": gate.path, "x": Float(0, 1)}, optimizer="random", n_trials=2, workers=2,
         engine="local", directory=tmp_path, progress=False,
