@@ -19,8 +19,8 @@ from maggy_like.driver.run_spec import RunSpec, StopSwitch
 from maggy_like.driver.settings import FailurePolicy, LimitSettings, TrainingSettings, read_policy
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.data import Training, failed_training
-from maggy_like.results.result import Result, RunActions
+from maggy_like.results.data import Training, failed_training, training_of
+from maggy_like.results.result import Result, RunActions, make_result
 from maggy_like.storage.run_paths import check_name
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
@@ -93,9 +93,7 @@ class TrainAgain:
         outcome = self.execute(spec)
         if outcome.error is not None:
             raise outcome.error
-        from maggy_like.results.runs import training_of
-
-        training = training_of(outcome.machine, settings.paths, outcome.machine.objective or "value")
+        training = training_of(outcome.machine.study, settings.paths, outcome.machine.objective or "value")
         if (error := failed_training(training.trial, settings.paths.logs)) is not None:
             error.add_note(f"use result.train(..., name={name!r}, resume=True) to continue the training")
             raise error
@@ -188,11 +186,9 @@ def execute_here(spec: RunSpec) -> Outcome:
 
 def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
     """Make the result of a search and of the training that followed it."""
-    from maggy_like.results.runs import make_result
-
     machine, settings = outcome.machine, spec.settings
     return make_result(
-        machine,
+        machine.study,
         settings.paths,
         objective=machine.objective,
         others=settings.search.others,

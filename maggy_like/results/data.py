@@ -17,6 +17,7 @@ from maggy_like.protocol.state_names import SHARDED, log_name, state_url
 from maggy_like.protocol.values import encodable
 from maggy_like.storage.file_systems import name_of_folder, open_url, url_of
 from maggy_like.storage.run_paths import RunPaths
+from optimizers.core.study import Study
 from optimizers.core.study_state import ValueRule
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space import Config
@@ -254,6 +255,19 @@ class Training:
         """
         url = self.best_checkpoint if best else self.checkpoint
         return read_saved(url, "the training")
+
+
+def training_of(study: Study, paths: RunPaths, objective: str) -> Training:
+    """Return the result of the last training."""
+    trial = [trial for trial in study.trials if trial.is_final_training][-1]
+    best = trial.best_checkpoint
+    return Training(
+        trial=trial,
+        objective=objective,
+        checkpoint=state_url(paths.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
+        best_checkpoint=state_url(paths.store, best.name) if best is not None else None,
+        directory=paths.directory,
+    )
 
 
 def failed_training(trial: Trial, logs: Path | str) -> TrainingError | None:

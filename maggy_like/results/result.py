@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import whole
 from maggy_like.errors import UserError
-from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
+from maggy_like.protocol.endings import Ending
+from maggy_like.results.data import ParetoSet, ResultData, Training, read_log, read_saved, state_of, training_of
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import no_attribute
+from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 
 if TYPE_CHECKING:
@@ -455,3 +457,46 @@ class Result(ResultData):
 
         table = ranked(self, self.to_pandas()).to_html(index=False)
         return table if self._is_shown and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
+
+
+def make_result(
+    study: Study,
+    paths: RunPaths,
+    *,
+    objective: str | None,
+    others: tuple[tuple[str, str], ...],
+    ending: Ending,
+    seconds: float,
+    is_longer: bool = False,
+    is_ablation: bool = False,
+    actions: RunActions | None = None,
+) -> Result:
+    """Make the result of a search or training from its study.
+
+    The name of the objective is by default that of the trials.
+    """
+    confirmed = None
+    trainings = [trial for trial in study.trials if trial.is_final_training]
+    name = objective or next((trial.objective for trial in study.trials if trial.objective), "value")
+    if study.repeats:
+        from maggy_like.results.confirmed import confirmed_of  # loads scipy, which only confirmations should cost
+
+        confirmed = confirmed_of(study, name)
+    return Result(
+        trials=[trial for trial in study.trials if not trial.training],
+        best_trial=None if is_ablation else study.best,
+        objective=name,
+        direction=study.direction or "max",
+        ending=ending,
+        seconds=seconds,
+        is_longer=is_longer,
+        directory=paths.directory,
+        space=study.problem.space,
+        others=others,
+        pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
+        store=paths.store,
+        confirmed=confirmed,
+        training=training_of(study, paths, name) if trainings else None,
+        _value_rule=study.value_rule,
+        _actions=actions,
+    )

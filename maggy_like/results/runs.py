@@ -1,4 +1,4 @@
-"""Results of runs, from their state machines or from their files."""
+"""Finding runs, and reading their results from their files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.stream import replay
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.state_names import state_url
-from maggy_like.results.data import ParetoSet, Training
-from maggy_like.results.result import Result, RunActions
+from maggy_like.results.result import Result, RunActions, make_result
 from maggy_like.storage.file_systems import Folder, check_folder, open_url, try_local_path
 from maggy_like.storage.journal import (
     Contents,
@@ -53,7 +51,7 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     contents, machine, status = open_run(find_run(where))
     header = contents.header
     return make_result(
-        machine,
+        machine.study,
         RunPaths.recorded(folder_of(where), status.store),
         objective=header.metrics[0] if header.metrics else None,
         others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
@@ -84,62 +82,6 @@ def find_run(where: str) -> JournalBackend:
     if not exists:
         raise ConfigError(_no_run(where.rstrip("/")))
     return backend
-
-
-def make_result(
-    machine: StateMachine,
-    paths: RunPaths,
-    *,
-    objective: str | None,
-    others: tuple[tuple[str, str], ...],
-    ending: Ending,
-    seconds: float,
-    is_longer: bool = False,
-    is_ablation: bool = False,
-    actions: RunActions | None = None,
-) -> Result:
-    """Make the result of a search or training from its state machine.
-
-    The name of the objective is by default that of the trials.
-    """
-    study, confirmed = machine.study, None
-    trainings = [trial for trial in study.trials if trial.is_final_training]
-    name = objective or next((trial.objective for trial in study.trials if trial.objective), "value")
-    if study.repeats:
-        from maggy_like.results.confirmed import confirmed_of  # loads scipy, which only confirmations should cost
-
-        confirmed = confirmed_of(study, name)
-    return Result(
-        trials=[trial for trial in study.trials if not trial.training],
-        best_trial=None if is_ablation else study.best,
-        objective=name,
-        direction=study.direction or "max",
-        ending=ending,
-        seconds=seconds,
-        is_longer=is_longer,
-        directory=paths.directory,
-        space=study.problem.space,
-        others=others,
-        pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
-        store=paths.store,
-        confirmed=confirmed,
-        training=training_of(machine, paths, name) if trainings else None,
-        _value_rule=study.value_rule,
-        _actions=actions,
-    )
-
-
-def training_of(machine: StateMachine, paths: RunPaths, objective: str) -> Training:
-    """Return the result of the last training."""
-    trial = [trial for trial in machine.study.trials if trial.is_final_training][-1]
-    best = trial.best_checkpoint
-    return Training(
-        trial=trial,
-        objective=objective,
-        checkpoint=state_url(paths.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
-        best_checkpoint=state_url(paths.store, best.name) if best is not None else None,
-        directory=paths.directory,
-    )
 
 
 def _status(contents: Contents, otherwise: Ending) -> RunStatus:

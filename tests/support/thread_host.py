@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import cloudpickle
 
 from maggy_like.cluster_driver.driver import drive
-from maggy_like.cluster_driver.tasks import DriverHost, Keys, serve
+from maggy_like.cluster_driver.tasks import DriverHost, Keys
+from maggy_like.cluster_driver.worker import serve
 from maggy_like.engines.base import EngineRun
 from maggy_like.engines.local import LocalEngine
 from maggy_like.protocol.task import WorkerContext, WorkerTask

@@ -702,7 +702,7 @@ def run_task(
 
         drive(cloudpickle.loads(data), task, attempt, host_towards(towards))
         return
-    from maggy_like.cluster_driver.tasks import serve
+    from maggy_like.cluster_driver.worker import serve
 
     keys = Keys(msgspec.msgpack.decode(data, type=tuple[tuple[bytes, bytes], ...]))
     where = WorkerContext(number - 1, 0, socket.gethostname(), (b"", b""), gpus_of(context))

@@ -12,7 +12,8 @@ from module_time import patch_time
 
 from maggy_like.cluster_driver import follow
 from maggy_like.cluster_driver.follow import LONGEST, MOST, LogLineReader, LogLineWriter, RunFiles
-from maggy_like.cluster_driver.tasks import ROUNDS, Keys, find_driver, from_record, to_record
+from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
+from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.stream import Entry, JournalReader
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
@@ -170,7 +171,7 @@ def test_notes_are_of_one_call(url: str) -> None:
 
 
 def test_workers_look_for_a_driver_that_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maggy_like.cluster_driver.tasks.LOOK", 0.01)
+    monkeypatch.setattr("maggy_like.cluster_driver.worker.LOOK", 0.01)
     files = ControlFiles(str(tmp_path))
     assert find_driver(files, "call", "", 0.01) is None
     files.publish(DriverRecord("another", 0, "tcp://127.0.0.1:1", "host", 5.0))
