@@ -1,19 +1,24 @@
-"""Orphans are ended, however slow the machine is just then."""
+"""Processes and their descriptors: orphans are ended, forks share what they can, messages arrive whole."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maggy_like.processes import system
+from maggy_like.processes.channel import Channel
 from maggy_like.processes.system import children, end_orphans
 
 
@@ -28,8 +33,6 @@ def test_a_machine_that_stands_still_before_the_first_kill_leaves_no_orphan(monk
 
 
 # -- which descriptors a process has, and that others can be closed where the system tells nothing of them
-
-
 SCRIPT = """
 import json, os, resource, sys
 
@@ -64,8 +67,6 @@ def test_all_but_some_are_closed(hidden: bool) -> None:
 
 
 # -- which code can be run once before a fork, in place of once in each fork ----------------------
-
-
 SHARED = [
     "import numpy; table = numpy.ones((100, 100))",
     "import numpy; numpy.random.random()",
@@ -92,6 +93,7 @@ NOT_SHARED = {
     "import numpy; rng = numpy.random.default_rng()": "creates a random number generator",
     "import torch; rng = torch.Generator()": "creates a random number generator",
 }
+
 
 FORK_SAFETY_SCRIPT = """
 import os, sys
@@ -121,3 +123,74 @@ def test_what_a_module_does_as_it_is_imported_says_whether_forks_can_share_it(
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == (reason, "")
+
+
+# -- messages between two processes -----------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20))
+def test_messages_arrive_whole_and_in_order(messages: list[bytes]) -> None:
+    mine, raw = Channel.pair()
+    theirs = Channel(raw)
+    for message in messages:
+        mine.send(message)
+    assert [theirs.receive() for _ in messages] == messages
+    mine.close()
+    assert theirs.receive() is None
+    theirs.close()
+
+
+def test_drain_takes_whole_messages_and_tells_the_end() -> None:
+    mine, raw = Channel.pair()
+    assert mine.drain() == ([], True)
+    raw.sendall(b"\0\0\0\3abc\0\0\0\2d")
+    assert mine.drain() == ([b"abc"], True)
+    raw.sendall(b"e")
+    raw.close()
+    assert mine.drain() == ([b"de"], True)
+    assert mine.drain() == ([], False)
+    mine.close()
+
+
+def test_several_threads_may_send() -> None:
+    mine, raw = Channel.pair()
+    theirs = Channel(raw)
+    threads = [threading.Thread(target=mine.send, args=(bytes([n]) * 50_000,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    received = {theirs.receive() for _ in threads}
+    for thread in threads:
+        thread.join()
+    assert received == {bytes([n]) * 50_000 for n in range(8)}
+    for end in (mine, theirs):
+        end.close()
+    assert isinstance(raw, socket.socket)
+
+
+def test_what_is_posted_waits_for_nobody_and_arrives_whole_and_in_order() -> None:
+    mine, raw = Channel.pair()
+    theirs = Channel(raw)
+    messages = [bytes([n]) * 300_000 for n in range(8)]
+    for message in messages:
+        mine.post(message)
+    assert mine.has_unsent
+    received: list[bytes] = []
+    while len(received) < len(messages):
+        received += theirs.drain()[0]
+        mine.flush()
+    assert received == messages
+    assert not mine.has_unsent
+    for end in (mine, theirs):
+        end.close()
+
+
+def test_what_is_posted_to_one_that_is_gone_is_dropped() -> None:
+    mine, raw = Channel.pair()
+    mine.post(bytes(1 << 20))
+    raw.close()
+    mine.flush()
+    assert not mine.has_unsent
+    mine.post(b"late")
+    assert not mine.has_unsent
+    assert mine.drain() == ([], False)
+    mine.close()

@@ -19,13 +19,7 @@ from optimizers.comparisons.sequential_tests import (
     farther,
     median_unbiased,
 )
-from optimizers.space import Config
 
-VARIANTS: dict[str, Config] = {
-    "base": {"dropout": 0.2},
-    "without A": {"dropout": 0.2},
-    "without dropout": {"dropout": 0.0},
-}
 CONTRASTS = {name: {f"without {name}": 1.0, "base": -1.0} for name in ("A", "dropout")}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, Trial
 HEADER = RunHeader(FORMAT_VERSION, "run", 1.5, {"x": {"type": "float"}}, "random", ["max"], [], 0, 27)
 CREATED = TrialCreated(0, {"x": 0.5}, 0)
 STARTED = AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5}, 0)
-
-Where = Callable[[], str]
 
 
 @pytest.fixture(params=["path", "file", "memory", "s3"])

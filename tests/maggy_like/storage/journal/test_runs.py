@@ -56,19 +56,6 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return folder.as_uri() if request.param == "file" else str(folder)
 
 
-def test_a_run_at_any_path_or_url_serves_resume_and_warm_start(search: Any, elsewhere: str) -> None:
-    first = search(directory=elsewhere)
-    assert str(first.directory) in (f"{elsewhere}/run", elsewhere.removeprefix("file://") + "/run")
-    with pytest.raises(ConfigError, match=r"there is a run named 'run' in .*elsewhere already; pass resume=True"):
-        search(directory=elsewhere)
-    again = search(directory=elsewhere, n_trials=6, resume=True)
-    assert [trial.config for trial in again.trials[:4]] == [trial.config for trial in first.trials]
-    assert again.counts == {TrialState.COMPLETED: 6}
-    for earlier in (again, f"{elsewhere}/run"):
-        warm = search(name=None, warm_start=[earlier], n_trials=1)
-        assert warm.best_config == again.best_config
-
-
 def test_a_run_of_several_segments_is_resumed_without_a_loss(
     search: Any, elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
