@@ -60,9 +60,9 @@ def make_spec(
     engine = choose_engine(options.engine)
     train_fn, isolation = options.train_fn, engine.isolation
     payload = pickle_train_fn(train_fn if function is None else function)
-    hints = (*settings.hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+    warnings = (*state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
     return RunSpec(
-        settings=replace(settings, hints=hints),
+        settings=replace(settings, warnings=warnings),
         engine=engine,
         payload=payload,
         preload=tuple(preload),

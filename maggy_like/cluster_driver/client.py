@@ -61,6 +61,8 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     client = _Client(spec, run_id, source, started)
     for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings):
         source.say(hint)
+    for warning in settings.warnings:
+        source.say(warning, is_warning=True)
     with interrupts_to(client.interrupted):
         spec.stop.attach(lambda: client.want(Ending.STOPPED))
         client.run = host.launch_with_driver(plan, task, keys, settings.paths.journal)

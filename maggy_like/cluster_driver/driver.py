@@ -67,6 +67,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         size=replace(plan.settings.size, workers=plan.size),
         limits=replace(plan.settings.limits, timeout=left),
         hints=(),
+        warnings=(),
     )
     with _DriverTask(plan, task, files, record, host) as driver_task:
         try:

@@ -285,6 +285,7 @@ class Settings:
     confirmation: Confirmation | None = None  # repeats of the best configurations after the search. None without them
     training: TrainingSettings | None = None  # training after the search. None without one
     hints: tuple[str, ...] = ()  # lines for the user before the start
+    warnings: tuple[str, ...] = ()  # those of them about mistakes, which are logged if there is no display
 
     @property
     def paths(self) -> RunPaths:

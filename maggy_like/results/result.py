@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import whole
+from maggy_like.display.base import Shown
 from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
 from maggy_like.storage.run_paths import RunPaths
@@ -97,11 +98,11 @@ class Result(ResultData):
     """
 
     _actions: RunActions | None = field(default=None, compare=False)
-    _is_shown: bool = field(default=False, compare=False)
+    _shown: Shown = field(default=Shown(), compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         actions = None if self._actions is None else replace(self._actions, train=None)  # it holds the engine
-        return {**self.__dict__, "_actions": actions, "_is_shown": False}
+        return {**self.__dict__, "_actions": actions, "_shown": Shown()}
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -443,7 +444,7 @@ class Result(ResultData):
     def __str__(self) -> str:
         from maggy_like.results.tables import printed
 
-        return printed(self, is_shown=self._is_shown)
+        return printed(self, is_shown=self._shown.summary)
 
     def _repr_html_(self) -> str:
         """Return the five best trials or the Pareto set for notebooks, with the summary if no cell shows it."""
@@ -454,4 +455,4 @@ class Result(ResultData):
         from maggy_like.results.tables import ranked
 
         table = ranked(self, self.to_pandas()).to_html(index=False)
-        return table if self._is_shown and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
+        return table if self._shown.summary and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
