@@ -29,7 +29,7 @@ from maggy_like.trackers.base import read_callbacks
 from maggy_like.train_function.changed_state import state_hints
 from maggy_like.train_function.code import code_hash, place_of
 from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, short
 from optimizers.space import Config
 from optimizers.space.domains import Constant, Domain
 from optimizers.space.scalars import plain, read_value
@@ -155,7 +155,7 @@ def choose_engine(engine: str | Engine) -> Engine:
     if engine not in ENGINES:
         raise ConfigError(
             f"engine must be one of {', '.join(map(repr, ENGINES))}, or an engine such as SparkEngine(...), "
-            f"got {engine!r}{_meant(engine)}"
+            f"got {short(engine)}{_meant(engine)}"
         )
     if engine == "inline":
         from maggy_like.engines.inline import InlineEngine
@@ -205,12 +205,13 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
         ConfigError: They are not plain values by name.
     """
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"config must be a dict of arguments by name, got {config!r}; use {{'lr': 0.1}}, for example")
+        given = short(config)
+        raise ConfigError(f"config must be a dict of arguments by name, got {given}; use {{'lr': 0.1}}, for example")
     given = dict(config or {})
     for name, value in given.items():
         if isinstance(value, Domain) and not isinstance(value, Constant):
             raise ConfigError(
-                f"config[{name!r}] must be one value, got {value!r}; use lagom(train_fn, searchspace) to search"
+                f"config[{name!r}] must be one value, got {short(value)}; use lagom(train_fn, searchspace) to search"
             )
         for item in _items(value):
             if item is not None and not isinstance(item, bool | int | float | str):

@@ -35,7 +35,8 @@ def check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlie
     """Check the configurations to try first."""
     for point in listed("points_to_evaluate", points, "configurations"):
         if not isinstance(point, Mapping):
-            raise ConfigError(f"points_to_evaluate must contain dicts, got {point!r}; use [{{'lr': 0.1}}], for example")
+            given = short(point)
+            raise ConfigError(f"points_to_evaluate must contain dicts, got {given}; use [{{'lr': 0.1}}], for example")
     try:
         return initial_points(Problem(space, earlier=earlier), points)
     except SearchSpaceError as error:
@@ -52,10 +53,11 @@ def check_objectives(
     """
     several = not (metric is None or isinstance(metric, str))
     if several and (isinstance(metric, Mapping) or not isinstance(metric, Sequence)):
-        raise ConfigError(f"metric must be a name or a list of names, got {metric!r}; directions go into direction=")
+        given = short(metric)
+        raise ConfigError(f"metric must be a name or a list of names, got {given}; directions go into direction=")
     metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
     if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
-        raise ConfigError(f"metric must be a name or a list of names, got {metric!r}")
+        raise ConfigError(f"metric must be a name or a list of names, got {short(metric)}")
     if twice := [name for name, count in Counter(metrics).items() if count > 1]:
         raise ConfigError(f"metric={list(metrics)!r} names {twice[0]!r} twice; name each objective once")
     if direction is None:

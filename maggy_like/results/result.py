@@ -13,7 +13,7 @@ from maggy_like.display.base import Shown
 from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData, Training, read_log, read_saved, state_of
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.checks import no_attribute
+from optimizers.checks import explains_arguments, no_attribute, short
 from optimizers.core.trial import Trial
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ _ELSEWHERE = {
     "resume": "lagom(..., name=result.name, resume=True)",
     "save": "directory, which has the run already; load_run(directory) reads it",
     "story": "decision_log()",
+    "to_csv": "to_pandas().to_csv(path)",
+    "to_json": "to_pandas().to_json(path)",
 }
 """What other libraries, and the past, call the attributes of a result."""
 
@@ -169,10 +171,11 @@ class Result(ResultData):
         found = next((known for known in (*self.trials, *training) if known.id == trial), None)
         if found is None:
             raise UserError(
-                f"trial must be one of the {len(self.trials)} trials of this result, got {trial!r}; use its number"
+                f"trial must be one of the {len(self.trials)} trials of this result, got {short(trial)}; use its number"
             )
         return found
 
+    @explains_arguments({"config": "maggy_like.run(train_fn, config={})"})
     def train(
         self,
         *,

@@ -21,10 +21,10 @@ from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zy
 from maggy_like.protocol.messages import PYTHON, FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker import spark_files
+from maggy_like.worker.advice import here
 from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, encode, send_request
 from maggy_like.worker.child.inline import InlineChild
-from maggy_like.worker.import_advice import here
 from maggy_like.worker.launch import encode_task, write_all
 
 DISCONNECTED = (

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from optuna.samplers import BruteForceSampler
 
-from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, run
+from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, load_run, run
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import Failure, FailureKind
@@ -71,6 +71,7 @@ ATTRIBUTES = {
     "result.history": r"use curves\(\), or plot.history\(\)",
     "result.best_confg": "did you mean 'best_config'",
     "result.story": r"use decision_log\(\)",
+    "result.to_csv": r"use to_pandas\(\)\.to_csv\(path\)",
     "result.plot.curve": "did you mean 'curves'",
     "result.plot.slice": r"use slices\(\)",
     "result.best_trial.params": "use config",
@@ -93,6 +94,10 @@ def test_the_name_of_an_attribute_elsewhere_is_answered_with_ours(tmp_path: Path
             value = getattr(value, name)
         with pytest.raises(AttributeError, match=f"'{names[-1]}'.*{remedy}"):
             getattr(value, names[-1])
+    with pytest.raises(TypeError, match=r"train\(\) has no argument 'epochs', got epochs=3 \(did you mean 'budget'"):
+        result.train(epochs=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"the folder of a run, got completed after .*; use a path, a URL or"):
+        load_run(result)  # type: ignore[arg-type]
     for value in (result, result.plot, result.best_trial, handle):
         assert not hasattr(value, "_repr_png_")
         assert not hasattr(value, "__deepcopy__")
@@ -322,5 +327,9 @@ def test_what_is_reported_wrongly_is_answered_with_the_call_under_the_error_s_sh
     (trial,) = result.failures
     assert trial.failure is not None
     assert re.match(rf"ReportError: .*{message}", trial.failure.message)
-    assert "\nReportError: " in trial.failure.traceback
+    if train is returned:  # no line of the function is wrong then
+        assert trial.failure.traceback == ""
+    else:
+        assert "\nReportError: " in trial.failure.traceback
+        assert "reporter.py" not in trial.failure.traceback
     assert "protocol.report_error" not in f"{result} {trial.failure}"

@@ -220,8 +220,9 @@ def test_positions_outside_the_unit_interval_are_refused(u: float) -> None:
         (lambda: Integer(0, 2**41), "use Float and round"),
         (lambda: Choice([]), "values of Choice must not be empty"),
         (lambda: Choice([1, 1.0]), "1.0 twice"),
-        (lambda: Choice("relu"), r"use Choice\(\[...\]\)"),
-        (lambda: Choice({"a"}), "values of Choice must be a list"),  # type: ignore[arg-type]
+        (lambda: Choice("relu"), r"use Choice\(\['relu'\]\)"),
+        (lambda: Choice({"a"}), r"values of Choice must be a list, got \{'a'\}; use Choice\(\['a'\]\)"),  # type: ignore[arg-type]
+        (lambda: Choice({"a": 1, "b": 2}), r"must be a list, got .*; use Choice\(\['a', 'b'\]\)"),  # type: ignore[arg-type]
         (lambda: Ordinal([(1, {2})]), r"look it up in train_fn"),
         (lambda: Choice([float("nan")]), "a number must be finite, got nan"),
         (lambda: Constant([{}]), "look it up in train_fn"),

@@ -348,6 +348,33 @@ def test_a_failure_of_any_length_is_told() -> None:
         assert text.endswith("x end")
 
 
+def test_a_wrong_report_has_the_lines_of_the_function_and_no_others() -> None:
+    def unsaved(reporter: Reporter) -> None:
+        reporter.checkpoint({"lock": threading.Lock()})
+
+    def returned() -> tuple[float, float]:
+        return 0.5, 0.1
+
+    first, place, line, last = end_of(unsaved).traceback.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert "in unsaved" in place
+    assert line.strip() == 'reporter.checkpoint({"lock": threading.Lock()})'
+    assert last.startswith("ReportError: the state given to checkpoint() cannot be saved (TypeError: cannot pickle")
+    assert end_of(returned).traceback == ""
+
+
+class Refuses:
+    def __reduce__(self) -> str:
+        raise ValueError("not now")
+
+
+def test_a_wrong_report_has_the_error_of_the_function_that_caused_it() -> None:
+    def unsaved(reporter: Reporter) -> None:
+        reporter.checkpoint(Refuses())
+
+    assert 'raise ValueError("not now")' in end_of(unsaved).traceback
+
+
 def test_a_failure_with_text_that_is_no_unicode_is_told() -> None:
     def train() -> None:
         raise ValueError(f"cannot read {SURROGATE}")
