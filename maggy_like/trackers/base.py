@@ -197,7 +197,7 @@ def _check_function(callback: Any) -> None:
         name = name_of(callback)
         raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
     if not callable(callback):
-        raise ConfigError(f"callbacks must be functions of one event, got {short(callback)}")
+        raise ConfigError(f"callbacks must be functions of one event, got {short(callback)}; use def f(event): ...")
     try:
         inspect.signature(callback).bind(None)
     except TypeError:
