@@ -672,7 +672,8 @@ def run_attempt(
             raise KeyboardInterrupt from error
         if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
-        return raised(assign.trial, reporter.attempt, error, membership, at, advice_on(error, task.driver))
+        advice = advice_on(error, task.driver) or reporter.advice_on(error)
+        return raised(assign.trial, reporter.attempt, error, membership, at, advice)
 
 
 def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Reporter, task: WorkerTask) -> Any:

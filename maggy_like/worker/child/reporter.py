@@ -109,7 +109,7 @@ class Reporter:
         self._objective: str | None = None
         self._is_search = False  # without a driver, nothing is optimised
         self._milestones: tuple[int, ...] = ()
-        self._restored = False
+        self._restored = self._restored_nothing = False
         self._names: set[str] = set()
 
     @classmethod
@@ -510,7 +510,18 @@ class Reporter:
             )
         state = self._saves.restore(into)
         self._restored = self._restored or state is not None
+        self._restored_nothing = state is None
         return state
+
+    def advice_on(self, error: BaseException) -> str:
+        """Return text to append to the message of an error, if the function may have used a state that is not there.
+
+        Called by the runtime.
+        """
+        is_of_none = isinstance(error, TypeError) and "NoneType" in str(error)
+        if is_of_none and self._restored_nothing and not self.is_under_way:
+            return "; restore() returned None, since the trial had saved no state; begin at the first step then"
+        return ""
 
     def settle(self) -> None:
         """Wait until all states are written. Called by the runtime when the function returns."""

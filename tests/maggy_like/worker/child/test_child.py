@@ -363,6 +363,18 @@ def test_a_wrong_report_has_the_lines_of_the_function_and_no_others() -> None:
     assert end_of(returned).traceback == ""
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_state_that_is_not_there_is_said_to_be_missing(begins: bool) -> None:
+    def resumes(reporter: Reporter) -> None:
+        state = reporter.restore()
+        if begins:
+            reporter.report(loss=1.0, step=1)
+        reporter.report(loss=1.0, step=state["epoch"])
+
+    said = "; restore() returned None, since the trial had saved no state; begin at the first step then"
+    assert end_of(resumes).message == f"TypeError: 'NoneType' object is not subscriptable{'' if begins else said}"
+
+
 class Refuses:
     def __reduce__(self) -> str:
         raise ValueError("not now")
