@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
@@ -107,10 +108,14 @@ def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: 
     raise OptimizerError(f"{name} must be {what}, got {short(value)}{hint and '; '}{hint}")
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where an object is in memory, which tells nobody anything."""
+
+
 def short(value: object, width: int = 80) -> str:
-    """Return a value as it is typed, shortened to ``width`` characters."""
+    """Return a value as it is typed, in one line without addresses, shortened to ``width`` characters."""
     try:
-        text = repr(value)
+        text = _ADDRESS.sub("", " ".join(repr(value).split("\n")))
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -58,7 +58,7 @@ def register(name: str, factory: Factory) -> None:
     if name in _BUILT_IN:
         raise OptimizerError(f"{name!r} is built in as {_BUILT_IN[name].partition(':')[2]}; use another name")
     if not callable(factory):
-        raise OptimizerError(f"factory must be a class or a function, got {factory!r}; use an Optimizer class")
+        raise OptimizerError(f"factory must be a class or a function, got {short(factory)}; use an Optimizer class")
     _registered[name] = factory
 
 
@@ -99,12 +99,14 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
         )
     else:
         raise OptimizerError(
-            f"optimizer must be a name, an optimizer or its class, got {spec!r}; use one of {', '.join(names())}"
+            f"optimizer must be a name, an optimizer or its class, got {short(spec)}; use one of {', '.join(names())}"
         )
     _check_options(label, factory, options)
     optimizer = factory(**options)
     if not isinstance(optimizer, Optimizer):
-        raise OptimizerError(f"{label!r} must return an Optimizer, got {optimizer!r}; derive its class from Optimizer")
+        raise OptimizerError(
+            f"{label!r} must return an Optimizer, got {short(optimizer)}; derive its class from Optimizer"
+        )
     return optimizer
 
 
@@ -130,7 +132,7 @@ _PEERS = {
 def _peer(spec: str) -> str:
     """Return a clause with our name if ``spec`` is that of another library, or nothing."""
     words = re.findall(r"[a-z]+", spec.lower().replace("sampler", "").replace("search", ""))
-    near = [ours for ours, theirs in _PEERS.items() if {*words} & {ours, *theirs.split()}]
+    near = [ours for ours in names() if {*words} & {ours, *_PEERS.get(ours, "").split()}]
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -18,8 +18,10 @@ FOLDER = ROOT / "build" / "versions"
 
 PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,skopt,spark,tensorboard]", "s3fs>=2024.12"]
 TOOLS = [
+    "griffelib",  # reads signatures, as the site of the docs does
     "hypothesis>=6.150",
     "matplotlib",  # of the plots of benchmarks
+    "mypy",  # of a test of what a type checker knows
     "psutil>=5.9",
     "pytest>=8,<9.2",
     "pytest-timeout>=2.4",

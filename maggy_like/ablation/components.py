@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from maggy_like.errors import ConfigError
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, short
 
 
 def columns_of(table: Any) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def read_factory(model: object) -> Callable[..., Any] | None:
         )
     if model is None or callable(model):
         return model
-    raise ConfigError(f"model must be a function that builds a model, got {model!r}; use a def or a lambda")
+    raise ConfigError(f"model must be a function that builds a model, got {short(model)}; use a def or a lambda")
 
 
 def read_columns(data: Any) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def read_config(config: Any) -> dict[str, Any]:
         ConfigError: They are not a dict by name.
     """
     if config is not None and not (isinstance(config, Mapping) and all(isinstance(name, str) for name in config)):
-        raise ConfigError(f"config must be a dict {{name: value}}, got {config!r}")
+        raise ConfigError(f"config must be a dict {{name: value}}, got {short(config)}")
     return dict(config or {})
 
 

@@ -20,7 +20,7 @@ from maggy_like.train_function.load import HasBudget, arguments_for
 from maggy_like.train_function.modules import modules_of
 from maggy_like.train_function.parameters import check_function
 from maggy_like.train_function.pickling import pickle_named, pickle_train_fn
-from optimizers.checks import as_int
+from optimizers.checks import as_int, short
 from optimizers.comparisons.repeats import SEED, VARIANT, TunedRepeats, tuned_space
 from optimizers.comparisons.sequential_tests import SequentialTests
 from optimizers.core.base import Optimizer
@@ -152,9 +152,13 @@ def plan_ablation(
     Raises:
         UserError: An argument or the study is wrong.
     """
+    first: Any = train_fn
+    second: Any = study
+    if isinstance(first, AblationStudy) and callable(second):
+        raise ConfigError(f"train_fn must be a function, got the study; call ablate({name_of(second)}, study)")
     if not isinstance(study, AblationStudy):
         raise ConfigError(
-            f"study must be an AblationStudy, got {study!r}; use AblationStudy().config(dropout=0.0), or "
+            f"study must be an AblationStudy, got {short(study)}; use AblationStudy().config(dropout=0.0), or "
             "lagom(train_fn, searchspace) for a search"
         )
     repeats = _read_repeats(repeats)

@@ -19,7 +19,7 @@ from maggy_like.ablation.components import (
 from maggy_like.ablation.design import DESIGNS, Design, DesignName, make_design
 from maggy_like.ablation.variant import Component, Custom, Declaration, Variant, taken
 from maggy_like.errors import ConfigError
-from optimizers.checks import did_you_mean, explains_init, no_attribute
+from optimizers.checks import did_you_mean, explains_init, no_attribute, short
 from optimizers.comparisons.paired_tests import power
 
 _ELSEWHERE = {
@@ -139,18 +139,26 @@ class AblationStudy(Declaration):
         if self.factory is None:
             raise ConfigError("modules() must have a model, got none; use AblationStudy(model=make_model)")
         if not callable(replace) and replace not in ("identity", "zero"):
-            raise ConfigError(f"replace must be 'identity', 'zero', a module or a function of one, got {replace!r}")
+            given = short(replace)
+            raise ConfigError(f"replace must be 'identity', 'zero', a module or a function of one, got {given}")
         return self._with(*(WantedModules(name, paths, replace) for name, paths in named(paths, groups, "module")))
 
-    def config(self, **values: Any) -> Self:
+    def config(self, *unnamed: Any, **values: Any) -> Self:
         """Ablate parameters of ``train_fn`` or of the model's factory.
 
         Args:
+            *unnamed: Not used. Name the parameters.
             **values: For each parameter, the value that stands for its removal.
 
         Example:
             >>> study.config(dropout=0.0, augment=False)
         """
+        if unnamed:
+            name = unnamed[0] if isinstance(unnamed[0], str) and unnamed[0].isidentifier() else "dropout"
+            raise ConfigError(
+                f"config() must get parameters by name, got {short(unnamed[0])}; use config({name}=...) with the value "
+                "that stands for its removal"
+            )
         return self._with(*(Setting(name, value) for name, value in values.items()))
 
     def custom(self, name: str, change: Callable[[Variant], Variant]) -> Self:
@@ -165,7 +173,7 @@ class AblationStudy(Declaration):
             >>> study.custom("weight decay", lambda variant: variant.changed(config={"decay": 0.0}))
         """
         if not callable(change):
-            raise ConfigError(f"the change of {name!r} must be a function of a variant, got {change!r}")
+            raise ConfigError(f"the change of {name!r} must be a function of a variant, got {short(change)}")
         return self._with(Custom(name, change))
 
     def group(self, name: str, *components: str) -> Self:

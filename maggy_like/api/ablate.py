@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from maggy_like.api.options import OTHER_SPELLINGS_OF_ABLATE, TrialsOptions, takes
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
-from optimizers.checks import explains_init
+from optimizers.checks import explains_init, short
 
 if TYPE_CHECKING:
     from maggy_like.ablation.design import DesignName
@@ -143,11 +143,12 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
     train_fn, metric, tune = options.train_fn, options.metric, options.tune
     negligible, resampled = options.negligible, options.resampled
     if metric is not None and not isinstance(metric, str):
-        raise ConfigError(f"metric must be the name of one metric, got {metric!r}; an ablation compares one metric")
+        raise ConfigError(f"metric must be the name of one metric, got {short(metric)}; an ablation compares one")
     if tune is not None and not isinstance(tune, Tuning):
-        raise ConfigError(f"tune must be a Tuning, got {tune!r}; use tune=Tuning(searchspace, n_trials=8)")
+        raise ConfigError(f"tune must be a Tuning, got {short(tune)}; use tune=Tuning(searchspace, n_trials=8)")
     if negligible is not None and not _is_number(negligible, above=0.0):
-        raise ConfigError(f"negligible must be a difference above 0 in the metric, such as 0.005, got {negligible!r}")
+        given = short(negligible)
+        raise ConfigError(f"negligible must be a difference above 0 in the metric, such as 0.005, got {given}")
     if not _is_number(resampled):
         raise ConfigError(
             "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, got "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
+from maggy_like.display.base import Shown
 from maggy_like.driver.followers import Callback
 from maggy_like.driver.run_spec import RunSpec, StopSwitch
 from maggy_like.driver.settings import FailurePolicy, LimitSettings, TrainingSettings, read_policy
@@ -81,6 +82,7 @@ class TrainAgain:
             confirmation=None,
             training=TrainingSettings(steps, config),
             hints=(),
+            warnings=(),
         )
         spec = replace(
             self.spec,
@@ -147,13 +149,12 @@ FOLLOW = RunActions(train=None, watch=_watch, stop=_stop)
 def search(spec: RunSpec) -> Result:
     """Execute a search, and the training that follows it."""
     outcome = execute_anywhere(spec)
-    is_shown = all(display.has_shown_summary for display in spec.displays)
-    result = replace(_result_of(spec, outcome), _is_shown=is_shown)
+    result = replace(_result_of(spec, outcome), _shown=(shown := Shown.by(spec.displays)))
     error = outcome.error or _error_of_training(spec, outcome, result)
     if error is None:
         return result
     if isinstance(error, TrialsFailedError):
-        error.has_shown_traceback = all(display.keeps_lines for display in spec.displays)
+        error.has_shown_traceback = shown.lines
     error.__dict__["result"] = result  # which may be of any type, such as a custom optimizer's
     raise error
 

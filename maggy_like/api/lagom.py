@@ -87,7 +87,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
             ``CheckpointSaved`` or ``AttemptEnded``), each in its own thread, and trackers: ``"mlflow"``,
             ``"tensorboard"``, or an object such as ``maggy_like.trackers.MLflow(experiment="digits")``.
         progress: If True, show a live display that fits the terminal or notebook. ``"plain"``, ``"terminal"`` and
-            ``"notebook"`` choose one, and False shows nothing.
+            ``"notebook"`` choose one. With False, only warnings about mistakes are logged.
         block: If True, wait for the end. If False, run the search in the background and return a handle.
 
     Returns:

@@ -69,9 +69,9 @@ def make_spec(
     engine = choose_engine(options.engine)
     train_fn, isolation = options.train_fn, engine.isolation
     payload = pickle_train_fn(train_fn if function is None else function)
-    hints = (*settings.hints, *state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
+    warnings = (*state_hints(train_fn, isolation), *size_hints(train_fn, payload, isolation))
     return RunSpec(
-        settings=replace(settings, hints=hints),
+        settings=replace(settings, warnings=warnings),
         engine=engine,
         payload=payload,
         preload=tuple(preload),
@@ -151,7 +151,7 @@ def choose_engine(engine: str | Engine) -> Engine:
     if engine not in ENGINES:
         raise ConfigError(
             f"engine must be one of {', '.join(map(repr, ENGINES))}, or an engine such as SparkEngine(...), "
-            f"got {engine!r}{_meant(engine)}"
+            f"got {short(engine)}{_meant(engine)}"
         )
     if engine == "inline":
         from maggy_like.engines.inline import InlineEngine
@@ -193,12 +193,14 @@ def read_driver(driver: str) -> DriverSide:
 def check_config(config: Mapping[str, Any] | None) -> Config:
     """Check the arguments of a function that :func:`~maggy_like.run` runs."""
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f"config must be a dict of arguments by name, got {config!r}; use {{'lr': 0.1}}, for example")
+        raise ConfigError(
+            f"config must be a dict of arguments by name, got {short(config)}; use {{'lr': 0.1}}, for example"
+        )
     given = dict(config or {})
     for name, value in given.items():
         if isinstance(value, Domain) and not isinstance(value, Constant):
             raise ConfigError(
-                f"config[{name!r}] must be one value, got {value!r}; use lagom(train_fn, searchspace) to search"
+                f"config[{name!r}] must be one value, got {short(value)}; use lagom(train_fn, searchspace) to search"
             )
         for item in _items(value):
             if item is not None and not isinstance(item, bool | int | float | str):
@@ -235,7 +237,9 @@ def check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlie
     """Check the configurations to try first."""
     for point in listed("points_to_evaluate", points, "configurations"):
         if not isinstance(point, Mapping):
-            raise ConfigError(f"points_to_evaluate must contain dicts, got {point!r}; use [{{'lr': 0.1}}], for example")
+            raise ConfigError(
+                f"points_to_evaluate must contain dicts, got {short(point)}; use [{{'lr': 0.1}}], for example"
+            )
     try:
         return initial_points(Problem(space, earlier=earlier), points)
     except SearchSpaceError as error:
@@ -252,10 +256,11 @@ def check_objectives(
     """
     several = not (metric is None or isinstance(metric, str))
     if several and (isinstance(metric, Mapping) or not isinstance(metric, Sequence)):
-        raise ConfigError(f"metric must be a name or a list of names, got {metric!r}; directions go into direction=")
+        given = short(metric)
+        raise ConfigError(f"metric must be a name or a list of names, got {given}; directions go into direction=")
     metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
     if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
-        raise ConfigError(f"metric must be a name or a list of names, got {metric!r}")
+        raise ConfigError(f"metric must be a name or a list of names, got {short(metric)}")
     if twice := [name for name, count in Counter(metrics).items() if count > 1]:
         raise ConfigError(f"metric={list(metrics)!r} names {twice[0]!r} twice; name each objective once")
     if direction is None:

@@ -10,6 +10,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
 from maggy_like.results.run_tables import RunComparison, RunList, read_runs
 from maggy_like.results.runs import read_run
+from optimizers.checks import short
 
 
 def load_run(run: str | PathLike[str]) -> Result:
@@ -80,5 +81,5 @@ def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
         >>> compare_runs([first, second]).plot()
     """
     if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):
-        raise ConfigError(f"runs must be a list of runs, got {runs!r}; use compare_runs([first, second])")
+        raise ConfigError(f"runs must be a list of runs, got {short(runs)}; use compare_runs([first, second])")
     return RunComparison([run if isinstance(run, Result) else read_run(run, FOLLOW) for run in runs])

@@ -85,6 +85,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
         size=replace(plan.settings.size, workers=plan.size),
         limits=replace(plan.settings.limits, timeout=left),
         hints=(),
+        warnings=(),
     )
     with _DriverTask(plan, task, files, record, host) as driver_task:
         try:
@@ -203,6 +204,8 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     client = _Client(spec, run_id, source, started)
     for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings):
         source.say(hint)
+    for warning in settings.warnings:
+        source.say(warning, is_warning=True)
     with interrupts_to(client.interrupted):
         spec.stop.attach(lambda: client.want(Ending.STOPPED))
         client.run = host.launch_with_driver(plan, task, keys, settings.paths.journal)

@@ -11,13 +11,13 @@ from functools import partial
 
 from maggy_like.cluster_driver.tasks import from_record
 from maggy_like.display import make_display
-from maggy_like.display.base import LineBuffer, LogLine, Snapshot, WorkerLine, draw, draw_worker, missed_note
+from maggy_like.display.base import LineBuffer, LogLine, Shown, Snapshot, WorkerLine, draw, draw_worker, missed_note
 from maggy_like.driver.followers import Callback, Followers, read_callbacks
 from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.state_machine.failures import STORE_PATIENCE
 from maggy_like.driver.stream import Backlog, JournalReader, read_after
-from maggy_like.errors import JournalError, UserError
+from maggy_like.errors import JournalError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions
 from maggy_like.results.runs import read_run
@@ -76,6 +76,11 @@ class RunFiles:
         return self.reader.machine.study
 
     @property
+    def has_all_lines(self) -> bool:
+        """Whether the driver writes its log lines for others, and all of them were read."""
+        return self._log_lines.has_all
+
+    @property
     def ended(self) -> RunStatus | None:
         """How the run ended, as of the last read. None while it has not."""
         return self.reader.ended
@@ -122,9 +127,9 @@ class RunFiles:
                 self.say(f"{error}; trying again, the run continues meanwhile")
         return True
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *, is_warning: bool = False) -> None:
         """Show a line."""
-        self.lines.append(LogLine(None, text))
+        self.lines.append(LogLine(None, text, is_warning=is_warning))
 
     def is_over(self) -> bool:
         """Return whether the run has ended, or its driver is dead and has no successor.
@@ -196,15 +201,19 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], 
         if stops:
             raise stops[0]
     except KeyboardInterrupt:
-        return read_run(str(run.directory), actions)
+        pass
     finally:
         followers.finish(source.ended.status if source.ended is not None else Ending.STOPPED)
-    result, record = read_run(str(run.directory), actions), source.driver()
+    shown, record = Shown.by([display]), source.driver()
+    shown = replace(shown, lines=shown.lines and source.has_all_lines)
+    result = replace(read_run(str(run.directory), actions), _shown=shown)
     if result.ending is Ending.ERROR and record is not None and record.error is not None:
         error = from_record(record.error)
         error.result = result
+        if isinstance(error, TrialsFailedError):
+            error.has_shown_traceback = shown.lines
         raise error
-    return replace(result, _is_shown=display.has_shown_summary)
+    return result
 
 
 def stop_run(journal: str) -> None:
@@ -252,7 +261,9 @@ class LogLineWriter:
         for line in lines:
             if not line.live:  # a progress bar is redrawn too often for a file
                 parts = line.text.split("\n")  # of a traceback, the last one says most
-                self._lines.extend(LogLineRecord(line.trial, part[:LONGEST], line.rank) for part in parts)
+                self._lines.extend(
+                    LogLineRecord(line.trial, part[:LONGEST], line.rank, line.is_warning) for part in parts
+                )
                 self._next += len(parts)
                 self._is_new = True
         if self._is_new and time.monotonic() - self._wrote >= PAUSE:
@@ -274,6 +285,7 @@ class LogLineReader:
     """Reads each line of the driver once."""
 
     def __init__(self, files: ControlFiles) -> None:
+        self.has_all = False  # whether there are lines, and none was missed
         self._files = files
         self._run = ""
         self._next = 0
@@ -287,8 +299,11 @@ class LogLineReader:
             return []
         if record.run != self._run:
             self._run, self._next = record.run, record.first
+            self.has_all = record.first == 0
         missed = max(0, record.first - self._next)
         known = max(0, self._next - record.first)
+        self.has_all &= not missed
         self._next = max(self._next, record.first + len(record.lines))
-        found = [LogLine(line.trial, line.text, line.rank) for line in record.lines[known:]]
+        new = record.lines[known:]
+        found = [LogLine(line.trial, line.text, line.rank, is_warning=line.is_warning) for line in new]
         return missed_note(missed) + found

@@ -17,7 +17,7 @@ _EXIT_STATUS = "Exit status: 0, 1 after an error, 2 if the arguments are not val
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands. Its ``command`` is the name of the given one."""
+    """Make the parser of all commands. Its ``command`` is the name of the given one, and ``parser`` its parser."""
     top = argparse.ArgumentParser(
         "maggy-like",
         description="Shows active and ended runs of maggy_like from their files, and runs scripts on several workers.",
@@ -183,6 +183,7 @@ def _command(commands: Any, name: str, summary: str, description: str, *examples
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
         formatter_class=_WithExamples,
     )
+    made.set_defaults(parser=made)
     return made
 
 
@@ -222,7 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 after an error, which is printed, or 130 after Ctrl-C. argparse exits with 2 if the
         arguments are not valid.
     """
-    given = parser().parse_args(arguments)
+    given, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of the command
     try:
         from maggy_like.command_line import commands  # not loaded for --help and for arguments that are not valid
 

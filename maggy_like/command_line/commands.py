@@ -28,7 +28,7 @@ from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.journal import backend_of, read_header
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.script import read_script
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.trial import TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -142,8 +142,7 @@ def show_command(given: Namespace) -> None:
     answer = _ablation(result)
     if table := best_trials(result, given.trials) if answer is None else repr(answer):
         print("", table, sep="\n")
-    if result.failures:
-        _print_failure(result, result.failures[0])
+    _print_failure(result)
 
 
 def _ablation(result: Result) -> Ablation | None:
@@ -156,12 +155,17 @@ def _ablation(result: Result) -> Ablation | None:
     return recorded_answer(result, comparisons)
 
 
-def _print_failure(result: Result, trial: Trial) -> None:
-    assert trial.failure is not None
-    text = trial.failure.traceback.rstrip() or trial.failure.message
-    print("", f"trial {trial.id} failed:", sep="\n")
-    for line in f"{text}\n{read_record(result).rerun_hint(trial.id)}".rstrip().splitlines():
-        _print_line(line)
+def _print_failure(result: Result) -> None:
+    """Print the traceback of the first failure that no display has shown."""
+    training = [] if result.training is None else [result.training.trial]  # whose traceback no display shows
+    for trial in [*([] if result._shown.lines else result.failures), *training]:
+        if trial.failure is None or trial.state is not TrialState.FAILED:
+            continue
+        text = trial.failure.traceback.rstrip() or trial.failure.message
+        print("", f"{'the training' if trial.is_final_training else f'trial {trial.id}'} failed:", sep="\n")
+        for line in f"{text}\n{read_record(result).rerun_hint(trial.id)}".rstrip().splitlines():
+            _print_line(line)
+        return
 
 
 def tail_command(given: Namespace) -> None:
@@ -201,6 +205,7 @@ def watch_command(given: Namespace) -> None:
     if result.ending in (Ending.RUNNING, Ending.KILLED):  # Spark may be about to restart its driver
         result = result.watch(progress="plain" if given.plain else True)
     print(result)
+    _print_failure(result)
     if result.ending is Ending.RUNNING:
         raise KeyboardInterrupt  # Ctrl-C has ended the watching
 
@@ -352,4 +357,4 @@ def _with_types(table: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _print_line(line: str) -> None:
-    print(clean(line.rstrip("\n")), flush=True)
+    print(clean(line.rstrip("\n"), keeps_tabs=True), flush=True)

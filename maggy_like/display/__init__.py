@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class SilentDisplay:
-    """Shows nothing. At the end it logs a warning about a guessed direction."""
+    """Shows nothing. It logs warnings about mistakes and, at the end, about a guessed direction."""
 
     keeps_lines = has_shown_summary = False
 
@@ -29,9 +29,12 @@ class SilentDisplay:
         pass
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
-        pass
+        for line in lines:
+            if line.is_warning:
+                _log.warning("%s: %s%s", text.clean(snapshot.name), text.prefix(line), text.clean(line.text))
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
+        self.update(snapshot, lines)
         if words := text.guess(snapshot):
             _log.warning("%s: %s", text.clean(snapshot.name), words)
 
@@ -50,7 +53,8 @@ def make_display(progress: bool | str, *, with_trials: bool = False) -> Display:
 
     Args:
         progress: If True, a notebook cell in a Jupyter kernel, a live region in a terminal, and plain lines elsewhere.
-            If False, nothing. ``"notebook"``, ``"terminal"``, ``"plain"`` and ``"silent"`` select one.
+            If False, nothing but warnings, which are logged. ``"notebook"``, ``"terminal"``, ``"plain"`` and
+            ``"silent"`` select one.
         with_trials: Whether trials run in this process. True then selects plain lines in a terminal, since a live
             region would hide the prompt of a debugger.
 

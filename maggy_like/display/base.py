@@ -131,6 +131,7 @@ class LogLine:
     text: str
     rank: int | None = None  # rank of the worker that wrote it, if several run the trial
     live: bool = False  # whether the trial's next line of that rank replaces it, as in a progress bar
+    is_warning: bool = False  # whether it is about a mistake of the caller, and logged if there is no display
 
 
 _OVERHEAD = 100
@@ -214,6 +215,20 @@ class Display(Protocol):
 
     def finish(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         """Show the last state and release the terminal or cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the displays of a run have left in sight. Whatever prints the result later does not repeat it."""
+
+    summary: bool = False  # how the run ended
+    lines: bool = False  # the log lines, which include the traceback of each cause of failures
+
+    @classmethod
+    def by(cls, displays: Iterable[Display]) -> Shown:
+        """Return what the displays of a run that has ended have shown."""
+        every = [*displays]
+        return cls(any(each.has_shown_summary for each in every), any(each.keeps_lines for each in every))
 
 
 def failures_by_kind(trials: Iterable[Trial]) -> tuple[FailureLine, ...]:

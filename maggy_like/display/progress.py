@@ -302,7 +302,7 @@ class LiveLines:
                 self._seen.discard(key)
             if not line.live:
                 finished += readable([line])
-            elif shown := clean(line.text):
+            elif shown := clean(line.text, keeps_tabs=True):
                 self._lines[key] = LogLine(line.trial, shown, line.rank, live=True)
         running = {worker.trial for worker in snapshot.workers}
         for key, line in list(self._lines.items()):

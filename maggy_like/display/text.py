@@ -35,8 +35,8 @@ STATES = (
 
 # Escape sequences of ECMA-48: CSI (colours, cursor), OSC (titles, links; ended by BEL or ST), the short ones.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?")
-# What is left of the C0 and C1 controls, and the marks that turn the direction of the text around them.
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# What is left of the C0 and C1 controls except the tab, and the marks that turn the direction of the text around them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def duration(seconds: float | None) -> str:
@@ -72,10 +72,11 @@ def config_text(config: Config) -> str:
     return ", ".join(f"{name}={value}" for name, value in pairs(config))
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, keeps_tabs: bool = False) -> str:
     r"""Return one line as a terminal shows it, without escape sequences and control characters.
 
-    A progress bar that redraws itself with carriage returns has its last state. Long lines are cut.
+    A progress bar that redraws itself with carriage returns has its last state. Long lines are cut. A tab becomes
+    spaces, except in a line that a program has written for another program to read.
 
     Example:
         >>> clean("10%|#  |\r20%|## |")
@@ -84,7 +85,8 @@ def clean(text: str) -> str:
     text = _ESCAPES.sub("", text)
     if "\r" in text:
         text = next((state for state in reversed(text.split("\r")) if state.strip()), "")
-    text = _CONTROLS.sub("", text.replace("\n", " ").expandtabs(4)).rstrip()
+    text = text.replace("\n", " ")
+    text = _CONTROLS.sub("", text if keeps_tabs else text.expandtabs(4)).rstrip()
     text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be printed
     return text if len(text) <= LINE_LIMIT else text[: LINE_LIMIT - 1] + "…"
 
@@ -95,7 +97,7 @@ def readable(lines: Iterable[LogLine]) -> list[LogLine]:
         LogLine(line.trial, text, line.rank)
         for line in lines
         for part in line.text.split("\n")
-        if (text := clean(part))
+        if (text := clean(part, keeps_tabs=True))
     ]
 
 

@@ -31,6 +31,7 @@ from maggy_like.driver.stream import Backlog, Cursor, copied
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
 from maggy_like.train_function.code import name_of
+from optimizers.checks import short
 from optimizers.core.events import Event
 from optimizers.core.study import Study
 
@@ -151,7 +152,7 @@ def _check_function(callback: Any) -> None:
         name = name_of(callback)
         raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
     if not callable(callback):
-        raise ConfigError(f"callbacks must be functions of one event, got {callback!r}")
+        raise ConfigError(f"callbacks must be functions of one event, got {short(callback)}; use def f(event): ...")
     try:
         inspect.signature(callback).bind(None)
     except TypeError:

@@ -558,7 +558,9 @@ class Driver:
                     self.replacements.put(worker)
 
     def _show(self, command: Show) -> None:
-        self.lines.extend(LogLine(command.trial, line) for line in command.text.splitlines())
+        self.lines.extend(
+            LogLine(command.trial, line, is_warning=command.is_warning) for line in command.text.splitlines()
+        )
 
     def _draw(self) -> Snapshot:
         drawn = self._drawing.at_once(self.elapsed(), self._now())

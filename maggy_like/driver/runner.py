@@ -175,6 +175,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 keep=spec.save_returned,
                 timeout=settings.limits.timeout,
             )
+            driver.lines.extend(LogLine(None, warning, is_warning=True) for warning in settings.warnings)
             driver.lines.extend(
                 LogLine(None, hint)
                 for hint in (

@@ -84,10 +84,10 @@ class FailurePolicy:
                 f"{count!r}{hint and '; '}{hint}"
             )
         if not isinstance(self.catch, tuple):
-            raise ConfigError(f"catch must be a tuple of exception types, got {self.catch!r}; use (ValueError,)")
+            raise ConfigError(f"catch must be a tuple of exception types, got {short(self.catch)}; use (ValueError,)")
         for kind in self.catch:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise ConfigError(f"catch must contain exception types, got {kind!r}; use (ValueError,)")
+                raise ConfigError(f"catch must contain exception types, got {short(kind)}; use (ValueError,)")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -107,7 +107,7 @@ def read_policy(failures: Any) -> FailurePolicy:
     if failures is None:
         return FailurePolicy()
     if not isinstance(failures, FailurePolicy):
-        raise ConfigError(f"failures must be a FailurePolicy, got {failures!r}; use FailurePolicy(max_attempts=5)")
+        raise ConfigError(f"failures must be a FailurePolicy, got {short(failures)}; use FailurePolicy(max_attempts=5)")
     return failures
 
 
@@ -272,6 +272,7 @@ class Settings:
     confirmation: Confirmation | None = None  # repeats of the best configurations after the search. None without them
     training: TrainingSettings | None = None  # training after the search. None without one
     hints: tuple[str, ...] = ()  # lines for the user before the start
+    warnings: tuple[str, ...] = ()  # those of them about mistakes, which are logged if there is no display
 
     @classmethod
     def of(cls, study: Study) -> Settings:

@@ -9,11 +9,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import whole
+from maggy_like.display.base import Shown
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import ParetoSet, ResultData, Training, read_log, read_saved, state_of, training_of
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.checks import no_attribute
+from optimizers.checks import explains_arguments, no_attribute, short
 from optimizers.core.study import Study
 from optimizers.core.trial import Trial
 
@@ -61,6 +62,8 @@ _ELSEWHERE = {
     "resume": "lagom(..., name=result.name, resume=True)",
     "save": "directory, which has the run already; load_run(directory) reads it",
     "story": "decision_log()",
+    "to_csv": "to_pandas().to_csv(path)",
+    "to_json": "to_pandas().to_json(path)",
 }
 """What other libraries, and the past, call the attributes of a result."""
 
@@ -99,11 +102,11 @@ class Result(ResultData):
     """
 
     _actions: RunActions | None = field(default=None, compare=False)
-    _is_shown: bool = field(default=False, compare=False)
+    _shown: Shown = field(default=Shown(), compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         actions = None if self._actions is None else replace(self._actions, train=None)  # it holds the engine
-        return {**self.__dict__, "_actions": actions, "_is_shown": False}
+        return {**self.__dict__, "_actions": actions, "_shown": Shown()}
 
     @property
     def best_checkpoint(self) -> str | None:
@@ -170,10 +173,11 @@ class Result(ResultData):
         found = next((known for known in (*self.trials, *training) if known.id == trial), None)
         if found is None:
             raise UserError(
-                f"trial must be one of the {len(self.trials)} trials of this result, got {trial!r}; use its number"
+                f"trial must be one of the {len(self.trials)} trials of this result, got {short(trial)}; use its number"
             )
         return found
 
+    @explains_arguments({"config": "maggy_like.run(train_fn, config={})"})
     def train(
         self,
         *,
@@ -445,7 +449,7 @@ class Result(ResultData):
     def __str__(self) -> str:
         from maggy_like.results.tables import printed
 
-        return printed(self, is_shown=self._is_shown)
+        return printed(self, is_shown=self._shown.summary)
 
     def _repr_html_(self) -> str:
         """Return the five best trials or the Pareto set for notebooks, with the summary if no cell shows it."""
@@ -456,7 +460,7 @@ class Result(ResultData):
         from maggy_like.results.tables import ranked
 
         table = ranked(self, self.to_pandas()).to_html(index=False)
-        return table if self._is_shown and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
+        return table if self._shown.summary and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
 
 
 def make_result(

@@ -18,6 +18,7 @@ from maggy_like.results.result import Result
 from maggy_like.results.runs import folder_of, names_in, open_run, read_each
 from maggy_like.storage.file_systems import check_folder
 from maggy_like.storage.journal import RunHeader, RunTotals, backend_of, read_ends
+from optimizers.checks import short
 from optimizers.core.events import config_of
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space import Config
@@ -154,7 +155,7 @@ class RunList(list[RunSummary]):
 def read_runs(directory: str | PathLike[str]) -> RunList:
     """Implement :func:`maggy_like.list_runs`."""
     if not isinstance(directory, str | PathLike):
-        raise ConfigError(f"directory must be the folder of all runs, got {directory!r}; use a path or a URL")
+        raise ConfigError(f"directory must be the folder of all runs, got {short(directory)}; use a path or a URL")
     given = fspath(directory)
     folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
     found = read_each(folder, lambda name: _summary(f"{folder}/{name}", name), names_in(folder))

@@ -27,6 +27,7 @@ from maggy_like.storage.journal import (
     reading,
 )
 from maggy_like.storage.run_paths import RunPaths
+from optimizers.checks import short
 from optimizers.samplers.non_adaptive import RandomSearch
 
 _log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ _MOST_NAMED = 8
 def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     """Implement :func:`maggy_like.load_run`."""
     if not isinstance(run, str | PathLike):
-        raise ConfigError(f"run must be the folder of a run, got {run!r}; use a path, a URL or result.directory")
+        raise ConfigError(f"run must be the folder of a run, got {short(run)}; use a path, a URL or result.directory")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
     contents, machine, status = open_run(find_run(where))
     header = contents.header
@@ -106,6 +107,8 @@ def _no_run(where: str) -> str:
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
         return f"{where!r} is a folder of runs, not a run; use the folder of one: {named}{more}"
     folder, _, name = where.rpartition("/")
+    if folder and _may_be_run(folder):
+        return f"{where!r} is in the folder of a run; use that folder: {folder!r}"
     around = folder or "maggy_runs"
     near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _near(around))]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""

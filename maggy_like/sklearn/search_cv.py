@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from sklearn import get_config
 from sklearn.base import clone, is_classifier
@@ -314,9 +315,9 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         """
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and self.error_score == "raise":
-            raise RuntimeError(f"the configuration {failed[0].config} failed: {failed[0].failure}")
+            raise RuntimeError(f"the configuration {failed[0].config} failed: {_why(result, failed[0])}")
         if failed and len(failed) == len(result.trials):
-            raise ConfigError(f"all {len(failed)} configurations failed; {failed[0].config}: {failed[0].failure}")
+            raise ConfigError(f"all {len(failed)} configurations failed; {failed[0].config}: {_why(result, failed[0])}")
         error_score = np.nan if self.error_score == "raise" else float(self.error_score)
         configs = [self._objects.of(trial.config) for trial in result.trials]
         self.cv_results_ = cv_results(result.trials, configs, self.n_splits_, error_score)
@@ -333,10 +334,16 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         if failed:
             warnings.warn(
                 f"{len(failed)} of {len(result.trials)} configurations failed, and have error_score={error_score}; "
-                f"{self._objects.of(failed[0].config)}: {failed[0].failure}",
+                f"{self._objects.of(failed[0].config)}: {_why(result, failed[0])}",
                 FitFailedWarning,
                 stacklevel=3,
             )
+
+
+def _why(result: Result, trial: Trial) -> str:
+    """Return why a trial failed. The traceback is left out if the display has shown it."""
+    assert trial.failure is not None
+    return str(msgspec.structs.replace(trial.failure, traceback="") if result._shown.lines else trial.failure)
 
 
 def _shuffled(splitter: Any, seed: int) -> Any:

@@ -57,6 +57,7 @@ class LogLineRecord(msgspec.Struct, frozen=True, array_like=True):
     trial: int | None
     text: str
     rank: int | None = None
+    is_warning: bool = False
 
 
 class LogLinesRecord(msgspec.Struct, frozen=True):

@@ -81,9 +81,9 @@ def check_seed(train_fn: Callable[..., Any], space: SearchSpace) -> None:
 def check_function(train_fn: Any) -> None:
     """Check that ``train_fn`` can be called, and that a call trains: calling a class only creates an object."""
     if not callable(train_fn):
-        raise TrainFunctionError(
-            f"train_fn must be a function, got {short(train_fn)}; pass the function itself, without calling it"
-        )
+        trains = next((f"its method: {name}" for name in ("fit", "train", "run") if hasattr(train_fn, name)), "")
+        remedy = trains or "the function itself, without calling it"
+        raise TrainFunctionError(f"train_fn must be a function, got {short(train_fn)}; pass {remedy}")
     called = train_fn
     while isinstance(called, partial):
         called = called.func
@@ -141,6 +141,11 @@ def _check_filled(function: str, name: str, space: SearchSpace, source: str) -> 
     if name not in space and name in _OTHERS:
         raise TrainFunctionError(
             f"nothing fills the parameter {name!r} of {function}; {_OTHERS[name].format(', '.join(space.names))}"
+        )
+    if name not in space and name == "self":
+        raise TrainFunctionError(
+            f"{function} is a method without its object, which nothing fills; pass that of an object, such as "
+            f"trainer.{function}"
         )
     if name not in space:
         known = [*space.names, *INJECTED]

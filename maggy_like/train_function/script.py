@@ -91,6 +91,11 @@ def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Scrip
         raise TrainFunctionError(
             f"the script {str(path)!r} cannot be read ({error.strerror}); pass the path of a Python file"
         ) from error
+    if file.suffix == ".ipynb":
+        raise TrainFunctionError(
+            f"the script must be a Python file, got the notebook {str(path)!r}; use jupyter nbconvert --to script "
+            f"{file.name}"
+        )
     try:
         compile(text, str(file), "exec")
     except (SyntaxError, ValueError) as error:

@@ -41,16 +41,18 @@ def read_scalar(value: object) -> Scalar:
     """Return ``value`` as a plain Python scalar."""
     value = plain(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise SearchSpaceError(f"a number must be finite, got {value!r}; use a finite number, or None")
+        raise SearchSpaceError(f"a number must be finite, got {short(value)}; use a finite number, or None")
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise SearchSpaceError(f"an integer must fit into 64 bits, got {short(value)}; use a float or a str")
     if isinstance(value, str) and _is_broken(value):
-        raise SearchSpaceError(f"a text must be valid UTF-8, got {value!r}; use another text")
+        raise SearchSpaceError(f"a text must be valid UTF-8, got {short(value)}; use another text")
     if value is None or type(value) in (bool, int, float, str):
         return value  # type: ignore[return-value]  # the exact types were just compared
+    name = getattr(value, "__name__", None)
+    use = f"its name, {name!r}," if isinstance(name, str) else "a name"
     raise SearchSpaceError(
-        f"a value must be a bool, int, float, str or None, got {value!r}; "
-        "use a name and look it up in train_fn: TABLE[name]"
+        f"a value must be a bool, int, float, str or None, got {short(value)}; use {use} and look it up in train_fn, "
+        "as in TABLE[name]"
     )
 
 
@@ -93,7 +95,9 @@ def from_json(form: Any) -> Any:
 def read_values(values: object, kind: str) -> tuple[Value, ...]:
     """Return the values of a domain of type ``kind``: at least one, all different."""
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__iter__"):
-        raise SearchSpaceError(f"values of {kind} must be a list, got {values!r}; use {kind}([...])")
+        names = [values] if isinstance(values, str) else [*values] if isinstance(values, Mapping | Set) else None
+        use = "[...]" if names is None else short(names)
+        raise SearchSpaceError(f"values of {kind} must be a list, got {short(values)}; use {kind}({use})")
     read = tuple(map(read_value, values))
     if not read:
         raise SearchSpaceError(f"values of {kind} must not be empty; use at least one value")
@@ -101,7 +105,7 @@ def read_values(values: object, kind: str) -> tuple[Value, ...]:
     for value in read:
         key = _key(value)
         if key in seen:
-            raise SearchSpaceError(f"values of {kind} must differ, got {value!r} twice; remove one")
+            raise SearchSpaceError(f"values of {kind} must differ, got {short(value)} twice; remove one")
         seen.add(key)
     return read
 
@@ -118,7 +122,8 @@ def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(isinstance(parent, str) for parent in when):
-        raise SearchSpaceError(f"when must be a dict {{name: value}}, got {when!r}; use when={{'optimizer': 'sgd'}}")
+        given = short(when)
+        raise SearchSpaceError(f"when must be a dict {{name: value}}, got {given}; use when={{'optimizer': 'sgd'}}")
     conditions = {}
     for parent, values in when.items():
         many = isinstance(values, Sequence) and not isinstance(values, str)

@@ -227,7 +227,8 @@ class SearchSpace:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
             raise SearchSpaceError(
-                f"a search space must be a dict of names and domains, got {params!r}; use {{'lr': Float(1e-4, 1e-1)}}"
+                f"a search space must be a dict of names and domains, got {short(params)}; use "
+                "{'lr': Float(1e-4, 1e-1)}"
             )
         if twice := sorted(set(params) & set(named)):
             raise SearchSpaceError(f"parameters {twice} are given twice; remove one of each")
@@ -267,7 +268,7 @@ class SearchSpace:
         """
         if not callable(constraint):
             raise SearchSpaceError(
-                f"constraint must be a function of a configuration, got {constraint!r}; use a lambda"
+                f"constraint must be a function of a configuration, got {short(constraint)}; use a lambda"
             )
         space = copy.copy(self)
         space._constraints = (*self._constraints, constraint)

@@ -110,7 +110,7 @@ def _check_sign(run: Run, event: AttemptEnded) -> list[Show]:
         final = event.value if number == 0 else event.metrics.get(name)
         values = [*(trial.curves[name].values if name in trial.curves else ()), *([] if final is None else [final])]
         hints.append(sign_hint(name, direction, values))
-    return [Show(hint) for hint in filter(None, hints)]
+    return [Show(hint, is_warning=True) for hint in filter(None, hints)]
 
 
 def _is_unclear(run: Run, trial: Trial, objective: str) -> bool:
@@ -233,7 +233,9 @@ def _measure(run: Run, trial: Trial, message: Reported) -> Commands:
         commands += _warn_of_default(run, trial)
     if not all(map(math.isfinite, values)):
         step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
-        commands += _warn(run, f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial)
+        commands += _warn(
+            run, f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial, is_mistake=False
+        )
     return commands
 
 
@@ -519,12 +521,12 @@ def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
     return [Show(f"attempt {trial.attempt} lost{why}; the trial will be retried", trial.id)]
 
 
-def _warn(run: Run, key: str, text: str, trial: Trial) -> Commands:
+def _warn(run: Run, key: str, text: str, trial: Trial, *, is_mistake: bool = True) -> Commands:
     """Show a warning to the user, once for each ``key``."""
     if key in run.warned:
         return []
     run.warned.add(key)
-    return [Show(text, trial.id)]
+    return [Show(text, trial.id, is_warning=is_mistake)]
 
 
 def _warn_if_silent(run: Run, trial: Trial) -> Commands:
@@ -549,8 +551,8 @@ def _warn_of_default(run: Run, trial: Trial) -> Commands:
 
 def _warn_of_restart(run: Run, trial: Trial, step: int) -> Commands:
     text = (
-        f"was promoted after step {trial.reported} and trains again from step {step}, because it has saved no state; "
-        "save and restore one, or use ASHA(mode='stopping')"
+        f"was promoted after step {trial.reported} and trains again from step {step}, because it had saved no state "
+        f"by step {trial.reported}; save one by then and restore it, or use ASHA(mode='stopping')"
     )
     return _warn(run, "restart", text, trial)
 

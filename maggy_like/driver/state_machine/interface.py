@@ -160,6 +160,7 @@ class Show(AfterJournal, frozen=True, gc=False):
 
     text: str
     trial: int | None = None
+    is_warning: bool = False  # whether it is about a mistake of the caller
 
 
 Command = StoreReturned | Append | Send | Replace | AskOptimizer | Show

@@ -73,7 +73,7 @@ def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
         )
         return phases.end_search(run, Ending.ERROR, ConfigError(text))
     if unseen or run.settings.size.workers_per_trial > 1 or run.settings.training is not None:
-        return [Show(f"{who} an interrupted trial could not continue there; {remedy}")]
+        return [Show(f"{who} an interrupted trial could not continue there; {remedy}", is_warning=True)]
     return []
 
 

@@ -21,11 +21,11 @@ from maggy_like.processes.system import address_space, adopt_orphans, children, 
 from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
 from maggy_like.protocol.messages import PYTHON, Assign, FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.worker.advice import here
 from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, encode, send_request
 from maggy_like.worker.child.process import make_runner
 from maggy_like.worker.child.sender import Sender
-from maggy_like.worker.import_advice import here
 from maggy_like.worker.launch import encode_task, pass_on_spark_files, write_all
 
 DISCONNECTED = (

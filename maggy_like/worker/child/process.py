@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from queue import SimpleQueue
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from maggy_like.processes.channel import Channel, Disconnected
@@ -51,12 +52,12 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.file_systems import StoreFault
 from maggy_like.train_function.code import name_of
 from maggy_like.train_function.load import arguments_for, load_train_fn
+from maggy_like.worker.advice import advice_on
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.saves import StoreRetry
 from maggy_like.worker.child.sender import Sender, as_number, check_name, pick_objective
 from maggy_like.worker.child.stop_state import TrialStopped
-from maggy_like.worker.import_advice import advice_on
 
 if TYPE_CHECKING:
     from maggy_like.distributed.rendezvous import Membership
@@ -223,11 +224,29 @@ def format_message(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's function onwards, without the frames of this project above it."""
+    """Return the traceback from the user's function onwards, without the frames of this project above it.
+
+    A wrong report has only the frames of the user's code, since the message says all about those of this project, and
+    no traceback if the function has returned.
+    """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         frames = frames.tb_next
-    return _with_short_names("".join(traceback.format_exception(type(error), error, frames or error.__traceback__)))
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, ReportError) and (cause is None or not _users_frames(cause.__traceback__)):
+        lines = traceback.format_list(_users_frames(frames))
+        if lines:
+            lines = ["Traceback (most recent call last):\n", *lines, *traceback.format_exception_only(error)]
+    else:
+        lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
+    return _with_short_names("".join(lines))
+
+
+def _users_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    """Return the frames of a traceback that are in the user's code."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace)]
+    summaries = zip(traceback.extract_tb(trace), modules, strict=True)
+    return [summary for summary, module in summaries if not _is_installed(summary.filename, module)]
 
 
 def _with_short_names(text: str) -> str:
@@ -654,7 +673,8 @@ def run_attempt(
             raise KeyboardInterrupt from error
         if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
-        return raised(assign.trial, reporter.attempt, error, membership, at, advice_on(error, task.driver))
+        advice = advice_on(error, task.driver) or reporter.advice_on(error)
+        return raised(assign.trial, reporter.attempt, error, membership, at, advice)
 
 
 def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Reporter, task: WorkerTask) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maggy_like.protocol.messages import MAX_NAMES, MAX_STEP, UNBOUNDED, Assign
@@ -108,7 +109,7 @@ class Reporter:
         self._objective: str | None = None
         self._is_search = False  # without a driver, nothing is optimised
         self._milestones: tuple[int, ...] = ()
-        self._restored = False
+        self._restored = self._restored_nothing = False
         self._names: set[str] = set()
 
     @classmethod
@@ -379,7 +380,11 @@ class Reporter:
             self._saves.drop_unreported()
             self._pause(waits=False)
         self.cut_at = self.cut_at or step
-        raise BudgetUsed
+        steps = f"{self._budget} step{'s' * (self._budget != 1)}"
+        raise BudgetUsed(
+            f"step {step} was reported with a budget of {steps}, which ends the function; loop up to reporter.budget, "
+            "or use Reporter(budget=N)"
+        )
 
     def _pause(self, *, waits: bool) -> None:
         """Pause the trial, and return if its next attempt continues here.
@@ -412,18 +417,26 @@ class Reporter:
             )
         self._names.add(name)
 
-    def log(self, *parts: object) -> None:
+    def log(self, *parts: object, **metrics: object) -> None:
         """Print a line to the display and to the trial's log file.
 
         Args:
             *parts: Objects to print, as in ``print``.
+            **metrics: Not used. Report metrics.
+
+        Raises:
+            ReportError: A metric is given.
 
         Example:
             >>> reporter.log("epoch", epoch, "took", seconds, "s")
         """
+        if metrics:
+            given = ", ".join(f"{name}={shortened(value)}" for name, value in metrics.items())
+            named = ", ".join(f"{name}={name}" for name in metrics)
+            raise ReportError(f"log() prints a line and takes no metrics, got {given}; use report({named}, step=step)")
         print(*parts, flush=True)
 
-    def checkpoint(self, state: Any, *, step: int | None = None) -> None:
+    def checkpoint(self, state: Any, *unnamed: Any, step: int | None = None) -> None:
         """Save a state of the training. The newest few and the best are kept.
 
         A retry of the trial, or its continuation with more budget, starts from the saved state. A state counts once
@@ -440,18 +453,25 @@ class Reporter:
         Args:
             state: Object that :meth:`restore` will return, such as weights, the optimizer's state and the step.
                 Anything that cloudpickle can pickle, so also instances of classes that are defined in a notebook.
+            *unnamed: Not used. Name the step.
             step: Step that was reported for this state, if you save after the report. Default: the step of the next
                 report.
 
         If the trial is to be paused after the report of ``step``, the call ends the function, as a report does.
 
         Raises:
-            ReportError: No report of ``step`` was made, or the state cannot be pickled.
+            ReportError: No report of ``step`` was made, the state cannot be pickled, or more than one is given.
 
         Example:
             >>> reporter.report(accuracy=accuracy, step=epoch)
             >>> reporter.checkpoint(model.state_dict(), step=epoch)
         """
+        if unnamed:
+            given = ", ".join(map(shortened, (state, *unnamed)))
+            raise ReportError(
+                f"checkpoint() must have one state, got checkpoint({given}); use checkpoint(state), without a path, or "
+                "checkpoint(state, step=step) after the report of the step"
+            )
         if step is not None and (self._step is None or as_step(step) > self._step):
             reported = "there is none" if self._step is None else f"the last one is {self._step}"
             raise ReportError(
@@ -484,9 +504,24 @@ class Reporter:
             >>> for epoch in range(state["epoch"] + 1, reporter.budget + 1):
             ...     ...
         """
+        if isinstance(into, str | PathLike):
+            raise ReportError(
+                f"restore() takes no path, got {shortened(into)}; use restore(), which returns the trial's newest state"
+            )
         state = self._saves.restore(into)
         self._restored = self._restored or state is not None
+        self._restored_nothing = state is None
         return state
+
+    def advice_on(self, error: BaseException) -> str:
+        """Return text to append to the message of an error, if the function may have used a state that is not there.
+
+        Called by the runtime.
+        """
+        is_of_none = isinstance(error, TypeError) and "NoneType" in str(error)
+        if is_of_none and self._restored_nothing and not self.is_under_way:
+            return "; restore() returned None, since the trial had saved no state; begin at the first step then"
+        return ""
 
     def settle(self) -> None:
         """Wait until all states are written. Called by the runtime when the function returns."""

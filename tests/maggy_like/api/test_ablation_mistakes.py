@@ -60,6 +60,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"study": modelled().features("A").group("g", "B"), "design": "leave_one_group_out"},
         "no component 'B' of the group 'g'"),
     "no groups": ({"design": "leave_one_group_out"}, r"must have a group of components.*study.group\("),
+    "swapped": (
+        {"train_fn": AblationStudy().config(dropout=0.0), "study": take_dropout},
+        r"train_fn must be a function, got the study; call ablate\(take_dropout, study\)"),
+    "a function as study": ({"study": take_dropout}, r"study must be an AblationStudy, got <function take_dropout>;"),
     "no components": ({"study": AblationStudy()}, "must have components, got none"),
     "no seed": ({"train_fn": take_no_seed}, "take_no_seed must have a parameter 'seed', got none"),
     "a parameter that nothing fills": ({"train_fn": take_unfilled}, "the parameter 'rate' of take_unfilled must have"),
@@ -109,6 +113,11 @@ def test_a_mistake_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> 
     with pytest.raises(UserError, match=message):
         ablate(**options, directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parameter_is_removed_by_name() -> None:
+    with pytest.raises(UserError, match=r"by name, got 'dropout'; use config\(dropout=\.\.\.\) with the value"):
+        AblationStudy().config("dropout")
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -41,6 +41,11 @@ def train(lr: Any, units: int = 3) -> float:
     return float(units)
 
 
+class Trainer:
+    def fit(self, lr: Any) -> float:
+        return float(lr)
+
+
 def given(**arguments: Any) -> Callable[[], Any]:
     return lambda: lagom(train, SPACE, **arguments)
 
@@ -180,6 +185,12 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a run that is nowhere": ({"warm_start": ["nothing"]}, "there is no run in 'nothing'"),
     "a sampler": ({"optimizer": TPESampler()}, r"use OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)"),
     "a sampler's name": ({"optimizer": "TPESampler"}, "did you mean 'tpe'"),
+    "a class's name": ({"optimizer": "RandomSearch"}, "did you mean 'random'"),
+    "a name in words": ({"optimizer": "grid search"}, "did you mean 'grid'"),
+    "an engine that is none": ({"engine": Trainer()}, r"engine such as SparkEngine\(...\), got <.*Trainer object>$"),
+    "a method of a class": ({"train_fn": Trainer.fit}, r"fit is a method without its object, .* such as trainer\.fit$"),
+    "an object with methods": ({"train_fn": Trainer()}, "got <.*Trainer object>; pass its method: fit$"),
+    "classes": ({"space": {"act": [Trainer, dict]}}, r"use its name, 'Trainer', and look it up in train_fn"),
     "a library": ({"optimizer": "optuna"}, "did you mean 'tpe'"),
     "a model": ({"optimizer": "gp"}, "did you mean 'bayesian'"),
     "no optimizer": ({"optimizer": None}, "got None; use one of random, grid"),

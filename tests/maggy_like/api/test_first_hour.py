@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule
 from optuna.samplers import BruteForceSampler
 
-from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, run
+from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, load_run, run
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import Failure, FailureKind
@@ -71,6 +71,7 @@ ATTRIBUTES = {
     "result.history": r"use curves\(\), or plot.history\(\)",
     "result.best_confg": "did you mean 'best_config'",
     "result.story": r"use decision_log\(\)",
+    "result.to_csv": r"use to_pandas\(\)\.to_csv\(path\)",
     "result.plot.curve": "did you mean 'curves'",
     "result.plot.slice": r"use slices\(\)",
     "result.best_trial.params": "use config",
@@ -93,6 +94,10 @@ def test_the_name_of_an_attribute_elsewhere_is_answered_with_ours(tmp_path: Path
             value = getattr(value, name)
         with pytest.raises(AttributeError, match=f"'{names[-1]}'.*{remedy}"):
             getattr(value, names[-1])
+    with pytest.raises(TypeError, match=r"train\(\) has no argument 'epochs', got epochs=3 \(did you mean 'budget'"):
+        result.train(epochs=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"the folder of a run, got completed after .*; use a path, a URL or"):
+        load_run(result)  # type: ignore[arg-type]
     for value in (result, result.plot, result.best_trial, handle):
         assert not hasattr(value, "_repr_png_")
         assert not hasattr(value, "__deepcopy__")
@@ -148,6 +153,24 @@ def test_a_loop_that_is_longer_than_the_budget_is_answered_with_both_numbers(
     assert "which ended the function" not in "".join(capfd.readouterr())
 
 
+FILLED: list[float] = []
+
+
+def fills_a_list_past_the_budget(x: float, reporter: Reporter) -> None:
+    FILLED.append(x)
+    for epoch in range(1, 5):
+        reporter.report(accuracy=x, step=epoch)
+
+
+@pytest.mark.e2e
+def test_mistakes_are_logged_if_there_is_no_display(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 2, "max_budget": 3, "workers": 1, "engine": "local"}
+    lagom(fills_a_list_past_the_budget, {"x": Float(0, 1)}, name="run", directory=tmp_path, progress=False, **options)
+    filled, cut = [message for message in caplog.messages if message.startswith("run: ")]
+    assert filled.startswith("run: FILLED will stay unchanged in this process")
+    assert cut.startswith("run: [trial 0] reported step 4 with a budget of 3 steps (max_budget), which ended the")
+
+
 @pytest.mark.parametrize("train_best", [False, True])
 @pytest.mark.parametrize("optimizer", ["random", "asha"])
 def test_a_function_that_asks_for_no_budget_trains_to_its_end_if_nobody_sets_one(
@@ -167,13 +190,13 @@ def test_a_function_that_asks_for_no_budget_trains_to_its_end_if_nobody_sets_one
     assert said.count("max_budget=27 is only the default") == (optimizer == "asha")
 
 
-@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("every", [None, 1, 2])
 def test_a_promoted_trial_that_starts_over_is_told_of_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], saves: bool
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], every: int | None
 ) -> None:
     def train(x: float, reporter: Reporter) -> None:
         for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
-            if saves:
+            if every is not None and step % every == 0:
                 reporter.checkpoint(step)
             reporter.report(score=x * step, step=step)
 
@@ -182,9 +205,10 @@ def test_a_promoted_trial_that_starts_over_is_told_of_once(
     result = lagom(train, {"x": Float(0, 1)}, optimizer=optimizer, max_budget=9, direction="max", **options)
     assert sum(trial.attempt > 1 for trial in result.trials) > 1
     lines = [line for line in "".join(capfd.readouterr()).splitlines() if "trains again" in line]
-    assert len(lines) == (not saves)
+    assert len(lines) == (every != 1)
     assert all("was promoted after step 1 and trains again from step 1" in line for line in lines)
-    assert all(line.endswith("save and restore one, or use ASHA(mode='stopping')") for line in lines)
+    assert all("because it had saved no state by step 1; save one by then and restore it" in line for line in lines)
+    assert all(line.endswith(", or use ASHA(mode='stopping')") for line in lines)
 
 
 @pytest.mark.parametrize("asks", ["reads it", "takes it"])
@@ -303,5 +327,9 @@ def test_what_is_reported_wrongly_is_answered_with_the_call_under_the_error_s_sh
     (trial,) = result.failures
     assert trial.failure is not None
     assert re.match(rf"ReportError: .*{message}", trial.failure.message)
-    assert "\nReportError: " in trial.failure.traceback
+    if train is returned:  # no line of the function is wrong then
+        assert trial.failure.traceback == ""
+    else:
+        assert "\nReportError: " in trial.failure.traceback
+        assert "reporter.py" not in trial.failure.traceback
     assert "protocol.report_error" not in f"{result} {trial.failure}"

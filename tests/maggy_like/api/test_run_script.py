@@ -218,6 +218,7 @@ def test_tasks_of_spark_run_a_script(spark_local: SparkSession, tmp_path: Path) 
         ("none.py", [], "'none.py' cannot be read .No such file"),
         (".", [], "cannot be read .Is a directory"),
         ("broken.py", [], r"'broken.py' is not valid Python: .* line 1"),
+        ("train.ipynb", [], "got the notebook 'train.ipynb'; use jupyter nbconvert --to script train.ipynb$"),
         ("broken.py", "--epochs 3", "args must be a list of arguments"),
         (len, [], "must be the path of a file, got .*; use run"),
     ],
@@ -225,5 +226,6 @@ def test_tasks_of_spark_run_a_script(spark_local: SparkSession, tmp_path: Path) 
 def test_mistakes(path: Any, args: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text("def f(:\n")
+    Path("train.ipynb").write_text("{}")  # which Python can read, too
     with pytest.raises(TrainFunctionError, match=message):
         run_script(path, args)

@@ -199,9 +199,12 @@ def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) 
     files = ControlFiles(str(tmp_path))
     reader, posted = LogLineReader(files), LogLineWriter(files, "call", 0)
     assert reader.take() == []
-    posted.finish(SHOWN, [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1), LogLine(3, "50 %", live=True)])
-    assert reader.take() == [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1)]
+    assert not reader.has_all
+    lines = [LogLine(None, "worker 0 was lost"), LogLine(3, "loss 0.1", 1), LogLine(3, "loss is nan", is_warning=True)]
+    posted.finish(SHOWN, [*lines, LogLine(3, "50 %", live=True)])
+    assert reader.take() == lines
     assert reader.take() == []
+    assert reader.has_all
     frames = "a frame\n" * (LONGEST // 8)  # so that the whole is longer than a line may be
     posted.finish(SHOWN, [LogLine(4, f"failed\n{frames}ValueError: nan")])
     assert reader.take()[-1] == LogLine(4, "ValueError: nan")
@@ -209,6 +212,10 @@ def test_lines_come_once_and_those_that_were_missed_are_counted(tmp_path: Path) 
     told, *lines = reader.take()
     assert told.text.startswith("5 lines came too fast")
     assert len(lines) == MOST
+    late = LogLineReader(files)
+    assert len(late.take()) == MOST
+    assert not reader.has_all
+    assert not late.has_all
 
 
 def test_errors_keep_their_class_and_notes() -> None:

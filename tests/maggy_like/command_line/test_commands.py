@@ -231,6 +231,17 @@ def test_an_old_option_is_an_error_that_names_the_new_one(runs: Path, capsys: py
     assert "there is no option --story; use --decision-log" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["tail", "run", "--trial", "3"], ["export", "run", "trials.csv"]])
+def test_what_a_command_does_not_take_is_answered_with_its_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert f"usage: maggy-like {arguments[0]} [-h]" in said
+    assert f"maggy-like {arguments[0]}: error: unrecognized arguments: {' '.join(arguments[2:])}" in said
+
+
 @pytest.mark.parametrize("arguments", [[], ["shwo"], ["tail", "run", "-3"], ["tail", "run", "-n", "0"]])
 def test_what_cannot_be_read_ends_with_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):

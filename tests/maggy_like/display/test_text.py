@@ -98,6 +98,10 @@ def test_clean(raw: str, shown: str) -> None:
     assert text.clean(raw) == shown
 
 
+def test_lines_of_a_program_keep_their_tabs() -> None:
+    assert text.readable([LogLine(7, "epoch\tloss\t\x1b[1m0.1")]) == [LogLine(7, "epoch\tloss\t0.1")]
+
+
 def test_clean_cuts_long_lines() -> None:
     assert text.clean("x" * text.LINE_LIMIT) == "x" * text.LINE_LIMIT
     cut = text.clean("x" * 10 * text.LINE_LIMIT)
@@ -268,6 +272,13 @@ def test_a_direction_that_nobody_said_is_repeated_beside_the_best_value(
     assert GUESSED.split(":")[1] in unescape(html.page(guessed, guessed, [], [], 0))
     SilentDisplay().finish(guessed, [])
     assert caplog.messages == [f"digits: {text.guess(guessed)}"]
+
+
+def test_without_a_display_only_warnings_are_logged(snap: Snap, caplog: pytest.LogCaptureFixture) -> None:
+    display = SilentDisplay()
+    display.update(snap(), [LogLine(3, "epoch 1"), LogLine(3, "reported step 28", is_warning=True)])
+    display.finish(snap(), [LogLine(None, "worker 0 was lost"), LogLine(None, "FILLED stays empty", is_warning=True)])
+    assert caplog.messages == ["digits: [trial 3] reported step 28", "digits: FILLED stays empty"]
 
 
 @pytest.mark.parametrize(

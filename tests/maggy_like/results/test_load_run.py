@@ -205,6 +205,8 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         load_run("nowhere/at/all")
     with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a protocol that fsspec supports"):
         load_run("nowhere://x")
+    with pytest.raises(ConfigError, match=r"journal.jsonl' is in the folder of a run; use that folder: '.*august'$"):
+        load_run("maggy_runs/august/journal.jsonl")
     with pytest.raises(ConfigError, match="run must be the folder of a run, got 3; use a path, a URL"):
         load_run(3)  # type: ignore[arg-type]
 

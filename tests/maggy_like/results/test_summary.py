@@ -39,14 +39,16 @@ def score_both(x: float) -> dict[str, float]:
     return {"accuracy": x, "loss": x}
 
 
+@pytest.mark.parametrize("block", [True, False])
 @pytest.mark.parametrize("progress", ["plain", "terminal", False])
 def test_a_printed_result_does_not_repeat_what_the_display_has_just_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: Any
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: Any, block: bool
 ) -> None:
-    result = lagom(
+    found: Any = lagom(
         score, {"x": [0.25, 0.5, 1.0]}, optimizer="grid", metric="accuracy", engine="inline", directory=tmp_path,
-        progress=progress, name="run",
+        progress=progress, name="run", block=block,
     )  # fmt: skip
+    result = found if block else found.result()
     print(result)
     shown = capsys.readouterr().out
     assert shown.count("best accuracy 1 at step 1") == shown.count("3 trials (3 completed)") == 1

@@ -351,6 +351,46 @@ def test_a_failure_of_any_length_is_told() -> None:
         assert text.endswith("x end")
 
 
+def test_a_wrong_report_has_the_lines_of_the_function_and_no_others() -> None:
+    def unsaved(reporter: Reporter) -> None:
+        reporter.checkpoint({"lock": threading.Lock()})
+
+    def returned() -> tuple[float, float]:
+        return 0.5, 0.1
+
+    lines = end_of(unsaved).traceback.splitlines()
+    first, place, line, last = (line for line in lines if line.strip("~^ "))  # Python 3.13 marks the whole line
+    assert first == "Traceback (most recent call last):"
+    assert "in unsaved" in place
+    assert line.strip() == 'reporter.checkpoint({"lock": threading.Lock()})'
+    assert last.startswith("ReportError: the state given to checkpoint() cannot be saved (TypeError: cannot pickle")
+    assert end_of(returned).traceback == ""
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_state_that_is_not_there_is_said_to_be_missing(begins: bool) -> None:
+    def resumes(reporter: Reporter) -> None:
+        state = reporter.restore()
+        if begins:
+            reporter.report(loss=1.0, step=1)
+        reporter.report(loss=1.0, step=state["epoch"])
+
+    said = "; restore() returned None, since the trial had saved no state; begin at the first step then"
+    assert end_of(resumes).message == f"TypeError: 'NoneType' object is not subscriptable{'' if begins else said}"
+
+
+class Refuses:
+    def __reduce__(self) -> str:
+        raise ValueError("not now")
+
+
+def test_a_wrong_report_has_the_error_of_the_function_that_caused_it() -> None:
+    def unsaved(reporter: Reporter) -> None:
+        reporter.checkpoint(Refuses())
+
+    assert 'raise ValueError("not now")' in end_of(unsaved).traceback
+
+
 def test_a_failure_with_text_that_is_no_unicode_is_told() -> None:
     def train() -> None:
         raise ValueError(f"cannot read {SURROGATE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -275,8 +276,31 @@ def test_alone_it_counts_and_keeps_checkpoints_in_memory() -> None:
     reporter.checkpoint({"step": 1})
     reporter.report(accuracy=0.2)
     assert reporter.restore() == {"step": 1}
-    with pytest.raises(BudgetUsed):
+    message = "step 3 was reported with a budget of 2 steps, which ends the function; .* or use Reporter\\(budget=N\\)$"
+    with pytest.raises(BudgetUsed, match=message):
         reporter.report(accuracy=0.3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda reporter: reporter.log(loss=0.1),
+            r"no metrics, got loss=0.1; use report\(loss=loss, step=step\)",
+        ),
+        (
+            lambda reporter: reporter.checkpoint("model.pt", {"epoch": 1}),
+            r"one state, got checkpoint\('model.pt', \{'epoch': 1\}\); use checkpoint\(state\), without a path",
+        ),
+        (lambda reporter: reporter.checkpoint({"epoch": 1}, 5), r"or checkpoint\(state, step=step\) after the report"),
+        (lambda reporter: reporter.restore("model.pt"), r"restore\(\) takes no path, got 'model.pt'; use restore\(\)"),
+    ],
+)
+def test_calls_as_other_libraries_have_them_are_answered_with_ours(
+    call: Callable[[Reporter], object], message: str
+) -> None:
+    with pytest.raises(ReportError, match=message):
+        call(Reporter(budget=9))
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])

@@ -1,7 +1,8 @@
-"""Advice on an import that fails on a worker: where its Python looks for modules, and what to install."""
+"""Advice on an error of a trial that its function does not explain: what a trial lacks, and what to do about it."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
@@ -19,7 +20,7 @@ _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$
 
 
 def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
-    """Return text to append to the message of an error; empty if it is not about an import.
+    """Return text to append to the message of an error; empty if it is not about what a trial lacks.
 
     Args:
         error: Error that was raised on a worker.
@@ -28,12 +29,24 @@ def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
     if (limit := address_space()) is not None and _is_of_memory(error):
         return f"; {here()} may have {limit >> 20} MB of address space, {too_small()}"
     if not isinstance(error, ImportError):
-        return ""
+        return _lacks(error)
     is_missing = isinstance(error, ModuleNotFoundError) and bool(error.name)
     if driver is None:
         return f"; {sys.executable} has no such module; install its package" if is_missing else ""
     found = f"; {here()} looks for modules in {shown_path(module_path())}"
     return f"{found}; {_remedy(error.name or '', driver)}" if is_missing else found
+
+
+def _lacks(error: BaseException) -> str:
+    """Return advice on an error because a trial has no terminal, no input or another working directory."""
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
+        return f"; relative paths start at {os.getcwd()!r} on {socket.gethostname()}, so pass an absolute path"
+    if isinstance(error, EOFError) and str(error) == "EOF when reading a line":  # of input()
+        return "; a trial has no standard input, so make what it asks for a parameter of the function"
+    debugger = sys.modules.get("bdb")
+    if debugger is not None and isinstance(error, debugger.BdbQuit):
+        return "; a debugger has no terminal in a trial, so use engine='inline'"
+    return ""
 
 
 def here() -> str:

@@ -1,19 +1,21 @@
-"""A worker far from its driver: what is said of an import that fails, and where it finds files."""
+"""What is said of an error that the function does not explain, and where a worker finds Spark's files."""
 
 from __future__ import annotations
 
+import bdb
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from maggy_like.protocol.messages import PYTHON
 from maggy_like.protocol.task import DriverProcess
-from maggy_like.worker import import_advice
-from maggy_like.worker.import_advice import advice_on, shown_path
+from maggy_like.worker import advice
+from maggy_like.worker.advice import advice_on, shown_path
 from maggy_like.worker.launch import pass_on_spark_files, take_over_spark_files
 
 DRIVER = DriverProcess(
@@ -59,10 +61,21 @@ def test_what_is_no_import_needs_no_advice() -> None:
     assert advice_on(MemoryError(), DRIVER) == ""
 
 
+@pytest.mark.parametrize("driver", [None, DRIVER])
+def test_what_a_trial_lacks_is_said(driver: DriverProcess | None, tmp_path: Path) -> None:
+    lacking = FileNotFoundError(2, "No such file or directory", "data.csv")
+    assert f"; relative paths start at {os.getcwd()!r} on {socket.gethostname()}, so" in advice_on(lacking, driver)
+    for error in (FileNotFoundError(2, "No such file", str(tmp_path / "data.csv")), FileNotFoundError("data.csv")):
+        assert advice_on(error, driver) == ""
+    assert "; a trial has no standard input, so make" in advice_on(EOFError("EOF when reading a line"), driver)
+    assert advice_on(EOFError("Ran out of input"), driver) == ""  # of pickle
+    assert advice_on(bdb.BdbQuit(), driver) == "; a debugger has no terminal in a trial, so use engine='inline'"
+
+
 def test_a_library_that_does_not_fit_into_the_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("libtorch.so: failed to map segment from shared object")
     assert "address space" not in advice_on(error, DRIVER)  # it is not bounded: something else is wrong
-    monkeypatch.setattr(import_advice, "address_space", lambda: 600 << 20)
+    monkeypatch.setattr(advice, "address_space", lambda: 600 << 20)
     said = advice_on(error, DRIVER)
     assert "may have 600 MB of address space" in said
     assert "spark.executor.pyspark.memory" in said
@@ -71,7 +84,7 @@ def test_a_library_that_does_not_fit_into_the_address_space(monkeypatch: pytest.
 
 IMPORTS_UNDER_A_LIMIT = """
 import resource, sys
-from maggy_like.worker.import_advice import advice_on
+from maggy_like.worker.advice import advice_on
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)
 try:
     import pyarrow
