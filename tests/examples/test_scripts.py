@@ -109,7 +109,7 @@ def test_an_ablation_prints_a_table_and_draws_it(run_program: Any) -> None:
 
 @pytest.mark.spark
 def test_an_ablation_runs_on_spark(run_on_spark: Any) -> None:
-    check_ablation(run_on_spark(EXAMPLES / "ablation.py", "--spark", "--repeats", 2), 2)
+    check_ablation(run_on_spark(EXAMPLES / "ablation.py", "--spark", "--repeats", 3), 3)
 
 
 def check_ablation(printed: str, repeats: int) -> dict[str, str]:
