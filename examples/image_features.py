@@ -76,7 +76,6 @@ def write_images(images: np.ndarray, digits: np.ndarray, folder: Path) -> None:
 def read_images(spark: SparkSession, folder: Path) -> DataFrame:
     """A row an image: its bytes, and its class from the name of its folder."""
     files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(folder))
-    files = files.coalesce(4)  # Spark plans a task for every thirty files, however small they are
     name = F.split("path", "/")
     return files.select(
         F.col("content").alias("image"),
