@@ -121,7 +121,7 @@ def fit(library: str, device: torch.device) -> float:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     mine = [part[rank::ranks].to(device) for part in held_out[:]]
     accuracy = 0.0
-    for epoch in range(1, 11):
+    for epoch in range(1, 6):
         if isinstance(loader.sampler, DistributedSampler):
             loader.sampler.set_epoch(epoch)
         model.train()

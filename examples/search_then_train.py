@@ -115,7 +115,7 @@ def main(on_spark: bool, n_trials: int) -> None:
             optimizer="asha",
             metric="accuracy",
             n_trials=n_trials,
-            max_budget=18,
+            max_budget=9,
             workers=2,
             engine="spark" if on_spark else "local",
             train_best=True,

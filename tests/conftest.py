@@ -251,13 +251,18 @@ def run_script(tmp_path: Path) -> RunScript:
 
 
 @pytest.fixture
-def run_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunProgram:
+def run_program(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> RunProgram:
     """Run a file as ``__main__`` of this process, which has imported already what the file needs.
 
     ``run_program(path, *args)`` returns what was written to standard output and to standard error. The working folder
     is ``tmp_path``, and warnings are shown as Python shows them. In a test that is marked ``e2e`` the workers are forks
-    of a warm process.
+    of a warm process. The file finds a Spark session only in a test that has ``spark_local``.
     """
+    sessions = sys.modules.get("maggy_like.spark.session")
+    if sessions is not None and "spark_local" not in request.fixturenames:
+        monkeypatch.setattr(sessions, "active_session", lambda: None)  # of an earlier test of this process
 
     def run(path: Path, *args: object) -> tuple[str, str]:
         monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import configparser
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from maggy_like.spark.session import MIN_JAVA
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "coming-from").glob("*.md")])
-NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
 
 def calls(page: Path) -> Iterator[ast.Call]:
@@ -29,23 +28,32 @@ def calls(page: Path) -> Iterator[ast.Call]:
                 yield node
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
-def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """What is wrong, by page."""
+    return {str(page.relative_to(ROOT)): found for page in PAGES if (found := wrong(page))}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
-def test_examples_can_be_read_and_pass_arguments_that_there_are(page: Path) -> None:
-    for call in calls(page):
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
-        if name not in maggy_like.__all__ or name == "Constant":
-            continue
-        known = inspect.signature(getattr(maggy_like, name)).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-            continue
-        wrong = [each.arg for each in call.keywords if each.arg is not None and each.arg not in known]
-        assert wrong == [], f"{name}({', '.join(map(str, wrong))})"
+def test_links_lead_somewhere() -> None:
+    def broken(page: Path) -> list[str]:
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        return [link for link in links if not (page.parent / link).exists()]
+
+    assert on_pages(broken) == {}
+
+
+def test_examples_can_be_read_and_pass_arguments_that_there_are() -> None:
+    def unknown(page: Path) -> list[str]:
+        found = []
+        for call in calls(page):
+            name = call.func.id if isinstance(call.func, ast.Name) else ""
+            if name not in maggy_like.__all__ or name == "Constant":
+                continue
+            known = inspect.signature(getattr(maggy_like, name)).parameters
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+                found += [f"{name}({it.arg})" for it in call.keywords if it.arg is not None and it.arg not in known]
+        return found
+
+    assert on_pages(unknown) == {}
 
 
 def test_the_settings_of_spark_that_pages_name_are_tested() -> None:
@@ -54,18 +62,17 @@ def test_the_settings_of_spark_that_pages_name_are_tested() -> None:
     assert [row for row in rows if row not in SETTINGS] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
-def test_benchmarks_that_are_named_can_be_run(page: Path) -> None:
-    named = re.findall(r"(?:-m |`)benchmarks\.(\w+)", page.read_text())
-    places = ROOT / "benchmarks"
-    assert [name for name in named if not {f"{name}.py", name} & {path.name for path in places.iterdir()}] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
-def test_tests_that_are_named_are_there(page: Path) -> None:
+def test_benchmarks_and_tests_that_are_named_are_there() -> None:
+    benchmarks = {path.name.removesuffix(".py") for path in (ROOT / "benchmarks").iterdir()}
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    names = re.findall(r"`(test_\w+)`", page.read_text())
-    assert [name for name in names if f"def {name}(" not in sources] == []
+    tests = set(re.findall(r"def (test_\w+)\(", sources))
+
+    def missing(page: Path) -> list[str]:
+        text = page.read_text()
+        named = set(re.findall(r"(?:-m |`)benchmarks\.(\w+)", text)) - benchmarks
+        return sorted(named | set(re.findall(r"`(test_\w+)`", text)) - tests)
+
+    assert on_pages(missing) == {}
 
 
 def test_the_table_of_supported_versions_is_that_of_the_package() -> None:

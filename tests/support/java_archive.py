@@ -17,11 +17,12 @@ from typing import Any
 
 OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN -Dspark.sql.shuffle.partitions=2"
 )
 """The JVMs of the tests live for seconds, and their queries have a few rows.
 
-That suits the quick compiler alone, one thread to collect garbage, and queries that are interpreted, not compiled.
+That suits the quick compiler alone, one thread to collect garbage, queries that are interpreted, not compiled, and
+shuffles of two files, not 200.
 """
 
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"

@@ -1,19 +1,12 @@
-"""Runs of a given size, as journals, and their reports opened in Chromium.
-
-The search is an ASHA, one trial in twenty of which fails. The browser (a Chromium on the PATH, driven by playwright)
-has no network, and the page is scrolled until every picture is drawn.
-"""
+"""Runs of a given size, as journals: an ASHA, one trial in twenty of which fails; and the browser for their reports."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import shutil
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -36,25 +29,6 @@ SPACE = SearchSpace(
 )
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 12, in train\nValueError: the loss is nan'
-
-
-@dataclass
-class Opened:
-    """A page that was opened.
-
-    Attributes:
-        seconds: Until every picture was drawn.
-        errors: What the console said of errors.
-        requests: URLs that were asked for, beside the page.
-        drawn: Pictures.
-        overflow: Pixels that the page is wider than its window.
-    """
-
-    seconds: float
-    errors: list[str]
-    requests: list[str]
-    drawn: int
-    overflow: int
 
 
 def write_run(folder: Path, name: str, n_trials: int, workers: int) -> Path:
@@ -101,43 +75,3 @@ def chromium() -> str | None:
     """A Chromium or Chrome on the PATH; None where there is none."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return next((found for name in names if (found := shutil.which(name))), None)
-
-
-def open_page(page: Path, *, scheme: Literal["light", "dark"] = "light", width: int = 1280) -> Opened:
-    """Open a page in Chromium, and scroll until every picture is drawn.
-
-    Args:
-        page: The file.
-        scheme: ``light`` or ``dark``, as the reader's system prefers it.
-        width: Of the window, in pixels.
-
-    Raises:
-        RuntimeError: There is no Chromium.
-    """
-    from playwright.sync_api import ViewportSize, sync_playwright
-
-    path = chromium()
-    if path is None:
-        raise RuntimeError("there is no chromium on the PATH; install it (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        size: ViewportSize = {"width": width, "height": 900}
-        tab = browser.new_context(color_scheme=scheme, viewport=size, offline=True).new_page()
-        tab.set_default_timeout(300_000)
-        errors: list[str] = []
-        requests: list[str] = []
-        tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.on("request", lambda request: requests.append(request.url))
-        begin = time.perf_counter()
-        tab.goto(page.as_uri())
-        holders = "[...document.querySelectorAll('[data-figure]')]"
-        drawn: int = tab.evaluate(f"{holders}.length")
-        for place in range(drawn):
-            tab.evaluate(f"{holders}[{place}].scrollIntoView()")
-            tab.wait_for_function(f"{holders}[{place}].dataset.drawn")
-        seconds = time.perf_counter() - begin
-        overflow: int = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
-        tab.screenshot(path=page.with_name(f"{page.stem}-{scheme}-{width}.png"), full_page=True)
-        browser.close()
-    return Opened(seconds, errors, requests[1:], drawn, max(0, overflow))

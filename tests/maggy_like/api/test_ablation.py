@@ -27,18 +27,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+LOCAL: dict[str, Any] = {"engine": LocalEngine(isolation="worker"), "workers": 2}
+
+
 @pytest.fixture
 def ablate(tmp_path: Path) -> Any:
-    """ablate on two local workers, quietly, in a temporary folder; nothing may be left behind."""
+    """ablate in this process, or in LOCAL ones, quietly, in a temporary folder; nothing may be left behind."""
 
     def run(train_fn: Any, study: AblationStudy | None = None, **options: Any) -> Ablation:
-        defaults = {
-            "engine": LocalEngine(isolation="worker"),
-            "workers": 2,
-            "directory": tmp_path,
-            "progress": False,
-            "repeats": 4,
-        }
+        defaults = {"engine": "inline", "directory": tmp_path, "progress": False, "repeats": 4}
         return maggy_like.ablate(train_fn, study or fns.table_study(), **{**defaults, **options})
 
     before = set(family())
@@ -64,7 +61,7 @@ def lines(answer: Ablation) -> list[tuple[Any, ...]]:
 
 @pytest.mark.e2e
 def test_each_worker_gets_its_variant_and_repeats_of_a_seed_are_paired(ablate: Any) -> None:
-    answer = ablate(fns.tell, fns.network_study(), repeats=2, engine="local", max_budget=3)
+    answer = ablate(fns.tell, fns.network_study(), repeats=2, engine="local", workers=2, max_budget=3)
     told = {(t.config["variant"], t.config["seed"]): json.loads(answer.result.log(t.id)) for t in answer.result.trials}
     assert {variant for variant, _ in told} == {
         "base", "without pair", "without norm", "without residual", "without dropout", "without augment",
@@ -96,12 +93,12 @@ def test_each_worker_gets_its_variant_and_repeats_of_a_seed_are_paired(ablate: A
     assert answer.rows[0].parameters_saved == 2 * 4 + 2 * 2  # of the entry and of the normalisation
 
 
-def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
+def test_weights_are_those_of_the_seed(ablate: Any) -> None:
     def train(model: Any, seed: int) -> float:
         return float(fns.weights_are_of_the_seed(model, seed))
 
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
-    answer = maggy_like.ablate(train, study, repeats=2, engine="inline", directory=tmp_path, progress=False)
+    answer = ablate(train, study, repeats=2)
     assert [trial.value for trial in answer.result.trials] == [1.0] * 4
     assert "no best trial: an ablation compares groups of trials" in repr(answer.result)
 
@@ -109,7 +106,7 @@ def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_several_workers_train_a_variant_together(ablate: Any) -> None:
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
-    answer = ablate(fns.together, study, repeats=2, workers_per_trial=2, engine="local")
+    answer = ablate(fns.together, study, repeats=2, workers_per_trial=2, engine="local", workers=2)
     assert sorted(trial.value for trial in answer.result.trials) == [1.0, 1.0, 2.0, 2.0]
     assert answer.rows[0].difference == 0.0
 
@@ -117,7 +114,6 @@ def test_several_workers_train_a_variant_together(ablate: Any) -> None:
 # -- what is found ----------------------------------------------------------------------------------
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize(("function", "direction"), [(fns.worth, "max"), (fns.cost, "min")])
 def test_a_seed_s_noise_does_not_hide_what_is_found(ablate: Any, function: Any, direction: str) -> None:
     answer = ablate(function, metric="score", direction=direction)
@@ -126,7 +122,6 @@ def test_a_seed_s_noise_does_not_hide_what_is_found(ablate: Any, function: Any, 
     assert len(answer.result.trials) == 20
 
 
-@pytest.mark.e2e
 def test_pairs_find_what_either_of_two_will_do(ablate: Any) -> None:
     said = verdicts(ablate(fns.worth, design="pairs", repeats=6))
     assert said.pop("A") == "worse without it"
@@ -136,7 +131,6 @@ def test_pairs_find_what_either_of_two_will_do(ablate: Any) -> None:
     assert set(said.values()) == {"no difference seen", "no interaction seen"}
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("seed", [0, 100])
 def test_adaptive_repeats_end_once_all_is_decided(ablate: Any, seed: int) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A", "B")
@@ -149,7 +143,6 @@ def test_adaptive_repeats_end_once_all_is_decided(ablate: Any, seed: int) -> Non
     assert "at most 20 seeds" in answer.method
 
 
-@pytest.mark.e2e
 def test_each_variant_is_tuned_before_its_best_is_compared(ablate: Any) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
     answer = ablate(fns.tuned, study, tune=Tuning({"x": Float(0, 1)}, n_trials=6), repeats=3, seed=50)
@@ -165,12 +158,9 @@ def test_each_variant_is_tuned_before_its_best_is_compared(ablate: Any) -> None:
     assert "every variant was tuned again: the best of 6 configurations" in answer.method
 
 
-def test_adaptive_repeats_of_tuned_variants_end_once_decided(tmp_path: Path) -> None:
+def test_adaptive_repeats_of_tuned_variants_end_once_decided(ablate: Any) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
-    answer = maggy_like.ablate(
-        fns.tuned, study, tune=Tuning({"x": [0.2, 0.8]}, 2, "grid"), repeats="auto", engine="inline",
-        directory=tmp_path, progress=False,
-    )  # fmt: skip
+    answer = ablate(fns.tuned, study, tune=Tuning({"x": [0.2, 0.8]}, 2, "grid"), repeats="auto")
     assert verdicts(answer) == {"A": "worse without it"}
     repeats = answer.rows[0].repeats
     assert 3 <= repeats < 20
@@ -181,28 +171,22 @@ def test_adaptive_repeats_of_tuned_variants_end_once_decided(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("n_trials", [2, None])
-def test_what_is_tuned_reaches_the_factory(tmp_path: Path, n_trials: int | None) -> None:
+def test_what_is_tuned_reaches_the_factory(ablate: Any, n_trials: int | None) -> None:
     study = AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y").modules("norm")
     space = {"units": Integer(1, 9)}
     tune = Tuning(space) if n_trials is None else Tuning(space, n_trials)
-    answer = maggy_like.ablate(
-        fns.tuned_model, study, tune=tune, repeats=1, engine="inline", directory=tmp_path, progress=False
-    )
+    answer = ablate(fns.tuned_model, study, tune=tune, repeats=1)
     assert len(answer.result.trials) == 2 * ((n_trials or 8) + 1)
     assert {trial.value for trial in answer.result.trials} == {1.0}
 
 
-def test_other_optimizers_tune_too(tmp_path: Path) -> None:
+def test_other_optimizers_tune_too(ablate: Any) -> None:
     study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
-    answer = maggy_like.ablate(
-        fns.tuned, study, tune=Tuning({"x": Float(0, 1)}, 10, "bayesian"), repeats=1, engine="inline",
-        directory=tmp_path, progress=False,
-    )  # fmt: skip
+    answer = ablate(fns.tuned, study, tune=Tuning({"x": Float(0, 1)}, 10, "bayesian"), repeats=1)
     best = {trial.config["variant"]: trial.config["x"] for trial in answer.result.trials if trial.config["seed"] == 0}
     assert best == pytest.approx({"base": 0.2, "without A": 0.8}, abs=0.05)
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("every_seed", "note"),
     [
@@ -225,7 +209,7 @@ def test_a_variant_that_fails_is_told_of(ablate: Any, every_seed: bool, note: st
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "options",
-    [{"repeats": 40}, {"repeats": "auto"}, {"tune": Tuning({"x": Float(0, 1)}, 1)}],
+    [{"repeats": 6}, {"repeats": "auto"}, {"tune": Tuning({"x": Float(0, 1)}, 1)}],
     ids=["fixed", "auto", "tuned"],
 )
 def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
@@ -250,9 +234,9 @@ def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
     cut = {"name": "cut", **options}
     with monkeypatch.context() as patch:
         patch.setattr(LocalBackend, "append", append_five_ends)
-        part = background.run(ablate, function, callbacks=[stop_at_the_fifth], **cut)
+        part = background.run(ablate, function, callbacks=[stop_at_the_fifth], **LOCAL, **cut)
     assert part.result.ending == "stopped"
-    resumed = ablate(function, resume=True, **cut)
+    resumed = ablate(function, resume=True, **LOCAL, **cut)
     assert resumed.result.ending == "completed"
     over = {trial.id: trial.value for trial in part.result.trials if trial.is_over}
     assert 5 <= len(over) < len(resumed.result.trials)
@@ -263,7 +247,6 @@ def test_a_study_that_was_stopped_goes_on_and_answers_the_same(
         assert lines(resumed) == lines(ablate(function, **options))
 
 
-@pytest.mark.e2e
 def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
     def study(*columns: str) -> AblationStudy:
         return AblationStudy(data=fns.COLUMNS, label="y").features(group=columns)
@@ -281,7 +264,6 @@ def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
 # -- what is shown ----------------------------------------------------------------------------------
 
 
-@pytest.mark.e2e
 def test_an_answer_travels_and_shows_itself(ablate: Any, capsys: pytest.CaptureFixture[str]) -> None:
     study = fns.network_study()  # with a lambda, which pickle does not take
     answer = ablate(fns.tell, study, repeats=2, progress="plain", metric="score")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 from optuna.samplers import BruteForceSampler
 
 from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, load_run, run
@@ -236,13 +235,7 @@ class Trainer:
         self.lr = lr
 
 
-class Net(LightningModule):
-    def __init__(self, lr: float = 0.1, seed: int = 0) -> None:
-        super().__init__()
-
-
 _CLASS = "got the class Trainer, whose call only creates an object; use a def that creates the object, trains it and"
-_LIGHTNING = r"creates the model.* and calls Trainer\(callbacks=\[LightningReport\(reporter\)\]\)\.fit\(model\)"
 _TORCH = r"creates the model.* and trains it, with reporter\.report\(\.\.\.\) in the loop"
 
 
@@ -251,9 +244,6 @@ _TORCH = r"creates the model.* and trains it, with reporter\.report\(\.\.\.\) in
     [
         (Trainer, _CLASS),
         (partial(Trainer, seed=1), _CLASS),
-        (Net, f"got the LightningModule Net; use a def that {_LIGHTNING}"),
-        (partial(Net, seed=1), f"got the LightningModule Net; use a def that {_LIGHTNING}"),
-        (Net(), f"got the LightningModule Net; use a def that {_LIGHTNING}"),
         (torch.nn.Linear(2, 2), f"got the torch module Linear; use a def that {_TORCH}"),
         (torch.nn.Linear, f"got the torch module Linear; use a def that {_TORCH}"),
         (None, "got None; pass the function itself, without calling it"),
@@ -263,7 +253,19 @@ _TORCH = r"creates the model.* and trains it, with reporter\.report\(\.\.\.\) in
 def test_what_does_not_train_when_called_is_refused_with_what_to_pass(
     tmp_path: Path, train_fn: Any, message: str
 ) -> None:
-    options: dict[str, Any] = {"engine": "inline", "directory": tmp_path / "runs", "progress": False}
+    check_refused(train_fn, message, tmp_path)
+
+
+def test_a_lightning_module_is_refused_with_what_to_pass(tmp_path: Path) -> None:
+    from lightning_modules import Line  # which takes seconds, in each process that collects the tests
+
+    fit = r"creates the model.* and calls Trainer\(callbacks=\[LightningReport\(reporter\)\]\)\.fit\(model\)"
+    for module in (Line, partial(Line, hidden=1), Line()):
+        check_refused(module, f"got the LightningModule Line; use a def that {fit}", tmp_path)
+
+
+def check_refused(train_fn: Any, message: str, folder: Path) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": folder / "runs", "progress": False}
     starts = (
         lambda: lagom(train_fn, {"lr": Float(0, 1)}, **options),
         lambda: ablate(train_fn, AblationStudy(config={"lr": 0.1}).config(lr=0.0), **options),
@@ -273,7 +275,7 @@ def test_what_does_not_train_when_called_is_refused_with_what_to_pass(
         with pytest.raises(TrainFunctionError, match=f"^train_fn must be a function.*{message}") as raised:
             start()
         assert len(str(raised.value).split()) <= 40
-    assert not (tmp_path / "runs").exists()
+    assert not (folder / "runs").exists()
 
 
 def test_a_keras_model_is_refused_with_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

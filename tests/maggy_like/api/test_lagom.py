@@ -10,10 +10,9 @@ from typing import Any
 import psutil
 import pytest
 import train_functions as fns
-from family import agents, family
-from gate import Gate
+from family import family
 
-from maggy_like import Choice, FailurePolicy, Float, LocalEngine, Result, lagom
+from maggy_like import Choice, Float, LocalEngine, Result, lagom
 from maggy_like.driver import supervisor as watch
 from maggy_like.driver.loop import Driver
 from maggy_like.errors import ConfigError, OptimizerError
@@ -23,6 +22,9 @@ from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
 
 pytestmark = pytest.mark.e2e
+
+INLINE: dict[str, Any] = {"engine": "inline", "workers": 1}
+"""For what is the same in this process as in those of workers."""
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_random_search_finds_the_best_of_what_it_tried(search: Any) -> None:
 
 
 def test_direction_min_turns_the_search(search: Any) -> None:
-    result = search(fns.climb, optimizer="random", n_trials=6, direction="min")
+    result = search(fns.climb, optimizer="random", n_trials=6, direction="min", **INLINE)
     assert result.best_value == min(trial.value for trial in result.trials)
 
 
@@ -92,20 +94,20 @@ def test_a_function_that_trials_pause_sees_one_budget_and_cleans_up_once_per_pro
 
 @pytest.mark.parametrize("train_fn", [fns.square, fns.square_of_reporter])
 def test_a_function_without_reports_is_not_promoted_because_it_trains_in_full(search: Any, train_fn: Any) -> None:
-    result = search(train_fn, optimizer=ASHA(min_budget=1, mode="promotion"), n_trials=6, direction="min")
+    result = search(train_fn, optimizer=ASHA(min_budget=1, mode="promotion"), n_trials=6, direction="min", **INLINE)
     assert result.counts == {TrialState.COMPLETED: 6}
     assert {(trial.attempt, trial.step) for trial in result.trials} == {(1, 9)}
 
 
 def test_a_function_without_a_reporter_gets_the_steps_of_an_attempt_as_budget(search: Any) -> None:
-    options = {"n_trials": 6, "metric": "score", "direction": "min"}
+    options = {"n_trials": 6, "metric": "score", "direction": "min", **INLINE}
     result = search(fns.square_of_budget, optimizer=ASHA(min_budget=1, mode="promotion"), **options)
     assert TrialState.PAUSED in result.counts
     assert all(trial.metrics["trained"] == trial.step for trial in result.trials)
 
 
 def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
-    result = search(fns.climb, optimizer=ASHA(min_budget=1, mode="stopping"), n_trials=12, workers=1)
+    result = search(fns.climb, optimizer=ASHA(min_budget=1, mode="stopping"), n_trials=12, **INLINE)
     assert result.counts[TrialState.STOPPED] >= 4
     assert result.counts[TrialState.COMPLETED] >= 1
     assert all(len(trial.curve) in (1, 3, 9) for trial in result.trials)
@@ -113,7 +115,7 @@ def test_asha_stops_where_nothing_is_saved(search: Any) -> None:
 
 def test_the_same_seed_tries_the_same(search: Any) -> None:
     configs = [
-        [trial.config for trial in search(fns.climb, optimizer="random", n_trials=5, seed=seed).trials]
+        [trial.config for trial in search(fns.climb, optimizer="random", n_trials=5, seed=seed, **INLINE).trials]
         for seed in (7, 7, 8)
     ]
     assert configs[0] == configs[1] != configs[2]
@@ -135,16 +137,12 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.driver.runner.WorkerTask", partial(WorkerTask, grace=0.3))
 
 
-def test_exit_hooks_run(search: Any) -> None:
-    result = search(fns.leave_exit_hooks, {"how": ["end"], "x": [1.0]}, optimizer="grid")
-    assert result.counts == {TrialState.COMPLETED: 1}
-    assert result.log(0) == "from an exit hook\n"
-
-
 @pytest.mark.usefixtures("short_grace")
-def test_an_exit_hook_that_hangs_costs_no_value(search: Any) -> None:
-    result = search(fns.leave_exit_hooks, {"how": ["hang"], "x": [1.0]}, optimizer="grid")
-    assert result.counts == {TrialState.COMPLETED: 1}
+def test_exit_hooks_run_and_one_that_hangs_costs_no_value(search: Any) -> None:
+    result = search(fns.leave_exit_hooks, {"how": ["end", "hang"], "x": [1.0]}, optimizer="grid")
+    assert result.counts == {TrialState.COMPLETED: 2}
+    (ends,) = [trial.id for trial in result.trials if trial.config["how"] == "end"]
+    assert result.log(ends) == "from an exit hook\n"
 
 
 def test_a_gpu_s_next_trial_starts_only_when_the_last_process_is_gone(search: Any, tmp_path: Path) -> None:
@@ -158,15 +156,6 @@ def test_a_gpu_s_next_trial_starts_only_when_the_last_process_is_gone(search: An
 def test_a_trial_that_swallows_exceptions_is_stopped_all_the_same(search: Any) -> None:
     result = search(fns.swallow_everything, n_trials=1, optimizer="random", max_budget=50)
     assert result.counts == {TrialState.COMPLETED: 1}  # the end of the budget is no Exception
-
-
-@pytest.mark.usefixtures("short_grace")
-def test_a_hanging_trial_is_killed_at_its_time_limit(search: Any) -> None:
-    result = search(fns.hang, optimizer="random", n_trials=1, workers=1, failures=FailurePolicy(1, trial_timeout=0.2))
-    (trial,) = result.trials
-    assert trial.failure is not None
-    assert trial.failure.kind == "timeout"
-    assert result.seconds < 300  # it would hang for ever
 
 
 def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,27 +173,24 @@ def test_the_time_limit_gives_the_result_so_far(search: Any, monkeypatch: pytest
     assert result.best_config is None
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "returned no number and reported nothing"),
-        ("high", "train_fn's value must be a number, got 'high' of type str; return a number, a dict"),
-        ({"acc": 1.0}, "the metric 'score' must be given, got acc"),
-    ],
-)
-def test_a_wrong_return_is_told_in_the_result(search: Any, returned: object, message: str) -> None:
-    result = search(lambda x: returned, optimizer="random", n_trials=1, metric="score")
-    assert message in result.failures[0].failure.message
+WRONG_RETURNS: dict[str, tuple[object, str]] = {
+    "nothing": (None, "returned no number and reported nothing"),
+    "text": ("high", "train_fn's value must be a number, got 'high' of type str; return a number, a dict"),
+    "another metric": ({"acc": 1.0}, "the metric 'score' must be given, got acc"),
+}
 
 
-def test_nan_and_infinity_rank_worst(search: Any) -> None:
-    space = {"x": ["nan", "inf", "1"]}
-    result = search(float_of, space, optimizer="grid")
-    assert result.best_config == {"x": "1"}
+def test_a_wrong_return_is_told_in_the_result(search: Any) -> None:
+    space = {"what": list(WRONG_RETURNS)}
+    result = search(lambda what: WRONG_RETURNS[what][0], space, optimizer="grid", metric="score")
+    assert len(result.failures) == 3
+    for trial in result.failures:
+        assert WRONG_RETURNS[trial.config["what"]][1] in trial.failure.message
 
 
-def test_a_search_in_which_nothing_is_finite_says_so(search: Any) -> None:
-    result = search(float_of, {"x": ["nan", "-inf"]}, optimizer="grid")
+def test_nan_and_infinity_rank_worst_and_a_search_without_anything_finite_says_so(search: Any) -> None:
+    assert search(float_of, {"x": ["nan", "inf", "1"]}, optimizer="grid", **INLINE).best_config == {"x": "1"}
+    result = search(float_of, {"x": ["nan", "-inf"]}, optimizer="grid", **INLINE)
     assert result.best_config is None
     assert "no trial has a finite value" in repr(result)
 
@@ -241,7 +227,7 @@ def test_callbacks_see_every_event_and_one_that_raises_is_left_out(search: Any) 
 
 
 def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = search(fns.climb_on, optimizer="random", n_trials=3, name="run")
+    first = search(fns.climb_on, optimizer="random", n_trials=3, name="run", **INLINE)
     journal = tmp_path / "run" / "journal.jsonl"
     *records, _how_it_ended = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(records)[:-7])  # as if the driver had died in mid-record
@@ -251,9 +237,9 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys
     started = [event.trial for event in seen if isinstance(event, AttemptStarted)]
     assert len(started) == 4
     assert set(started) >= {3, 4, 5}
-    straight = search(fns.climb_on, optimizer="random", n_trials=6)
+    straight = search(fns.climb_on, optimizer="random", n_trials=6, **INLINE)
     assert [t.config for t in again.trials] == [t.config for t in straight.trials]
-    fewer = search(fns.climb_on, optimizer="random", n_trials=2, name="run", resume=True, progress="plain")
+    fewer = search(fns.climb_on, optimizer="random", n_trials=2, name="run", resume=True, progress="plain", **INLINE)
     assert len(fewer.trials) == 6
     assert "there are 6 trials already, and n_trials=2: no more are tried; " in capsys.readouterr().out
 
@@ -262,29 +248,10 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys
 def test_a_resume_says_how_many_were_tried(
     search: Any, capsys: pytest.CaptureFixture[str], tried: int, verb: str
 ) -> None:
-    options: dict[str, Any] = {"optimizer": "random", "engine": "inline", "workers": 1, "name": "run"}
+    options = {"optimizer": "random", "name": "run", **INLINE}
     search(fns.climb_on, n_trials=tried, **options)
     search(fns.climb_on, n_trials=3, resume=True, progress="plain", **options)
     assert f"resumed: {tried} of 3 configurations {verb} tried before\n" in capsys.readouterr().out
-
-
-def test_a_killed_child_and_a_killed_agent_lose_nothing(search: Any, tmp_path: Path) -> None:
-    """kill -9 while the trials run; they run again, and the search ends whole."""
-    gate = Gate(tmp_path / "gate")
-    killed: list[psutil.Process] = []
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, AttemptStarted) and not killed:
-            killed.append(agents()[event.worker])
-            killed[0].kill()
-        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
-            gate.open()
-
-    space = {"gate": gate.path, "x": Float(0, 1)}
-    result = search(fns.wait_at_gate, space, optimizer="random", n_trials=4, callbacks=[on_event])
-    assert result.counts == {TrialState.COMPLETED: 4}
-    assert sum(trial.losses for trial in result.trials) == 1
-    assert sum(len(trial.curve) for trial in result.trials) >= 4
 
 
 def test_a_trial_cut_between_checkpoint_and_report_runs_that_step_again(search: Any, tmp_path: Path) -> None:
@@ -309,7 +276,8 @@ def test_a_display_that_fails_does_not_end_the_search(search: Any, monkeypatch: 
             return False
 
     monkeypatch.setattr("sys.stdout", Gone())
-    assert search(fns.climb, optimizer="random", n_trials=3, progress="plain").counts == {TrialState.COMPLETED: 3}
+    result = search(fns.climb, optimizer="random", n_trials=3, progress="plain", **INLINE)
+    assert result.counts == {TrialState.COMPLETED: 3}
 
 
 def test_a_trial_sees_the_driver_s_command_line(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,15 +292,6 @@ def test_promotion_needs_a_store_that_the_workers_see(search: Any, tmp_path: Pat
     result = search(fns.climb_on, optimizer="asha", n_trials=9, store=(tmp_path / "shared").as_uri())
     assert result.ending == "completed"
     assert list((tmp_path / "shared" / result.directory.name).glob("*/*.pkl"))
-
-
-def test_a_step_that_runs_backwards_fails_the_trial_and_says_so(search: Any) -> None:
-    def train(x: float, reporter: Any) -> None:
-        reporter.report(x, step=3)
-        reporter.report(x, step=2)
-
-    result = search(train, optimizer="random", n_trials=1)
-    assert "greater than the last one, which is 3, got 2" in result.failures[0].failure.message
 
 
 def test_two_searches_at_once_in_one_process(search: Any) -> None:
@@ -353,20 +312,19 @@ def test_two_searches_at_once_in_one_process(search: Any) -> None:
 
 
 def test_inline_runs_in_this_process_for_a_debugger(search: Any) -> None:
-    result = search(fns.climb_on, optimizer="random", n_trials=3, engine="inline", workers=1)
+    result = search(fns.climb_on, optimizer="random", n_trials=3, **INLINE)
     assert {trial.metrics["pid"] for trial in result.trials} == {float(psutil.Process().pid)}
 
 
 def test_the_time_limit_holds_inline_too(search: Any) -> None:
-    assert search(fns.climb_on, optimizer="random", timeout=1.0, engine="inline", workers=1).ending == "timeout"
+    assert search(fns.climb_on, optimizer="random", timeout=1.0, **INLINE).ending == "timeout"
 
 
 def test_a_finished_run_is_resumed_inline_without_a_word(search: Any) -> None:
-    first = search(fns.climb_on, optimizer="random", n_trials=2, name="run", engine="inline", workers=1)
+    options = {"optimizer": "random", "n_trials": 2, "name": "run", **INLINE}
+    first = search(fns.climb_on, **options)
     for _ in range(5):  # the search is over before the worker has said that it is ready, or just after
-        again = search(
-            fns.climb_on, optimizer="random", n_trials=2, name="run", engine="inline", workers=1, resume=True
-        )
+        again = search(fns.climb_on, resume=True, **options)
         assert [trial.value for trial in again.trials] == [trial.value for trial in first.trials]
 
 
@@ -375,7 +333,7 @@ def test_a_conditional_parameter_is_left_out_where_it_is_not_active(search: Any)
         return 0.0 if momentum is None else 1.0
 
     space = {"kind": Choice(["adam", "sgd"]), "momentum": Float(0.1, 0.9, when={"kind": "sgd"})}
-    result = search(train, space, optimizer="random", n_trials=8)
+    result = search(train, space, optimizer="random", n_trials=8, **INLINE)
     assert {trial.value for trial in result.trials if trial.config["kind"] == "sgd"} == {1.0}
     assert {trial.value for trial in result.trials if trial.config["kind"] == "adam"} == {0.0}
 
@@ -387,7 +345,7 @@ def test_a_resume_with_another_function_says_so_in_one_line(search: Any, capsys:
     def changed(x: float) -> float:
         return 1000.0 - x
 
-    options: dict[str, Any] = {"optimizer": "random", "name": "run", "engine": "inline", "workers": 1, "max_budget": 1}
+    options = {"optimizer": "random", "name": "run", "max_budget": 1, **INLINE}
     search(train, n_trials=2, **options)
     told = []
     for number, function in enumerate((train, changed, changed, train), 3):

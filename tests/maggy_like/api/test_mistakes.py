@@ -1,21 +1,41 @@
-"""Wrong use of ``lagom`` is an error before anything starts, which names the value and the remedy."""
+"""Wrong use of ``lagom``, ``run`` and ``ablate`` is an error before anything starts, which names value and remedy."""
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ablation_functions as fns
+import numpy as np
 import pytest
+import torch
 
-from maggy_like import FailurePolicy, Float, Integer, Searchspace, lagom, load_run
+from maggy_like import (
+    ASHA,
+    AblationStudy,
+    FailurePolicy,
+    Float,
+    Integer,
+    LocalEngine,
+    RandomSearch,
+    Searchspace,
+    Tuning,
+    ablate,
+    lagom,
+    load_run,
+    run,
+    simulate,
+)
 from maggy_like.api.run_settings import reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
+from optimizers import Study
 from optimizers.core.base import Optimizer, Problem
 from optimizers.samplers.non_adaptive import Sobol
-from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.stopping import MedianRule, Threshold
 from optimizers.space.search_space import SearchSpace
 
@@ -256,9 +276,8 @@ def test_the_first_maggy_s_spelling_is_read(tmp_path: Path) -> None:
     assert 0.1 <= result.best_config["lr"] <= 0.2
 
 
-@pytest.mark.e2e
 def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lagom(train, SPACE, n_trials=3, optimizer=ASHA(min_budget=1), engine="local", workers=1, directory=tmp_path)
+    lagom(train, SPACE, n_trials=3, optimizer=ASHA(min_budget=1), engine="inline", directory=tmp_path)
     shown = capsys.readouterr().out
     assert "n_trials=3 is few for ASHA and max_budget=27: hardly" in shown
     lagom(train, SPACE, n_trials=3, optimizer="mobster", engine="inline", directory=tmp_path)
@@ -284,3 +303,278 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
         hint = reach_hint("asha", optimizer, Problem(space, max_budget=27, n_trials=n_trials))
         assert (f"use n_trials={needed} or more" in hint) is (n_trials < needed)
     assert not reach_hint("asha", optimizer, Problem(space, max_budget=27))
+
+
+# -- run ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": [1]}, r"config must be a dict of arguments by name, got \[1\]"),
+        ({"config": {"x": [{1}]}}, r"config\['x'\] must be .*, got \[\{1\}\] of type list; use functools.partial"),
+        ({"config": {"x": math.nan}}, r"config\['x'\] must be finite for the journal, got nan; use a finite number"),
+        ({"config": {"x": np.arange(2)}}, r"config\['x'\] must be a number, .* got .* of type ndarray"),
+        ({"config": {"x": 1, "y": 1}}, r"no parameter 'y', which config sets"),
+        ({"config": {}}, r"nothing fills the parameter 'x'.*add it to config \(which has nothing\)"),
+        (
+            {"engine": "inline", "workers": None, "failures": FailurePolicy(min_workers=2)},
+            "engine='inline' has 1 worker by default; use engine=",
+        ),
+        ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+        ({"failures": FailurePolicy(min_workers=3)}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
+        ({"budget": 0}, "budget must be a whole number of at least 1, got 0"),
+        ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
+        ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slot;"),
+    ],
+)
+def test_a_mistake_with_run_is_an_error_and_nothing_starts(tmp_path: Path, arguments: Any, message: str) -> None:
+    with pytest.raises((UserError, EngineError), match=message):
+        run(
+            lambda x: x,
+            **{"config": {"x": 1}, "engine": "local", "workers": 2, "directory": tmp_path / "runs", **arguments},
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_torch_is_named_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = r"on 2 workers together needs torch; install it with: pip install 'maggy_like\[torch\]'"
+    with pytest.raises(UserError, match=message):
+        run(lambda: 1, workers=2, engine="local", directory=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+# -- ablate ------------------------------------------------------------------------------------------
+
+
+def take_all(variant: Any, seed: int, dropout: float = 0.5, lr: float = 0.1) -> float:
+    return 0.0
+
+
+def take_unfilled(variant: Any, seed: int, rate: float) -> float:
+    return 0.0
+
+
+def take_no_seed(variant: Any) -> float:
+    return 0.0
+
+
+def take_dropout(seed: int, dropout: float = 0.5) -> float:
+    return 0.0
+
+
+def take_positional(variant: Any, /, seed: int) -> float:
+    return 0.0
+
+
+def take_by_star(seed: int, **config: Any) -> float:
+    return 0.0
+
+
+def take_model(seed: int, model: Any, A: Any = None) -> float:
+    return 0.0
+
+
+def modelled(**config: Any) -> AblationStudy:
+    return AblationStudy(model=fns.Network, data=fns.COLUMNS, label="y", sample=torch.zeros(2, 4), config=config)
+
+
+ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "swapped": (
+        {"train_fn": AblationStudy().config(dropout=0.0), "study": take_dropout},
+        r"train_fn must be a function, got the study; call ablate\(take_dropout, study\)",
+    ),
+    "a function as study": ({"study": take_dropout}, r"study must be an AblationStudy, got <function take_dropout>;"),
+    "no study": ({"study": object()}, r"study must be an AblationStudy, got <object.*; use AblationStudy\(\)"),
+    "no function": ({"train_fn": 3}, "train_fn must be a function, got 3"),
+    "a near module": ({"study": modelled().modules("nrm")}, r"no module 'nrm' \(did you mean 'norm'\?\)"),
+    "a module that is never used": ({"study": modelled().modules("spare")}, "the model never uses 'spare'"),
+    "shapes that do not fit": (
+        {"study": modelled(units=6).modules("entry")}, r"'entry' turns \(2, 4\) into \(2, 6\), so identity"),
+    "an unknown group": (
+        {"study": modelled().features("A").group("g", "B"), "design": "leave_one_group_out"},
+        "no component 'B' of the group 'g'"),
+    "no groups": ({"design": "leave_one_group_out"}, r"must have a group of components.*study.group\("),
+    "no components": ({"study": AblationStudy()}, "must have components, got none"),
+    "no seed": ({"train_fn": take_no_seed}, "take_no_seed must have a parameter 'seed', got none"),
+    "a parameter that nothing fills": ({"train_fn": take_unfilled}, "the parameter 'rate' of take_unfilled must have"),
+    "a positional-only parameter": ({"train_fn": take_positional}, "'variant' of take_positional must be passed"),
+    "a parameter that nothing uses": (
+        {"study": AblationStudy(config={"droput": 0.5}).config(droput=0.0), "train_fn": take_dropout},
+        r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),
+    "a parameter that nothing knows": (
+        {"study": AblationStudy().config(droput=0.0)}, r"'droput' must have a value.*did you mean 'dropout'"),
+    "a parameter that is mistyped": (
+        {"study": AblationStudy(config={"droput": 0.5}).config(dropout=0.0), "train_fn": take_dropout},
+        r"the parameter 'droput' must be used, .* \(did you mean 'dropout'"),
+    "features by **": ({"train_fn": take_by_star}, "'A' changes, got nothing; add one of the parameters variant, feat"),
+    "a model of no factory": (
+        {"study": AblationStudy(config={"A": 1}).config(A=2), "train_fn": take_model},
+        "the parameter 'model' of take_model must have a value, got none; the study must have a model"),
+    "a factory that cannot be sent": (
+        {"study": AblationStudy(model=lambda lock=LOCK: lock).config(dropout=0.0)},
+        "the model's factory uses the default 'lock' of type lock"),
+    "a reserved parameter": (
+        {"study": AblationStudy(config={"budget": 3}).config(dropout=0.0)}, "must not have 'budget'"),
+    "a reserved name that is searched": (
+        {"tune": Tuning({"seed": [1, 2]})}, "search space must not have 'seed', which the runtime fills"),
+    "both searched and studied": (
+        {"tune": Tuning({"dropout": Float(0, 1)}), "study": AblationStudy().config(dropout=0.0)},
+        r"must not set \['dropout'\], which are searched"),
+    "tune that is none": (
+        {"tune": True}, r"tune must be a Tuning, got True; use tune=Tuning\(searchspace, n_trials=8\)"),
+    "several objectives": ({"metric": ["a", "b"]}, r"metric must be the name of one metric, got \['a', 'b'\]"),
+    "repeats=3.0": ({"repeats": 3.0}, "repeats must be a whole number of at least 1, or 'auto', got 3.0; use 3$"),
+    "repeats=0": ({"repeats": 0}, "repeats must be a whole number of at least 1, or 'auto', got 0"),
+    "repeats in a word": ({"repeats": "often"}, "got 'often'"),
+    "resampled that is no ratio": (
+        {"resampled": True}, r"resampled must be the rows of the test set .*, such as 0\.3 / 0\.7, got True"),
+    "negligible that is none": ({"negligible": 0}, r"negligible must be a difference above 0 .* such as 0\.005, got 0"),
+    "an unknown design": ({"design": "pair"}, r"design must be one of .* got 'pair' \(did you mean 'pairs'\?\)"),
+    "a function that cannot be sent": (
+        {"train_fn": lambda variant, seed, lock=LOCK: 0.0}, "cannot be sent to the workers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ABLATIONS)
+def test_a_mistake_with_ablate_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> None:
+    arguments, message = ABLATIONS[case]
+    study = AblationStudy(data=fns.COLUMNS, label="y").features("A")
+    options = {"train_fn": take_all, "study": study, "engine": "local", "progress": False, **arguments}
+    with pytest.raises(UserError, match=message):
+        ablate(**options, directory=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parameter_is_removed_by_name() -> None:
+    with pytest.raises(UserError, match=r"by name, got 'dropout'; use config\(dropout=\.\.\.\) with the value"):
+        AblationStudy().config("dropout")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({}, "the search space of a Tuning is empty"), ({"n_trials": 0}, "n_trials must be a whole number of at least 1"),
+    ({"optimizer": "radnom"}, r"unknown optimizer 'radnom' \(did you mean 'random'"),
+])  # fmt: skip
+def test_a_tuning_checks_itself(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Tuning({"lr": Float(0, 1)} if arguments else {}, **arguments)
+
+
+@pytest.mark.parametrize(("argument", "spelling"), [
+    ({"searchspace": {}}, r"use tune=Tuning\(searchspace\)"), ({"optimizer": "random"}, r"optimizer='random'\)"),
+    ({"n_trials": 3}, r"use tune=Tuning\(searchspace, n_trials=3\)"),
+    ({"max_attempts": 1}, r"use failures=FailurePolicy\(max_attempts=1\)"),
+    ({"train_best": True}, "no argument 'train_best'"), ({"repeat": 3}, "did you mean 'repeats'"),
+])  # fmt: skip
+def test_arguments_of_a_search_are_answered_with_what_to_write(argument: dict[str, Any], spelling: str) -> None:
+    with pytest.raises(TypeError, match=spelling):
+        ablate(take_all, AblationStudy(), **argument)
+
+
+# -- values of another type --------------------------------------------------------------------------
+
+
+OF_X = {"x": Float(0, 1)}
+
+
+def itself(x: float) -> float:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resume": "yes", "name": "august"}, "resume must be True or False, got 'yes'; use resume=True to continue"),
+        ({"resume": None}, "resume must be True or False, got None"),
+        ({"resume": 1, "name": "august"}, "resume must be True or False, got 1"),
+        ({"progress": []}, r"progress must be True, False or one of 'notebook', .*, got \[\]; use True"),
+        ({"progress": None}, "progress must be True, False or one of .*, got None"),
+        ({"n_trials": 10**400}, r"n_trials must be a whole number below 2\*\*63, got 1000"),
+        ({"max_budget": 2**64}, r"max_budget must be a whole number below 2\*\*63, got 18446"),
+        ({"workers": 10**5000}, r"workers must be a whole number below 2\*\*63, got a value of type int"),
+        ({"timeout": 10**400}, "timeout must be a positive number of seconds, got 1000"),
+        ({"target": 10**400}, "target must be a finite number, got 1000"),
+        ({"direction": "x" * 10_000}, r"direction must be one of .*, got 'x{70,80}\.\.\."),
+    ],
+)
+def test_nothing_starts_with_nonsense(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        lagom(itself, OF_X, engine="inline", directory=tmp_path, **{"progress": False, **options})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_seed_may_be_as_large_as_those_of_numpy(tmp_path: Path) -> None:
+    seed = 2**100
+    lagom(itself, OF_X, optimizer="random", n_trials=1, seed=seed, engine="inline", directory=tmp_path, progress=False)
+    assert Study(OF_X, RandomSearch(), seed=seed).ask() is not None
+
+
+def test_run_is_resumed_or_not(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="resume must be True or False, got 'no'"):
+        run(itself, {"x": 0.5}, name="august", resume="no", engine="local", directory=tmp_path)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"),
+    [
+        (2, r"gpus must be a list of addresses, got 2; use gpus=\['0', '1'\]"),
+        ("01", "gpus must be a list of addresses, got '01'"),
+        ([0, 1], "gpus must contain addresses as text, got 0"),
+    ],
+)
+def test_addresses_of_gpus_are_texts(gpus: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        LocalEngine(gpus)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"study": 3}, "study must be a Study, got 3"),
+        ({"objective": 3}, "objective must be a function of a configuration and a step, got 3"),
+        ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+        ({"horizon": "long"}, "horizon must be a positive number of seconds, got 'long'"),
+        ({"on_event": 3}, "on_event must be a function of the time and a number, got 3"),
+    ],
+)
+def test_a_simulation_takes_no_nonsense(wrong: dict[str, Any], message: str) -> None:
+    given = {
+        "study": Study(OF_X, ASHA(), n_trials=2),
+        "objective": lambda config, step: (config["x"], 1.0),
+        "workers": 1,
+        **wrong,
+    }
+    with pytest.raises(UserError, match=message):
+        simulate(given.pop("study"), given.pop("objective"), **given)
+
+
+def test_a_handle_and_a_result_take_no_nonsense(tmp_path: Path) -> None:
+    handle = lagom(
+        itself, OF_X, optimizer="random", n_trials=1, engine="inline", directory=tmp_path, progress=False, block=False,
+    )  # fmt: skip
+    result = handle.result()
+    for wrong in (
+        lambda: handle.tail("first"),  # type: ignore[arg-type]
+        lambda: handle.tail(lines="all"),  # type: ignore[arg-type]
+        lambda: handle.tail(lines=0),
+        lambda: handle.result("long"),  # type: ignore[arg-type]
+        lambda: result.log("first"),
+        lambda: result.log(0, rank=-1),
+    ):
+        with pytest.raises(UserError, match=r"(trial|lines|timeout|rank) must be a"):
+            wrong()
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_what_is_not_finite_comes_last_in_the_cell(direction: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    values = iter([math.inf, 0.25, -math.inf, 0.75, math.nan])
+    result = lagom(
+        lambda x: next(values), OF_X, optimizer="random", n_trials=5, direction=direction, engine="inline",
+        directory=tmp_path, progress=False,
+    )  # fmt: skip
+    table = result._repr_html_().partition("<table")[2]
+    finite = [table.index("0.75"), table.index("0.25")]
+    assert finite == sorted(finite, reverse=direction == "min")
+    assert max(finite) < min(table.index(">inf<"), table.index(">-inf<"))

@@ -12,7 +12,7 @@ import pytest
 from continued import check_promoted_trials_equal_whole_trainings, search
 from library_functions import with_keras, with_lightning, with_transformers
 
-from maggy_like import Float, Reporter
+from maggy_like import ASHA, Float, Reporter
 from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
@@ -109,3 +109,34 @@ def test_each_of_several_sets_to_evaluate_is_reported(tmp_path: Path) -> None:
     first, second = (result.trials[0].curves[name] for name in ("eval_a_loss", "eval_b_loss"))
     assert list(first.steps) == list(second.steps) == [1, 2, 3, 4]
     assert list(first.values) != list(second.values)
+
+
+# -- trials of two workers: rank 0 reports, and both stop in the same epoch --------------------------
+
+
+ON_TWO_RANKS = [(with_lightning, "val_loss"), (with_transformers, "eval_loss")]
+TWO_RANKS = {"engine": "local", "workers": 2, "workers_per_trial": 2}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+def test_a_promoted_trial_goes_on_with_both_ranks(train: Any, metric: str, tmp_path: Path) -> None:
+    result = search(
+        train, {"lr": [0.001, 0.05]}, tmp_path, metric=metric, optimizer=ASHA(eta=2), n_trials=2, max_budget=2,
+        points_to_evaluate=[{"lr": 0.001}, {"lr": 0.05}], **TWO_RANKS,
+    )  # fmt: skip
+    poor, good = result.trials
+    assert (poor.state, list(poor.curve.steps)) == (TrialState.PAUSED, [1])
+    assert (good.state, good.attempt, list(good.curve.steps)) == (TrialState.COMPLETED, 2, [1, 2])
+    assert good.curve.values[1] < good.curve.values[0]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+def test_both_ranks_stop_in_the_same_epoch(train: Any, metric: str, tmp_path: Path) -> None:
+    rule = Threshold(step=2, worse_than=0.0, direction="min")
+    result = search(
+        train, {"lr": [0.01]}, tmp_path, metric=metric, optimizer=rule, n_trials=1, max_budget=10_000, **TWO_RANKS
+    )
+    assert result.counts == {TrialState.STOPPED: 1}
+    assert result.trials[0].attempt == 1

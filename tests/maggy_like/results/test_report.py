@@ -7,17 +7,21 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_pages import chromium, open_page, write_run
+from report_pages import chromium, write_run
 
 from maggy_like import Result, load_run
 from maggy_like.display.text import as_html
 from maggy_like.errors import UserError
 from maggy_like.results.report import Section, saved, write_report
 from optimizers.core.trial import Trial, TrialState
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytest.importorskip("plotly")
 
@@ -27,9 +31,27 @@ def result(tmp_path: Path) -> Result:
     return load_run(write_run(tmp_path, "<run>", 60, 4))
 
 
-def test_the_page_has_what_there_is_to_say(result: Result, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    result.report(page)
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of that run."""
+    folder = tmp_path_factory.mktemp("page")
+    load_run(write_run(folder, "<run>", 60, 4)).report(folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium for all tests of this file."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def test_the_page_has_what_there_is_to_say(page: Path) -> None:
     text = page.read_text()
     assert page.stat().st_size < 2.5e6
     headings = re.findall(r"<h2>(.*?)</h2>", text)
@@ -96,81 +118,69 @@ def test_numbers_of_a_column_are_aligned_at_their_points() -> None:
     assert hidden not in as_html(["trial"], [["1"], ["12"]])
 
 
+FIGURES = "[...document.querySelectorAll('[data-figure]')]"
+
+
 @pytest.mark.browser
-def test_a_browser_draws_it_without_an_error_or_a_request(result: Result, tmp_path: Path) -> None:
-    pytest.importorskip("playwright")
-    if chromium() is None:
-        pytest.skip("there is no Chromium")
-    page = tmp_path / "report.html"
-    result.report(page)
-    found = open_page(page, scheme="dark", width=390)
-    assert (found.errors, found.requests, found.overflow) == ([], [], 0)
-    assert found.drawn == 6
+def test_a_browser_draws_it_without_an_error_or_a_request(page: Path, browser: Browser) -> None:
+    size: Any = {"width": 390, "height": 900}
+    tab = browser.new_context(color_scheme="dark", viewport=size, offline=True).new_page()
+    tab.set_default_timeout(300_000)
+    errors, requests = list[str](), list[str]()
+    tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(page.as_uri())
+    assert tab.evaluate(f"{FIGURES}.length") == 6
+    for place in range(6):
+        tab.evaluate(f"{FIGURES}[{place}].scrollIntoView()")
+        tab.wait_for_function(f"{FIGURES}[{place}].dataset.drawn")
+    assert (errors, requests) == ([], [page.as_uri()])
+    assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_buttons_of_a_plot_suit_the_page(scheme: Any, result: Result, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if (path := chromium()) is None:
-        pytest.skip("there is no Chromium")
-    page = tmp_path / "report.html"
-    result.report(page)
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        tab = browser.new_context(color_scheme=scheme).new_page()
-        tab.goto(page.as_uri())
-        tab.wait_for_selector(".modebar-group", state="attached")
-        places = "document.body", "document.querySelector('.modebar-group')"
-        found = [tab.evaluate(f"getComputedStyle({place}).backgroundColor") for place in places]
-        buttons = tab.evaluate("[...document.querySelectorAll('.modebar-btn')].map((one) => one.dataset.title)")
-        browser.close()
+def test_the_buttons_of_a_plot_suit_the_page(scheme: Any, page: Path, browser: Browser) -> None:
+    tab = browser.new_context(color_scheme=scheme).new_page()
+    tab.goto(page.as_uri())
+    tab.wait_for_selector(".modebar-group", state="attached")
+    places = "document.body", "document.querySelector('.modebar-group')"
+    found = [tab.evaluate(f"getComputedStyle({place}).backgroundColor") for place in places]
+    buttons = tab.evaluate("[...document.querySelectorAll('.modebar-btn')].map((one) => one.dataset.title)")
     assert found[0] == found[1]
     assert "Zoom" in buttons
     assert not [title for title in buttons if "Share" in title]  # that would send the data of the run to a service
 
 
 @pytest.mark.browser
-def test_the_legend_of_a_plot_is_below_its_note(result: Result, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if (path := chromium()) is None:
-        pytest.skip("there is no Chromium")
+def test_the_legend_of_a_plot_is_below_its_note(result: Result, tmp_path: Path, browser: Browser) -> None:
     figure = result.plot.history()
     figure.update_layout(title_subtitle_text="Extreme values lie outside.")
     figure.write_html(tmp_path / "history.html")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        tab = browser.new_page()
-        tab.goto((tmp_path / "history.html").as_uri())
-        note, legend = (tab.wait_for_selector(part).bounding_box() for part in (".gtitle-subtitle", ".legend"))
-        browser.close()
+    tab = browser.new_page()
+    tab.goto((tmp_path / "history.html").as_uri())
+    note, legend = (tab.locator(part).bounding_box() for part in (".gtitle-subtitle", ".legend"))
+    assert note is not None
+    assert legend is not None
     assert note["y"] + note["height"] <= legend["y"]
 
 
 @pytest.mark.browser
-def test_a_printed_page_has_all_pictures_in_ink_that_shows_on_paper(result: Result, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if (path := chromium()) is None:
-        pytest.skip("there is no Chromium")
-    page = tmp_path / "report.html"
-    result.report(page)
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        tab = browser.new_context(color_scheme="dark").new_page()
-        tab.goto(page.as_uri())
-        tab.wait_for_selector("[data-drawn]")  # the first picture; the others have not been scrolled to
-        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-        figures = "[...document.querySelectorAll('[data-figure]')]"
-        tab.wait_for_function(f"{figures}.every((figure) => figure.dataset.drawn)")
-        widths = tab.evaluate(f"{figures}.map((figure) => figure._fullLayout.width)")
-        inks = tab.evaluate(f"{figures}.map((figure) => figure._fullLayout.font.color)")
-        tab.emulate_media(media="print")
-        text = tab.evaluate("getComputedStyle(document.body).color")
-        tab.emulate_media(media="screen")
-        tab.evaluate("dispatchEvent(new Event('afterprint'))")
-        tab.wait_for_function(f"{figures}.every((figure) => figure._fullLayout.width > 1000)")
-        after = tab.evaluate(f"{figures}[0]._fullLayout.font.color")
-        browser.close()
+def test_a_printed_page_has_all_pictures_in_ink_that_shows_on_paper(page: Path, browser: Browser) -> None:
+    tab = browser.new_context(color_scheme="dark").new_page()
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("[data-drawn]")  # the first picture; the others have not been scrolled to
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    tab.wait_for_function(f"{FIGURES}.every((figure) => figure.dataset.drawn)")
+    widths = tab.evaluate(f"{FIGURES}.map((figure) => figure._fullLayout.width)")
+    inks = tab.evaluate(f"{FIGURES}.map((figure) => figure._fullLayout.font.color)")
+    tab.emulate_media(media="print")
+    text = tab.evaluate("getComputedStyle(document.body).color")
+    tab.emulate_media(media="screen")
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    tab.wait_for_function(f"{FIGURES}.every((figure) => figure._fullLayout.width > 1000)")
+    after = tab.evaluate(f"{FIGURES}[0]._fullLayout.font.color")
     assert widths == [700] * 6
     assert len(set(inks)) == 1
     assert after != inks[0]

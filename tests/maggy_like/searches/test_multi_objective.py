@@ -109,7 +109,7 @@ def test_a_resumed_search_has_the_same_pareto_set_and_refuses_other_objectives(t
 
 
 def test_displays_show_the_size_of_the_pareto_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = search(trade, tmp_path, engine="local", workers=1, progress="plain")
+    result = search(trade, tmp_path, progress="plain")
     out = capsys.readouterr().out
     assert "sobol, max accuracy, min latency" in out
     assert f"{len(result.pareto)} trials in the Pareto set" in out

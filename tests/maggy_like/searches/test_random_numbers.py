@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +15,14 @@ pytestmark = pytest.mark.e2e
 
 
 def draws(repeat: int) -> dict[str, float]:
-    return {
+    own = {
         "value": torch.rand(1, dtype=torch.float64).item(),
         "numpy": float(np.random.rand()),
         "python": random.random(),
     }
-
-
-def seeded(repeat: int) -> float:
     torch.manual_seed(7)
     np.random.seed(7)
-    return torch.rand(1).item() + float(np.random.rand())
+    return {**own, "seeded": torch.rand(1).item() + float(np.random.rand())}
 
 
 def both_ranks() -> list[float]:
@@ -38,20 +34,14 @@ def both_ranks() -> list[float]:
     return torch.cat(found).tolist()  # type: ignore[no-any-return]
 
 
-def search(train_fn: Any, folder: Path) -> Any:
-    options: dict[str, Any] = {"metric": "value", "direction": "max", "workers": 2, "engine": "local"}
-    return lagom(train_fn, {"repeat": [*range(6)]}, optimizer="grid", directory=folder, progress=False, **options)
-
-
-def test_trials_draw_numbers_of_their_own(tmp_path: Path) -> None:
-    trials = search(draws, tmp_path).trials
+def test_trials_draw_numbers_of_their_own_and_a_seed_of_the_function_holds(tmp_path: Path) -> None:
+    space = {"repeat": [*range(6)]}
+    trials = lagom(draws, space, metric="value", direction="max", optimizer="grid", workers=2, engine="local",
+                   directory=tmp_path, progress=False).trials  # fmt: skip
     assert len({trial.value for trial in trials}) == 6
     assert len({trial.metrics["numpy"] for trial in trials}) == 6
     assert len({trial.metrics["python"] for trial in trials}) == 6
-
-
-def test_a_seed_of_the_function_holds(tmp_path: Path) -> None:
-    assert len({trial.value for trial in search(seeded, tmp_path).trials}) == 1
+    assert len({trial.metrics["seeded"] for trial in trials}) == 1
 
 
 def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:

@@ -274,13 +274,6 @@ def test_spark_runs_it(spark_local: Any, tmp_path: Any) -> None:
     assert found.best_score_ > 0.3
 
 
-@pytest.mark.e2e
-def test_processes_of_this_machine_run_it(tmp_path: Any) -> None:
-    found = search(cv=3, n_trials=3, engine="local", workers=1, directory=tmp_path).fit(X, Y)
-    assert found.best_score_ > 0.3
-    assert list(tmp_path.iterdir())
-
-
 DO_NOT_APPLY = {
     "check_dtype_object": "the TypeError is raised in a worker: the search fails with a TrialsFailedError that has it",
     "check_supervised_y_2d": "Ridge takes y of two dimensions without the DataConversionWarning",

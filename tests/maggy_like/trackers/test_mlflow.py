@@ -56,6 +56,7 @@ class Server:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # processes of its own, for nothing that is asked
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the client's own; ours come on top
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -161,16 +162,25 @@ def noisy(lr: float, seed: int = 0) -> dict[str, float]:
     return {"score": 1.0 - lr if seed == 0 else lr}
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What stands for a server where nothing is to happen to it."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'runs.db'}"
+
+
 @pytest.mark.e2e
-def test_a_confirmation_has_its_runs_and_its_mean(server: Server, tmp_path: Path) -> None:
+def test_a_confirmation_has_its_runs_and_its_mean(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow import MlflowClient
 
+    monkeypatch.chdir(tmp_path)  # for the artifacts
     points = [{"lr": 0.25}, {"lr": 0.5}]
     result = lagom(noisy, {"lr": Float(0, 1)}, optimizer="random", n_trials=2, points_to_evaluate=points,
                    confirm=Confirmation(top=2, repeats=2), engine="inline", directory=tmp_path, progress=False,
-                   callbacks=[MLflow("digits", server.uri, patience=240.0)])  # fmt: skip
+                   callbacks=[MLflow("digits", database, patience=240.0)])  # fmt: skip
     assert result.confirmed is not None
-    client = MlflowClient(server.uri)
+    client = MlflowClient(database)
     runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
     (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     assert parent.data.metrics["best_score"] == 0.75
@@ -190,18 +200,17 @@ def report_alike(reporter: Any, **config: Any) -> dict[str, Any]:
 
 @pytest.mark.e2e
 def test_names_that_mlflow_would_make_one_stay_apart_in_a_resumed_run_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)  # for the artifacts
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     space = {"a b": [1.0, 2.0], "lr(1)": [0.5], "lr[1]": [0.25]}
     for n_trials in (1, 2):
         lagom(report_alike, space, metric="loss", optimizer="grid", n_trials=n_trials, max_budget=2, engine="inline",
               name="run", directory=tmp_path, progress=False, resume=n_trials > 1,
-              callbacks=[MLflow("alike", uri, patience=240.0)])  # fmt: skip
-    client = MlflowClient(uri)
+              callbacks=[MLflow("alike", database, patience=240.0)])  # fmt: skip
+    client = MlflowClient(database)
     experiment = client.get_experiment_by_name("alike")
     runs = client.search_runs([experiment.experiment_id])
     nested = {run.data.tags["maggy_like.trial"]: run for run in runs if "maggy_like.trial" in run.data.tags}

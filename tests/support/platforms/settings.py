@@ -470,5 +470,5 @@ SETTINGS: dict[str, Callable[[], Outcome]] = {
     "directory=URL": in_a_store,
 }
 
-QUICK = ("local processes", "local[2]", "standalone", "dynamic allocation", "cancelJobGroup")
-"""Those that run with all other tests."""
+QUICK = ("local processes", "local[2]")
+"""Those that run with all other tests, which have clusters and cancels of their own."""

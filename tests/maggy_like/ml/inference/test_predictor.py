@@ -15,6 +15,7 @@ from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import Column
+from maggy_like.ml.featurizer import LayerOutput
 from maggy_like.ml.inference.predictor import (
     Kind,
     Kinds,
@@ -387,3 +388,42 @@ def test_usable_rows_of_vectors() -> None:
 )
 def test_fault_says_why(value: pa.Scalar, column: Column, told: str) -> None:
     assert fault(value, column) == told
+
+
+# -- one layer of a network --------------------------------------------------------------------------
+
+
+class Failing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("is not to be computed")
+
+
+class Careful(nn.Module):
+    """A network that handles errors of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.unused = nn.Linear(3, 2), Failing(), nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            made: torch.Tensor = self.head(self.body(x))
+        except Exception:
+            return x
+        return made
+
+
+def test_a_layer_gives_its_output_and_what_follows_is_not_computed() -> None:
+    network, x = Careful(), torch.ones(4, 3)
+    assert torch.equal(LayerOutput(network, "body")(x), network.body(x))
+    assert not network.body._forward_hooks  # the network is as it was
+
+
+def test_a_layer_that_is_not_there_or_not_called_is_refused() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"a module of the network, got 'bodi' \(did you mean 'body'\?\); use one of body, head, unused",
+    ):
+        LayerOutput(Careful(), "bodi")
+    with pytest.raises(ConfigError, match="a module that the network calls, got 'unused'"):
+        LayerOutput(Careful(), "unused")(torch.ones(4, 3))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 import train_functions as fns
 from gate import Gate
@@ -16,7 +15,7 @@ from gate import Gate
 from maggy_like import Float, SparkEngine, lagom
 from maggy_like.errors import EngineError
 from maggy_like.spark.engine.job import SparkRun, cause_of
-from optimizers.core.events import AttemptEnded, AttemptStarted, Event
+from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
 
@@ -96,35 +95,6 @@ def test_a_gang_larger_than_the_slots_is_refused_with_both_numbers(spark_local: 
     ):
         lagom(fns.climb, SPACE, workers=3, directory=tmp_path, progress=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def agents() -> list[int]:
-    """Process ids of the Python workers of this process's Spark that have a fork server."""
-    family = {process.pid for process in psutil.Process().children(recursive=True)}
-    found = {p.pid: p.info for p in psutil.process_iter(["ppid", "cmdline"]) if p.pid in family}
-    servers = [info for info in found.values() if "maggy_like.worker.agent.fork_server" in (info["cmdline"] or ())]
-    parents = {info["ppid"] for info in servers}
-    return [pid for pid in parents if pid in found and "pyspark" in " ".join(found[pid]["cmdline"] or ())]
-
-
-def test_a_killed_task_brings_the_gang_back_with_the_next_epoch(spark_local: SparkSession, tmp_path: Path) -> None:
-    """kill -9 of a Spark Python worker: the barrier stage falls as a whole, and is launched again."""
-    gate = Gate(tmp_path / "gate")
-    killed: list[int] = []
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, AttemptStarted) and not killed:
-            killed.append(agents()[0])
-            psutil.Process(killed[0]).kill()
-        elif isinstance(event, AttemptEnded) and event.state is TrialState.PENDING:
-            gate.open()
-
-    space = {"gate": gate.path, **SPACE}
-    result = lagom(fns.wait_at_gate, space, optimizer="random", n_trials=4, directory=tmp_path / "runs",
-                   progress=False, callbacks=[on_event])  # fmt: skip
-    assert killed
-    assert result.counts == {TrialState.COMPLETED: 4}
-    assert 1 <= sum(trial.attempt - 1 for trial in result.trials) <= 2
 
 
 def test_the_session_is_found_from_any_thread(spark_local: SparkSession) -> None:

@@ -1,6 +1,6 @@
 """Gangs that ask for resources of their own, on real executors: GPUs of several, parts of one, and shared executors.
 
-That joins run on executors without GPUs beside such a gang, in a classic session: ``tests/examples/test_pipeline.py``.
+That joins run on executors without GPUs beside such a gang, in a classic session: ``tests/examples/test_scripts.py``.
 """
 
 from __future__ import annotations

@@ -1,21 +1,123 @@
-"""The function that Spark carries to a task says itself what its machine lacks."""
+"""The job of a search, without Spark: what the UI says of it, how it is cancelled, and what its tasks run."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
 
+from maggy_like.driver.supervisor import GOODBYE_PATIENCE, Supervisor
 from maggy_like.errors import EngineError
 from maggy_like.protocol.messages import own_versions
-from maggy_like.spark.engine.job import unfit_worker
+from maggy_like.protocol.task import WorkerId, WorkerTask
+from maggy_like.spark import session
+from maggy_like.spark.engine.job import SparkRun, describe, job_group, unfit_worker
 from maggy_like.spark.engine.task import Sent, check_gpus, entry
+
+TASK: Any = SimpleNamespace(name="august", about="search of 50 trials")
+
+
+def test_a_job_is_described_in_words() -> None:
+    assert describe(TASK, 8, 0) == "maggy_like august: search of 50 trials, 8 workers, incarnation 0"
+    one = SimpleNamespace(name="august", about="search of 50 trials, 12 done")
+    assert describe(one, 1, 3) == "maggy_like august: search of 50 trials, 12 done, 1 worker, incarnation 3"  # type: ignore[arg-type]
+
+
+def test_a_group_s_name_can_be_typed_and_is_a_tag_too() -> None:
+    assert job_group("august") == "maggy_like-august"
+    assert job_group("a, b") == "maggy_like-a__b"
+
+
+def test_the_ui_is_off_for_local_masters_alone() -> None:
+    assert "spark.ui.enabled" not in session.LONG_TASK_DEFAULTS
+    assert session._LOCAL_DEFAULTS["spark.ui.enabled"] == "false"
+
+
+class Leaving:
+    """A run whose end is waited for."""
+
+    def __init__(self, index: int) -> None:
+        self.indexes, self.incarnation, self.waited, self.cancelled, self.has_come = (index,), 0, [0.0], False, True
+        self.given_up: set[int] = set()
+
+    def wait(self, timeout: float) -> bool:
+        self.waited.append(timeout)
+        return self.cancelled
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_workers_that_said_goodbye_get_the_time_to_end_by_themselves() -> None:
+    said, silent = Leaving(0), Leaving(1)
+    engine, task = SimpleNamespace(launch=lambda *_: [said, silent]), WorkerTask("", b"", "", b"", (), (), (), "", "")
+    gang = Supervisor(SimpleNamespace(), engine, task, lambda _: (b"", b""), 2, 2, "")  # type: ignore[arg-type]
+    gang.leave({WorkerId(0, 0)}, timeout=0.0)
+    assert said.waited[1] == pytest.approx(GOODBYE_PATIENCE, abs=5.0)
+    assert silent.waited[1] == 0.0
+
+
+# -- cancels -----------------------------------------------------------------------------------------
+
+
+class Deaf:
+    """A Spark Connect session whose server is gone: each call is tried again for minutes."""
+
+    def __init__(self) -> None:
+        self.called, self.over = threading.Event(), threading.Event()
+        self.calls = 0
+
+    def interruptTag(self, tag: str) -> None:  # pyspark's name
+        self.calls += 1
+        self.called.set()
+        self.over.wait()
+        raise ConnectionError("the server is gone")
+
+
+class Dead:
+    """A classic session whose JVM is gone."""
+
+    _sc = None
+
+    @property
+    def sparkContext(self) -> None:  # pyspark's name
+        raise ConnectionRefusedError("the JVM is gone")
+
+
+def running(session: object, thread: threading.Thread) -> SparkRun:
+    run = SparkRun.__new__(SparkRun)
+    run._session, run._thread, run.tag, run._canceller = session, thread, "tag", None  # type: ignore[assignment]
+    return run
+
+
+@pytest.mark.parametrize("session", [Deaf(), Dead()], ids=["connect", "classic"])
+def test_it_returns_at_once(session: Deaf | Dead) -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    run = running(session, thread)
+    run.cancel()
+    run.cancel()
+    if isinstance(session, Deaf):
+        assert session.called.wait(20)
+        assert session.calls == 1
+        session.over.set()
+        assert run._canceller is not None
+        run._canceller.join()
+    end.set()
+    thread.join()
+
+
+# -- the function that Spark carries to a task -------------------------------------------------------
+
 
 RUN = """
 import pickle, sys

@@ -1,7 +1,8 @@
-"""Workers behind a link that goes down in the middle of a search: for seconds, and for longer than the driver waits."""
+"""Workers behind a link that goes down in the middle of a search, and behind an address translation."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
 from collections import Counter
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 from far import FarEngine, enter
 from gate import Gate
+from wire import proxy
 
 from maggy_like import Float, lagom
 from maggy_like.driver import runner as job
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.engines.local import LocalRun
+from maggy_like.errors import EngineError
 from maggy_like.rpc.endpoint import Endpoint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured
 from optimizers.core.trial import TrialState
@@ -115,3 +118,33 @@ def test_a_cut_network_costs_no_trial_and_no_measurement(
         assert set(cut.attempts.values()) == {1}
     else:
         assert cut.attempts[0] == cut.attempts[1] == 2
+
+
+# -- an address that the driver cannot listen at -----------------------------------------------------
+
+
+def test_workers_connect_through_a_forwarded_port(
+    namespace: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search listens at 127.0.0.1, which no other network reaches; the workers' address is forwarded to it."""
+    name, _, outside = namespace
+    enter(name, tmp_path, monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    engine = FarEngine(Endpoint(outside, bind="127.0.0.1", ports=(port, port)))
+    with proxy(port, (outside, port)) as relay:
+        result = lagom(
+            lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=4, workers=2, engine=engine,
+            directory=tmp_path / "runs", progress=False,
+        )  # fmt: skip
+    assert result.counts == {TrialState.COMPLETED: 4}
+    assert relay.connections >= 2
+
+
+def test_an_address_that_cannot_be_bound_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"the driver cannot listen at '198\.51\.100\.7'"):
+        lagom(
+            lambda x: x, {"x": Float(0, 1)}, n_trials=4, workers=2, engine=FarEngine(Endpoint("198.51.100.7")),
+            directory=tmp_path / "runs", progress=False,
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
