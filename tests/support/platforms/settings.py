@@ -470,5 +470,5 @@ SETTINGS: dict[str, Callable[[], Outcome]] = {
     "directory=URL": in_a_store,
 }
 
-QUICK = ("local processes", "local[2]")
+QUICK = ("local processes", "local[2]", "standalone")
 """Those that run with all other tests, which have clusters and cancels of their own."""
