@@ -50,24 +50,25 @@ class Landscape:
         self._best = best
         if median is None or full_seconds is None:
             rng = np.random.default_rng(zlib.crc32(name.encode()))
-            drawn = [self._curve(space.sample(rng)) for _ in range(_DRAWN)]
+            drawn = [self.curve(space.sample(rng)) for _ in range(_DRAWN)]
             lowest = [np.nan_to_num(losses, nan=np.inf).min() for losses, _ in drawn]
             median = float(np.median(lowest)) if median is None else median
             full_seconds = float(np.mean([seconds.sum() for _, seconds in drawn]))
         self._median = median
         self.full_seconds = full_seconds
-        self.max_budget = len(self._curve(space.sample(np.random.default_rng(0)))[0])
+        self.max_budget = len(self.curve(space.sample(np.random.default_rng(0)))[0])
 
     def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
         """The loss after ``step`` steps, and the seconds that this one took."""
-        losses, seconds = self._curve(config)
+        losses, seconds = self.curve(config)
         return float(losses[step - 1]), float(seconds[step - 1])
 
     def regret(self, loss: Any) -> Any:
         """Normalised regret; 0 is the best that is known, or below it, and 1 the median of random configurations."""
         return np.maximum((loss - self._best) / (self._median - self._best), 0.0)
 
-    def _curve(self, config: Mapping[str, Any]) -> tuple[Array, Array]:
+    def curve(self, config: Mapping[str, Any]) -> tuple[Array, Array]:
+        """The losses and the seconds of all steps, shape (steps,) both."""
         point = self.space.to_unit(config).tobytes()
         if point not in self._known:
             self._known[point] = self._train(config, np.random.default_rng(zlib.crc32(point)))

@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from optimizers.checks import describe, short
 from optimizers.core.trial import NOTHING
@@ -147,6 +148,25 @@ class History:
     problem: Problem
     observations: list[Observation] = field(default_factory=list)
     pending: dict[int, Config] = field(default_factory=dict)
+    _points: dict[int, tuple[Config, NDArray[np.float64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def pending_points(self) -> dict[int, NDArray[np.float64]]:
+        """Return the points of the pending configurations in the unit cube, shape (d,), by trial number.
+
+        Each point is computed once, because with hundreds of workers all of them would dominate the cost of an ask.
+        """
+        to_unit, known = self.problem.space.to_unit, self._points
+        self._points = {
+            trial: known[trial] if trial in known and known[trial][0] is config else (config, to_unit(config))
+            for trial, config in self.pending.items()
+        }
+        return {trial: point for trial, (_, point) in self._points.items()}
+
+    def pending_keys(self) -> set[bytes]:
+        """Return the keys of the pending configurations, as :meth:`SearchSpace.key` returns them."""
+        return {point.tobytes() for point in self.pending_points().values()}
 
     def rng(self, index: int) -> np.random.Generator:
         """Return the random generator of the ``index``-th ask. There is no state to save, so replay is exact."""

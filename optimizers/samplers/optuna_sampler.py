@@ -146,7 +146,7 @@ class OptunaSampler(Optimizer):
         space, rng = history.problem.space, history.rng(index)
         if self._mirror is None or not self._mirror.serves(history):
             self._mirror = StudyMirror(history, self._sampler_for(space, history.rng(0)))
-        running = {space.key(config) for config in history.pending.values()}
+        running = history.pending_keys()
         second_best: Config | None = None  # tried before, but not running if possible
         with quiet(), self._mirror.asked(history) as draw:
             tried = running | self._mirror.keys

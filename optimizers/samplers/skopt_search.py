@@ -75,7 +75,7 @@ class SkoptSearch(Optimizer):
             proposal = self._initial.ask(index, history)
         else:
             proposal = self._from_model(space, list(observed.values()), pending, rng)
-        running = {space.key(config) for config in history.pending.values()}
+        running = history.pending_keys()
         ended = {space.key(seen.config) for seen in observed.values()}
         return untried(space, proposal, running, ended, rng)
 

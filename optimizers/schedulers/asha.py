@@ -278,7 +278,7 @@ class HighestRung(Optimizer):
         finite = Counter(seen.step for seen in history.observations if math.isfinite(seen.loss))
         steps = [step for step, count in finite.items() if count >= enough]
         if not steps or rng.random() < self.random_share:
-            running = {space.key(config) for config in history.pending.values()}
+            running = history.pending_keys()
             return untried(space, space.sample(rng), running, set(), rng)
         return self.sampler.ask(index, self._show(history, max(steps)))
 

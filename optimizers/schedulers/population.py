@@ -268,7 +268,7 @@ class PBT(Optimizer):
         space, rng = history.problem.space, history.rng(index)
         population = self._follow(history)
         n_trials = len(population.places) + sum(trial not in population.places for trial in history.pending)
-        running = {space.key(config) for config in history.pending.values()}
+        running = history.pending_keys()
         if n_trials >= self.population:
             if n_trials - self.population >= len(population.given_up):
                 return WAIT

@@ -134,7 +134,7 @@ class BayesianSearch(Optimizer):
                 proposal = space.sample(rng)
             else:
                 proposal = self._improvement(model, history, rng)
-        running = {space.key(config) for config in history.pending.values()}
+        running = history.pending_keys()
         return untried(space, proposal, running, ended, rng)
 
     def _model(self, history: History) -> Surrogate | Front:
@@ -165,7 +165,7 @@ class BayesianSearch(Optimizer):
             return scores if log_seconds is None else scores - log_seconds(units)
 
         taken = {point.tobytes() for point in model.units}
-        taken.update(space.to_unit(config).tobytes() for config in history.pending.values())
+        taken |= history.pending_keys()
         points = maximize(score, model.axes, starts, rng, taken, _effort(history))
         if len(points) and improvement(points[:1])[0] < model.little and rng.random() < _AWAY_SHARE:
             points = np.concatenate([one_choice_away(score, model.axes, starts[0], taken), points])

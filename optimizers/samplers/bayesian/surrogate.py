@@ -365,8 +365,8 @@ class Surrogate:
     def waiting(self, history: History) -> Array:
         """Return the running configurations that have no result yet, shape (w, d)."""
         observed = {seen.trial for seen in history.observations}
-        configs = [config for trial, config in history.pending.items() if trial not in observed]
-        return np.array([self.axes.space.to_unit(config) for config in configs]).reshape(len(configs), self.axes.d)
+        points = [point for trial, point in history.pending_points().items() if trial not in observed]
+        return np.array(points).reshape(len(points), self.axes.d)
 
     def data(self, n: int, ranks: NDArray[np.int64] | None = None, *, floored: bool = True) -> ModelData:
         """Return the model's points after the first ``n`` observations.
