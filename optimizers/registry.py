@@ -104,8 +104,9 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     _check_options(label, factory, options)
     optimizer = factory(**options)
     if not isinstance(optimizer, Optimizer):
-        made = short(optimizer)
-        raise OptimizerError(f"{label!r} must return an Optimizer, got {made}; derive its class from Optimizer")
+        raise OptimizerError(
+            f"{label!r} must return an Optimizer, got {short(optimizer)}; derive its class from Optimizer"
+        )
     return optimizer
 
 

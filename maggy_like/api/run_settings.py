@@ -205,8 +205,9 @@ def check_config(config: Mapping[str, Any] | None) -> Config:
         ConfigError: They are not plain values by name.
     """
     if config is not None and not isinstance(config, Mapping):
-        given = short(config)
-        raise ConfigError(f"config must be a dict of arguments by name, got {given}; use {{'lr': 0.1}}, for example")
+        raise ConfigError(
+            f"config must be a dict of arguments by name, got {short(config)}; use {{'lr': 0.1}}, for example"
+        )
     given = dict(config or {})
     for name, value in given.items():
         if isinstance(value, Domain) and not isinstance(value, Constant):

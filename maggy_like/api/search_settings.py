@@ -35,8 +35,9 @@ def check_points(points: Sequence[Mapping[str, Any]], space: SearchSpace, earlie
     """Check the configurations to try first."""
     for point in listed("points_to_evaluate", points, "configurations"):
         if not isinstance(point, Mapping):
-            given = short(point)
-            raise ConfigError(f"points_to_evaluate must contain dicts, got {given}; use [{{'lr': 0.1}}], for example")
+            raise ConfigError(
+                f"points_to_evaluate must contain dicts, got {short(point)}; use [{{'lr': 0.1}}], for example"
+            )
     try:
         return initial_points(Problem(space, earlier=earlier), points)
     except SearchSpaceError as error:
@@ -53,8 +54,9 @@ def check_objectives(
     """
     several = not (metric is None or isinstance(metric, str))
     if several and (isinstance(metric, Mapping) or not isinstance(metric, Sequence)):
-        given = short(metric)
-        raise ConfigError(f"metric must be a name or a list of names, got {given}; directions go into direction=")
+        raise ConfigError(
+            f"metric must be a name or a list of names, got {short(metric)}; directions go into direction="
+        )
     metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
     if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
         raise ConfigError(f"metric must be a name or a list of names, got {short(metric)}")
