@@ -139,8 +139,9 @@ class AblationStudy(Declaration):
         if self.factory is None:
             raise ConfigError("modules() must have a model, got none; use AblationStudy(model=make_model)")
         if not callable(replace) and replace not in ("identity", "zero"):
-            given = short(replace)
-            raise ConfigError(f"replace must be 'identity', 'zero', a module or a function of one, got {given}")
+            raise ConfigError(
+                f"replace must be 'identity', 'zero', a module or a function of one, got {short(replace)}"
+            )
         return self._with(*(WantedModules(name, paths, replace) for name, paths in named(paths, groups, "module")))
 
     def config(self, *unnamed: Any, **values: Any) -> Self:

@@ -147,8 +147,9 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
     if tune is not None and not isinstance(tune, Tuning):
         raise ConfigError(f"tune must be a Tuning, got {short(tune)}; use tune=Tuning(searchspace, n_trials=8)")
     if negligible is not None and not _is_number(negligible, above=0.0):
-        given = short(negligible)
-        raise ConfigError(f"negligible must be a difference above 0 in the metric, such as 0.005, got {given}")
+        raise ConfigError(
+            f"negligible must be a difference above 0 in the metric, such as 0.005, got {short(negligible)}"
+        )
     if not _is_number(resampled):
         raise ConfigError(
             "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, got "

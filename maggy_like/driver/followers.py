@@ -121,7 +121,7 @@ def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Liste
     for callback in listed("callbacks", callbacks, "functions of one event"):
         if isinstance(callback, str):
             callback = _named(callback)
-        if isinstance(callback, Recorder):
+        if isinstance(callback, Recorder) and not isinstance(callback, type):  # a class has the methods, too
             callback.prepare(directory)
         else:
             _check_function(callback)

@@ -122,8 +122,9 @@ def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
     if when is None:
         return None
     if not isinstance(when, Mapping) or not all(isinstance(parent, str) for parent in when):
-        given = short(when)
-        raise SearchSpaceError(f"when must be a dict {{name: value}}, got {given}; use when={{'optimizer': 'sgd'}}")
+        raise SearchSpaceError(
+            f"when must be a dict {{name: value}}, got {short(when)}; use when={{'optimizer': 'sgd'}}"
+        )
     conditions = {}
     for parent, values in when.items():
         many = isinstance(values, Sequence) and not isinstance(values, str)
