@@ -297,7 +297,7 @@ def test_a_look_reads_what_was_added_alone(log_file: LogFile, tmp_path: Path, mo
 def test_each_line_is_shown_once_whatever_is_redrawn_behind_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, list[str]]]
 ) -> None:
-    """Rows that are redrawn stand behind the last line, and may be several: these alone may be shown or not."""
+    """Compare all lines except the last ones that are redrawn, which may be missing or there several times."""
     folder = tmp_path_factory.mktemp("run")
     log_file, tail = LogFile(str(folder / "logs"), log_name(3)), tail_of(folder)
     finished: list[str] = []

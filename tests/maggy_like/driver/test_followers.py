@@ -303,7 +303,7 @@ END = TrackedEnd(Ending.COMPLETED, "value")
 
 @dataclass
 class Noting(Tracker, Session):
-    """Notes what it is told; ``act`` is called before."""
+    """Records each call, and calls ``act`` before it."""
 
     act: Callable[[Event | None], None] = lambda event: None
     told: list[Event | TrackedEnd] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The loop of a driver: what it asks and draws, and that who waits is told of what fails, and of nothing too early."""
+"""The driver's loop: what it asks the optimizer, what displays get, and what happens when a part of it fails."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(
     assert machine.ending is None
 
 
-# -- what is shown of a gang ------------------------------------------------------------------------
+# -- what displays get of many workers ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -388,7 +388,7 @@ def test_a_process_that_was_stopped_meanwhile_goes_on_soon() -> None:
     assert pace.is_due(3600.0 + LONGEST)
 
 
-# -- one question is for as many proposals as the gang may want -------------------------------------
+# -- one request asks for all proposals that the workers may need -------------------------------------
 
 
 @dataclass
@@ -444,7 +444,7 @@ def test_once_the_search_is_over_nothing_more_is_asked() -> None:
 
 
 def test_a_large_gang_is_filled_with_few_questions_and_the_proposals_are_those_of_many() -> None:
-    """Each question takes a turn of two threads: with one proposal each, a gang of thousands would wait for them."""
+    """Each request passes between two threads. With one proposal each, thousands of workers would wait."""
     study = Study({"x": Float(0, 1)}, RandomSearch(), n_trials=2 * MOST + 10)
     proposals = Proposals(study, workers=10 * MOST)
     proposals.go_on()
@@ -477,7 +477,7 @@ def test_an_optimizer_that_needs_results_is_asked_for_one_proposal_at_a_time() -
     assert question.most == 1
 
 
-# -- the garbage collector, while a large gang runs -------------------------------------------------
+# -- the garbage collector, while many workers run -------------------------------------------------
 
 
 @pytest.fixture

@@ -347,7 +347,7 @@ def test_places_that_wait_are_taken_back_while_workers_have_nothing_to_do(growin
     assert not any(isinstance(event, StopRequested) for event in growing.posted)
 
 
-# -- how many workers a run gets, and what is told while none comes ---------------------------------
+# -- how many workers a run gets, and what the user reads while none comes ---------------------------------
 
 
 class Slots(Capacity):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from paired_losses import CONTRASTS, losses_of
 from scipy import stats
 
 from optimizers.comparisons.paired_tests import JointTests, LeastSquares, compare, differences, power
@@ -19,20 +20,6 @@ from optimizers.comparisons.sequential_tests import (
     farther,
     median_unbiased,
 )
-
-CONTRASTS = {name: {f"without {name}": 1.0, "base": -1.0} for name in ("A", "dropout")}
-
-
-def losses_of(
-    effects: dict[str, float], seeds: int, *, noise: float = 1.0, seed: int = 0
-) -> dict[tuple[str, int], float]:
-    rng = np.random.default_rng(seed)
-    shared = rng.normal(size=seeds)
-    return {
-        (name, number): effect + shared[number] + noise * rng.normal()
-        for name, effect in {"base": 0.0, **effects}.items()
-        for number in range(seeds)
-    }
 
 
 def test_the_paired_t_test_is_scipy_s() -> None:

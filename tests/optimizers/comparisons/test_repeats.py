@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from paired_losses import CONTRASTS, losses_of
 
 from optimizers.comparisons.paired_tests import Losses
 from optimizers.comparisons.repeats import AdaptiveRepeats, Repeats, TunedRepeats, repeats_space, tuned_space
@@ -25,19 +26,6 @@ VARIANTS: dict[str, Config] = {
     "without A": {"dropout": 0.2},
     "without dropout": {"dropout": 0.0},
 }
-CONTRASTS = {name: {f"without {name}": 1.0, "base": -1.0} for name in ("A", "dropout")}
-
-
-def losses_of(
-    effects: dict[str, float], seeds: int, *, noise: float = 1.0, seed: int = 0
-) -> dict[tuple[str, int], float]:
-    rng = np.random.default_rng(seed)
-    shared = rng.normal(size=seeds)
-    return {
-        (name, number): effect + shared[number] + noise * rng.normal()
-        for name, effect in {"base": 0.0, **effects}.items()
-        for number in range(seeds)
-    }
 
 
 def search(

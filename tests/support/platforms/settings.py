@@ -471,4 +471,4 @@ SETTINGS: dict[str, Callable[[], Outcome]] = {
 }
 
 QUICK = ("local processes", "local[2]", "standalone")
-"""Those that run with all other tests, which have clusters and cancels of their own."""
+"""Settings that ``make test`` runs; other tests cover cancels and executors that come and go."""
