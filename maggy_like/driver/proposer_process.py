@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
-from typing import IO
 
 from maggy_like.driver.proposers import Proposer, ProposerLaunch, Question, Raised, pack, unpack
 from maggy_like.errors import OptimizerError
-from maggy_like.processes.imports import command, module_path
+from maggy_like.processes.imports import module_path
 from maggy_like.processes.system import die_with_parent, kill_tree
+from maggy_like.processes.zygote.become import is_fork
+from maggy_like.processes.zygote.client import LOOK, Process, start_module
 from optimizers.core.base import Answer, History, Optimizer, Update
 from optimizers.core.study import Study
 
@@ -50,7 +50,7 @@ class ProcessProposer(Proposer):
         self._interrupted = False
         self._is_blind = True
         self._unsent: list[Update] = []  # updates that the process has not received
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Process | None = None
         self._connection: Connection[bytes, bytes] | None = None
         self._reader: threading.Thread | None = None
 
@@ -91,7 +91,7 @@ class ProcessProposer(Proposer):
         with self._lock:
             self._interrupted = True
             if self._process is not None:
-                kill_tree(self._process.pid)
+                _kill(self._process)
 
     def close(self) -> None:
         super().close()
@@ -109,9 +109,15 @@ class ProcessProposer(Proposer):
 
     def _await_answer(self, connection: Connection[bytes, bytes]) -> None:
         """Wait for an answer or the process's end, since its children may keep the connection open."""
-        if not hasattr(os, "pidfd_open") or self._process is None:  # then the end of the connection must suffice
+        process = self._process
+        if not hasattr(os, "pidfd_open") or process is None:  # then the end of the connection must suffice
             return
-        end = os.pidfd_open(self._process.pid)
+        while (pid := process.pid) is None:  # the zygote is importing
+            if connection.poll(LOOK):
+                return
+            if process.poll() is not None:
+                raise EOFError
+        end = os.pidfd_open(pid)
         try:
             if connection not in wait([connection, end]):
                 raise EOFError
@@ -136,32 +142,38 @@ class ProcessProposer(Proposer):
         """Start a process, and send it the optimizer and the whole history."""
         path = module_path()
         launch = ProposerLaunch(path, self._pickled, pack(self._history))
-        ours, theirs = Pipe()
-        with self._lock, theirs:
+        with self._lock:
             if self._interrupted:
                 raise EOFError
-            ends = [str(theirs.fileno()), str(os.getpid())]
-            self._process = subprocess.Popen(
-                command("maggy_like.driver.proposer_process", path, ends),
-                pass_fds=[theirs.fileno()],  # separate from its stdout, so that a print is not an answer
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="backslashreplace",
-                env={**os.environ, **_ONE_THREAD, "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,  # Ctrl-C in a terminal is only for the driver
-            )
-        assert self._process.stdout is not None
+            ours, theirs = Pipe()
+            output, its_output = os.pipe()
+            # The zygote of the workers has often imported numpy and scipy. A new interpreter would need a core for a
+            # second, while the first trials run.
+            try:
+                self._process = start_module(
+                    "maggy_like.driver.proposer_process",
+                    os.environ,
+                    path,
+                    arguments=[str(theirs.fileno()), str(os.getpid())],
+                    output=its_output,
+                    pass_fds=[theirs.fileno()],  # separate from its stdout, so that a print is not an answer
+                    variables={**_ONE_THREAD, "PYTHONUNBUFFERED": "1"},
+                    late=True,
+                )
+            finally:
+                theirs.close()
+                os.close(its_output)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._connection = ours
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(output,), daemon=True)
         self._reader.start()
         ours.send_bytes(pack(launch))
         self._unsent.clear()  # sent with the history
 
-    def _read(self, output: IO[str]) -> None:
-        with output:
-            for line in output:
+    def _read(self, output: int) -> None:
+        with open(output, errors="backslashreplace") as lines:
+            for line in lines:
                 self._show(line.rstrip("\n"))
 
     def _end(self) -> str:
@@ -170,13 +182,21 @@ class ProcessProposer(Proposer):
             process, self._process = self._process, None
         if process is None:
             return ""
-        kill_tree(process.pid)  # before it is reaped: until then no other process has its id
+        _kill(process)
         status = process.wait()
         if self._connection is not None and self._reader is not None:
             self._connection.close()
             self._reader.join(1.0)  # a child in another session may keep its stdout open
         self._connection = self._reader = None
         return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _kill(process: Process) -> None:
+    """Kill a process with its group, or cancel it if it has not started."""
+    if (pid := process.pid) is not None:
+        kill_tree(pid)
+    else:
+        process.kill()
 
 
 def pickle_optimizer(optimizer: Optimizer) -> bytes:
@@ -203,7 +223,8 @@ def _can_be_sent(value: object) -> bool:
 def main(fd: int, parent: int) -> None:
     """Answer the driver at the other end of ``fd`` until it exits."""
     # Not at a lower priority: if trials keep all cores busy it would starve, and free workers would wait for it.
-    die_with_parent(parent)
+    if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
+        die_with_parent(parent)
     connection: Connection[bytes, bytes] = Connection(fd)
     frames: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, frames), daemon=True).start()

@@ -70,26 +70,30 @@ def start_module(
     output: int | None = None,
     pass_fds: Sequence[int] = (),
     preload: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    late: bool = False,
 ) -> Process:
     """Start ``python -m module arguments`` as the leader of a session, with a pipe as its standard input.
 
     A process that is a zygote's fork forks itself, so call this before it has threads. Others use their zygote, which
-    starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`). ``output`` is the
-    descriptor of its stdout and stderr, by default this process's. ``pass_fds`` keep their numbers.
+    starts with the first call and imports ``preload`` before it forks (see :func:`keep_no_zygote`). A ``late`` call
+    may come from a process with threads; it uses a zygote only if there is one. ``output`` is the descriptor of its
+    stdout and stderr, by default this process's. ``pass_fds`` keep their numbers. ``variables`` come in addition to
+    ``environment``, which must be the same for all forks of a zygote.
     """
     streams = [1, 2] if output is None else [output, output]
     request = Request(
         module,
         tuple(arguments),
-        dict(environment),
+        {**environment, **(variables or {})},
         working_folder(),
         (0, 1, 2, *pass_fds),
         tuple(path),
         tuple(preload),
     )
-    if is_fork():
+    if is_fork() and not late:
         return _fork_here(request, [*streams, *pass_fds])
-    if _keeps_one and is_supported():
+    if _keeps_one and is_supported() and (own_zygote() or not late):
         with contextlib.suppress(OSError):  # the zygote died, or the system does not allow its forks
             return _zygote(environment, path).start(request, [*streams, *pass_fds])
     return subprocess.Popen(
@@ -98,7 +102,7 @@ def start_module(
         stdout=output,
         stderr=output,
         pass_fds=pass_fds,
-        env=dict(environment),
+        env=request.environment,
         start_new_session=True,
     )
 
@@ -273,6 +277,10 @@ class Process(Protocol):
     stdin: IO[bytes] | None
     returncode: int | None
 
+    @property
+    def pid(self) -> int | None:
+        """The process id. None if a process that forks has not started it yet, or after its end."""
+
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
 
@@ -312,13 +320,20 @@ class ForkedProcess:
         self._asked = time.monotonic()
         self._lock = threading.RLock()
 
-    def poll(self) -> int | None:
+    @property
+    def pid(self) -> int | None:
         with self._lock:
             self._read_answer(0.0)
-            if self._answer is not None and self._hangs is not None and self._hangs(self._asked):
-                self.why = "the process that forks workers did nothing for too long, and was killed"
-                self._give_up(math.inf)
-            if self.returncode is None and self._pid is not None:
+            return self._pid if self.returncode is None else None
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self._pid is None:
+                self._read_answer(0.0)
+                if self._answer is not None and self._hangs is not None and self._hangs(self._asked):
+                    self.why = "the process that forks workers did nothing for too long, and was killed"
+                    self._give_up(math.inf)
+            elif self.returncode is None:  # not in the call that learns its id: the caller can first kill its group
                 try:
                     pid, status = os.waitpid(self._pid, os.WNOHANG)
                 except ChildProcessError:  # other code waited for our children: the status is lost

@@ -23,6 +23,10 @@ from maggy_like import Float, LocalEngine, lagom
 from maggy_like.driver.proposer_process import ProcessProposer
 from maggy_like.driver.proposers import DirectProposer, Proposer
 from maggy_like.errors import OptimizerError
+from maggy_like.processes.imports import module_path
+from maggy_like.processes.system import is_supported
+from maggy_like.processes.zygote import client
+from maggy_like.processes.zygote.client import begin_imports, own_zygote
 from optimizers.core.base import History, Observation, Optimizer, Pending
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.study import Study
@@ -39,6 +43,8 @@ CONFIG = dict.fromkeys(SPACE, 0)
 UPDATES = (Pending(0, CONFIG), Pending(1, CONFIG), Observation(0, CONFIG, 1, 0.5))
 
 PATIENCE = 300.0
+
+has_zygotes = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
 
 Start = Callable[[Optimizer], ProcessProposer]
 
@@ -58,9 +64,12 @@ def lines() -> SimpleQueue[str]:
     return SimpleQueue()
 
 
-@pytest.fixture
-def start(lines: SimpleQueue[str]) -> Iterator[Start]:
-    """Start an optimizer's process; it must be gone in the end, and so must its thread."""
+@pytest.fixture(params=[pytest.param(True, marks=has_zygotes, id="zygote"), pytest.param(False, id="interpreter")])
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, lines: SimpleQueue[str]) -> Iterator[Start]:
+    """Start an optimizer's process, as a fork of the workers' zygote or anew; it and its thread must end."""
+    monkeypatch.setattr(client, "_owned", None)
+    if request.param:
+        begin_imports(())
     started: list[Proposer] = []
     before = set(threading.enumerate())
 
@@ -77,6 +86,7 @@ def start(lines: SimpleQueue[str]) -> Iterator[Start]:
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE)  # one that reads may see the end of it somewhat later
         assert not thread.is_alive()
+    client._close()
 
 
 def asked(proposer: Proposer, index: int, updates: Any = ()) -> dict[str, Any]:
@@ -158,6 +168,48 @@ def test_an_ask_that_hangs_is_cut_off(start: Start, lines: SimpleQueue[str]) -> 
     with pytest.raises(OptimizerError, match="killed by SIGKILL"):
         proposer.ask(0, ())
     thread.join()
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have a zygote that imports until something is written to this file."""
+    installed, gate = tmp_path / "site-packages", tmp_path / "gate"
+    installed.mkdir()
+    os.mkfifo(gate)
+    (installed / "waits_at_gate.py").write_text(f"open({str(gate)!r}).read()")
+    monkeypatch.setattr(client, "_owned", None)
+    monkeypatch.setattr(client, "_deadly", set())
+    begin_imports(["waits_at_gate"], path=[*module_path(), str(installed)])
+    yield gate
+    client._close()
+
+
+@has_zygotes
+@pytest.mark.parametrize("end", ["imported", "killed"])
+def test_a_question_waits_for_a_zygote_that_imports(importing: Path, end: str) -> None:
+    proposer = ProcessProposer(Study(SPACE, Told()))
+    proposer.start(print)
+    assert not proposers()
+    if end == "killed":
+        os.kill(*own_zygote(), signal.SIGKILL)
+    else:
+        importing.write_text("go on")
+    assert asked(proposer, 0)["observed"] == 0
+    proposer.close()
+    assert not proposers()
+
+
+@has_zygotes
+def test_a_process_that_has_not_started_is_cancelled(importing: Path) -> None:
+    proposer = ProcessProposer(Study(SPACE, Told()))
+    proposer.start(print)
+    proposer.close()
+    importing.write_text("go on")
+    other = ProcessProposer(Study(SPACE, Told()))
+    other.start(print)
+    assert asked(other, 0)["pid"] == proposers()[0].pid
+    other.close()
+    assert not proposers()
 
 
 def test_the_process_starts_light() -> None:
