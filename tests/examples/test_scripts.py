@@ -60,22 +60,25 @@ def test_a_library_is_tuned(run_program: Any, script: str, library: str, said: s
     assert re.search(r"3 trials \(", printed)
 
 
+@pytest.fixture
+def run_on_spark(spark_local: SparkSession, run_program: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``run_program`` with the session that other tests use too, so the example does not stop it."""
+    monkeypatch.setattr(type(spark_local), "stop", lambda session: None)
+    return run_program
+
+
 @pytest.mark.spark
-def test_lightgbm_trains_and_predicts_on_the_rows_of_a_dataframe(
-    spark_local: SparkSession, run_program: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(spark_local), "stop", lambda session: None)  # others use it too
-    printed, _ = run_program(EXAMPLES / "lightgbm_spark.py", "--trials", 3, "--rows", 2000)
+def test_lightgbm_trains_and_predicts_on_the_rows_of_a_dataframe(run_on_spark: Any) -> None:
+    printed, _ = run_on_spark(EXAMPLES / "lightgbm_spark.py", "--trials", 3, "--rows", 2000)
     errors = re.search(r"error of the predictions on Spark: ([0-9.]+); in the search: ([0-9.]+)", printed)
     assert errors is not None
     assert errors[1] == errors[2]
 
 
 @pytest.mark.spark
-def test_a_layer_on_the_features_of_another_network_learns_new_images(run_script: Any) -> None:
-    done = run_script(EXAMPLES / "image_features.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    right = re.search(r"right on ([0-9.]+)% of \d+ others", done.stdout)
+def test_a_layer_on_the_features_of_another_network_learns_new_images(run_on_spark: Any) -> None:
+    printed, _ = run_on_spark(EXAMPLES / "image_features.py")
+    right = re.search(r"right on ([0-9.]+)% of \d+ others", printed)
     assert right is not None
     assert float(right[1]) > 85
 
@@ -105,10 +108,8 @@ def test_an_ablation_prints_a_table_and_draws_it(run_program: Any) -> None:
 
 
 @pytest.mark.spark
-def test_an_ablation_runs_on_spark(run_script: Any) -> None:
-    done = run_script(EXAMPLES / "ablation.py", "--spark", "--repeats", 3)
-    assert done.returncode == 0, done.stderr
-    check_ablation(done.stdout, 3)
+def test_an_ablation_runs_on_spark(run_on_spark: Any) -> None:
+    check_ablation(run_on_spark(EXAMPLES / "ablation.py", "--spark", "--repeats", 3)[0], 3)
 
 
 def check_ablation(printed: str, repeats: int) -> dict[str, str]:
