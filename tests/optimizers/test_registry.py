@@ -112,7 +112,12 @@ def test_each_name_has_a_public_class() -> None:
         assert getattr(maggy_like, kind.__name__) is kind
 
 
-@pytest.mark.parametrize("name", CLASSES)
+MODELS = {"bayesian", "asha", "mobster", "bohb", "skopt", "tpe"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.conformance if name in MODELS else []) for name in CLASSES]
+)
 def test_a_name_means_what_its_class_means(name: str) -> None:
     """The same proposals, grants and decisions for the same seed, whichever form of training is asked for."""
     pair = both(name)
@@ -134,7 +139,7 @@ def both(name: str) -> tuple[Optimizer, Optimizer]:
 def run(optimizer: Optimizer) -> list[tuple[Any, ...]]:
     """Search one trial at a time."""
     space = {"x": Float(0.01, 1, log=True), "n": Integer(1, 9), "act": ["relu", "gelu"]}
-    study = Study(space, optimizer, direction="min", seed=7, max_budget=20, n_trials=20)
+    study = Study(space, optimizer, direction="min", seed=7, max_budget=20, n_trials=17)
     while (trial := study.ask()) is not None:
         for step in range(trial.step + 1, trial.budget + 1):
             if study.report(trial, step, trial.config["x"] + trial.config["n"] / step) is Decision.STOP:
