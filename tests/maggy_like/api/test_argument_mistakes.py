@@ -150,7 +150,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         r"Constant\('0.1,0.2'\)"),
     "three numbers as text": ({"space": {"lr": "[1, 2, 3]"}}, r"use \[1, 2, 3\] without quotes, or Constant"),
     "a range as text": ({"space": {"lr": "1e-4 to 1e-1"}}, r"Float\(1e-4, 1e-1\)"),
-    "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r"Float\(1e-4, 1e-1\)"),
+    "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r" or Float\(1e-4, 1e-1, log=True\) w"),
+    "whole numbers as text": ({"space": {"units": "randint(1, 64)"}}, r"use \[1, 64\] or Integer\(1, 64\) without"),
     "a set": ({"space": {"lr": {1, 2}}}, r"values must be a list, got \{1, 2\}; use \[1, 2\]"),
     "a function": ({"space": {"lr": lambda: 1}}, r"a domain must not be a function, got .*; use Float\(low, high\)"),
     "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"values must be a list, got a ndarray, .*; use .tolist\(\)"),
@@ -165,7 +166,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a distribution of Optuna": (
         {"space": {"lr": IntDistribution(1, 64, log=True)}},
         r"not be a distribution, got Int.*; use Integer\(1, 64, log=True\)"),
-    "a list of names": ({"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1\)\}"),
+    "a list of names": (
+        {"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1, log=True\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
     "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),

@@ -286,6 +286,26 @@ def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(
+    ("domain", "above"),
+    [
+        (Float(1e-5, 0.1), "0.01"),
+        (Float(1e-3, 1.0, when={"units": 16}), "0.1"),
+        (Float(1e-5, 0.1, log=True), ""),
+        (Float(0.0, 0.1), ""),
+        (Float(0.01, 1.0), ""),
+        (Float(1e-4, 0.1, step=1e-4), ""),
+    ],
+)
+def test_a_range_of_several_orders_of_magnitude_without_a_log_scale_is_hinted_at(
+    domain: Float, above: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = {"lr": domain, "units": [16, 32]}
+    lagom(lambda lr=0.1, units=16: lr, space, optimizer="random", n_trials=1, engine="inline", directory=tmp_path)
+    hint = f"90 % of the values of 'lr' are above {above}, since {domain!r} spreads them evenly; pass log=True to try"
+    assert (hint in capsys.readouterr().out) is bool(above)
+
+
+@pytest.mark.parametrize(
     ("optimizer", "needed"),
     [
         (ASHA(sampler="random", mode="stopping"), 27),
