@@ -210,6 +210,33 @@ def test_a_promoted_trial_that_starts_over_is_told_of_once(
     assert all(line.endswith(", or use ASHA(mode='stopping')") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("order", "is_late"),
+    [("report save", True), ("save report", False), ("report save-step", False), ("every 2", False)],
+)
+def test_states_that_are_saved_after_their_reports_are_told_of_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], order: str, is_late: bool
+) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        for step in range(1, reporter.budget + 1):
+            if order == "save report":
+                reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+            if order == "report save" or (order == "every 2" and step % 2 == 0):
+                reporter.checkpoint(step)
+            elif order == "report save-step":
+                reporter.checkpoint(step, step=step)
+        if order == "save report":
+            reporter.checkpoint("final")
+
+    options: dict[str, Any] = {"n_trials": 3, "engine": "inline", "directory": tmp_path, "progress": "plain"}
+    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", max_budget=4, direction="max", **options)
+    told = [line for line in "".join(capfd.readouterr()).splitlines() if "after the report of its step" in line]
+    assert len(told) == is_late
+    assert all("before the best one; call checkpoint(state) before report()" in line for line in told)
+    assert (result.load_best() == 3) is is_late  # the best is that of step 4
+
+
 @pytest.mark.parametrize("asks", ["reads it", "takes it"])
 def test_a_function_that_asks_for_its_budget_is_held_to_the_default(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], asks: str

@@ -177,6 +177,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no policy": ({"failures": 3}, r"failures must be a FailurePolicy, got 3; use FailurePolicy\(max_attempts=5\)"),
     "block='no'": ({"block": "no"}, "block must be True or False, got 'no'; use block=False for"),
     "no store": ({"store": 3}, "store must be the path or URL of a folder, or a Store, got 3"),
+    "an async callback": ({"callbacks": [waits]}, "callbacks must be plain functions, got waits, whose call runs noth"),
+    "a generator as callback": ({"callbacks": [Yields()]}, "callbacks must be plain .*; leave out async and yield"),
     "a callback that is none": ({"callbacks": [3]}, r"functions of one event, got 3; use def f\(event\): "),
 }  # fmt: skip
 
