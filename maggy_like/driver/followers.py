@@ -235,6 +235,9 @@ class DisplayFollower:
         """Show something. If that fails, continue with plain lines. If those fail too, show nothing more."""
         try:
             show()
+        except OSError as error:  # nobody reads the output, as after `| head`, or its disk is full
+            _log.warning("nothing more is shown, and the search continues: %s", error)
+            self._display = make_display("silent")
         except Exception as error:
             _log.warning("the display failed: %s: %s", type(error).__name__, error, exc_info=True)
             self._display = make_display("silent" if self._has_failed else "plain")

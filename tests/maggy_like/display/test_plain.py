@@ -154,6 +154,13 @@ class Tee:
         return len(text)
 
 
+class Gone:
+    """A pipe whose reader has ended, as after ``| head``."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
 def greets(x: float) -> float:
     print("hello")
     return x
@@ -173,3 +180,15 @@ def test_an_output_that_has_only_write_or_is_missing_stops_no_search(
     assert [trial.state for trial in result.trials] == [TrialState.COMPLETED] * 2
     assert not caplog.messages
     assert stream is None or ("hello" in stream.text and "best value" in stream.text)
+
+
+def test_an_output_that_nobody_reads_is_told_of_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "direction": "max", "n_trials": 2, "engine": "inline"}
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Gone())
+        result = lagom(lambda x: x, {"x": Float(0, 1)}, directory=tmp_path, progress="plain", **options)
+    assert len(result.trials) == 2
+    assert caplog.messages == ["nothing more is shown, and the search continues: [Errno 32] Broken pipe"]
+    assert caplog.records[0].exc_info is None
