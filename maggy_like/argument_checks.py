@@ -86,6 +86,8 @@ def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
 
 def _written(value: object) -> tuple[str, str]:
     """A single thing in words, and a list of it as it would be typed; of most objects only their name can be."""
+    if hasattr(value, "to_dict"):
+        return f"a {type(value).__name__}", "table.to_dict('records')"
     if value is None or isinstance(value, str | Mapping | PathLike | Number):
         return short(value), f"[{short(value)}]"
     if isinstance(value, Iterable):

@@ -23,7 +23,9 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
         >>> did_you_mean("lr_rate", ["lr", "rate"])
         " (did you mean 'rate'?)"
     """
-    near = difflib.get_close_matches(name, list(known), cutoff=cutoff)
+    names = list(known)
+    near = [each for each in names if each.lower() == name.lower()]
+    near = near or difflib.get_close_matches(name, names, cutoff=cutoff)
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
@@ -181,7 +183,7 @@ _PEERS_WORDS = {
     "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
     "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
     "search_space": "searchspace space param_distributions param_grid params",
-    "optimizer": "algo algorithm search_alg sampler scheduler pruner tuner strategy suggest",
+    "optimizer": "algo algorithm search_alg sampler scheduler tuner strategy suggest",
     "metric": "metrics optimization_key monitor scoring objective_name",
     "direction": "directions goal maximize minimize objective_direction",
     "n_trials": "num_samples max_evals num_trials max_trials trials n_iter n_calls count samples",
@@ -194,7 +196,7 @@ _PEERS_WORDS = {
     "engine": "backend executor cluster spark",
     "seed": "random_state random_seed rng rstate",
     "name": "study_name experiment_name run_name",
-    "directory": "storage_path local_dir log_dir logdir output_dir path storage",
+    "directory": "storage_path local_dir log_dir logdir output_dir save_dir path storage",
     "resume": "load_if_exists restore",
     "max_attempts": "max_failures max_retries retries",
     "max_identical_failures": "alike",

@@ -92,11 +92,11 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
     elif callable(spec) and (not isinstance(spec, type) or issubclass(spec, Optimizer)):
         factory, label = spec, getattr(spec, "__name__", repr(spec))
     elif type(spec).__module__.partition(".")[0] == "optuna":
-        sampler = type(spec).__name__
-        raise OptimizerError(
-            f"optimizer must be an Optimizer, got Optuna's {sampler}; "
-            f"use OptunaSampler(lambda seed: {sampler}(seed=seed))"
-        )
+        kind = type(spec).__name__
+        use = f"OptunaSampler(lambda seed: {kind}(seed=seed))"
+        if kind.endswith("Pruner"):
+            use = "a rule that stops trials, such as 'asha', MedianRule('tpe') or Patience('tpe')"
+        raise OptimizerError(f"optimizer must be an Optimizer, got Optuna's {kind}; use {use}")
     else:
         raise OptimizerError(
             f"optimizer must be a name, an optimizer or its class, got {short(spec)}; use one of {', '.join(names())}"

@@ -379,7 +379,10 @@ class SampleRun:
                 self._outputs[training] = shape_of(run(model, sample, training))
             except Exception as error:
                 if not training:
-                    raise ConfigError(f"the base model failed on the sample: {first_line(error)}") from error
+                    kind = type(sample)
+                    is_table = kind.__module__.partition(".")[0] in ("numpy", "pandas")
+                    remedy = f"; sample is of {kind.__module__}, so use torch.tensor(...) of it" if is_table else ""
+                    raise ConfigError(f"the base model failed on the sample: {first_line(error)}{remedy}") from error
         for hook in hooks:
             hook.remove()
 

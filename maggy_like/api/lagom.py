@@ -210,6 +210,7 @@ def check_search(
     n_configs, count_hint = checks.count_configurations(made, settings.problem)
     hints = (
         *made.remarks(settings.problem),
+        *checks.scale_hints(space),
         count_hint,
         checks.reach_hint(settings.optimizer_name, made, settings.problem),
         *checks.direction_hints(metrics, directions, direction),

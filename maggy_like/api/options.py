@@ -125,11 +125,17 @@ _EVERYWHERE = {
     "keep_checkpoints": "store=Store(keep_checkpoints={})",
     "isolation": "engine=LocalEngine(isolation={}) or SparkEngine(isolation={})",
     "experiment": "block=False, which returns a handle with stop()",
+    "gpus": "engine=LocalEngine(gpus={}), a list such as ['0', '1']",
+    "resources_per_trial": "engine=SparkEngine(resources={}), or LocalEngine(gpus=['0', '1'])",
+    "checkpoint_dir": "store={}, or leave it out to keep the states in the run's folder",
 }
 
 OTHER_SPELLINGS = {
     **_EVERYWHERE,
     **_OF_ASHA,
+    "patience": "optimizer=Patience('random', patience={})",
+    "pruner": "optimizer='asha', or MedianRule('tpe')",
+    "stop": "max_budget=, target= or timeout=",
     "mode": "optimizer=ASHA(mode={}) for how it decides, or direction={} for what is best",
     "ablation": "maggy_like.ablate(train_fn, study)",
     "design": "maggy_like.ablate(train_fn, study, design={})",

@@ -43,7 +43,7 @@ from optimizers.core.study import initial_points
 from optimizers.registry import make_optimizer
 from optimizers.samplers.non_adaptive import n_configurations
 from optimizers.space import Config
-from optimizers.space.domains import Constant, Domain
+from optimizers.space.domains import Constant, Domain, Float
 from optimizers.space.scalars import plain, read_value
 from optimizers.space.search_space import SearchSpace
 
@@ -352,6 +352,22 @@ def count_configurations(optimizer: Optimizer, problem: Problem) -> tuple[int | 
         f"the search space has {count} configuration{'s' * (count != 1)}, and {bound}: the search ends once each was "
         "tried; add a parameter, such as a seed, to try them repeatedly"
     )
+
+
+_WIDE = 1000
+"""Ratio of the bounds of a range from which evenly spread values leave several orders of magnitude almost untried."""
+
+
+def scale_hints(space: SearchSpace) -> Iterator[str]:
+    """Return hints about ranges of several orders of magnitude that are searched without a log scale."""
+    for name, domain in space.domains.items():
+        if not isinstance(domain, Float) or domain.log or domain.step is not None:
+            continue
+        if 0.0 < domain.low * _WIDE <= domain.high:
+            yield (
+                f"90 % of the values of {name!r} are above {domain.high / 10:g}, since {domain!r} spreads them evenly; "
+                "pass log=True to try each order of magnitude equally often"
+            )
 
 
 def reach_hint(name: str, optimizer: Optimizer, problem: Problem) -> str:

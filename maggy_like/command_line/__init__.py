@@ -230,12 +230,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from maggy_like.command_line import commands  # not loaded for --help and for arguments that are not valid
 
         getattr(commands, f"{given.command}_command")(given)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as with `>&-`
+            sys.stdout.flush()
     except MaggyError as error:
         print(f"maggy-like: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # of the output: a closed pipe, as `| head` does, or a full disk
+        if sys.stdout is not None:  # it would fail again as Python exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"maggy-like: {error}", file=sys.stderr)
+            return 1
     return 0

@@ -41,6 +41,9 @@ LOOK = 0.5
 MOST_COMPARED = 4096
 """Bytes of the last line that are read again, to check that it has not changed."""
 
+_FORMATS = {".csv": "csv", ".parquet": "parquet", ".db": "optuna"}
+"""The format that the suffix of an exported file means."""
+
 _OVER = (TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED)
 
 
@@ -221,6 +224,11 @@ def report_command(given: Namespace) -> None:
 def export_command(given: Namespace) -> None:
     """Write the trials or the measurements of a run."""
     result = load_run(given.run)
+    meant = _FORMATS.get(os.path.splitext(given.output or "")[1])
+    if meant not in (None, given.format):
+        raise UserError(
+            f"{given.output!r} would be written as {given.format}; pass --format {meant}, or another --output"
+        )
     if given.format == "optuna":
         _export_to_optuna(result, given)
         return

@@ -81,8 +81,10 @@ def _fitting() -> str:
     # The live region has characters that a terminal of another encoding cannot show.
     if sys.stdout is None:
         return "silent"
+    # A program that copies its output to a file may have set a stream that has only write().
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-    return "terminal" if sys.stdout.isatty() and utf8 and os.environ.get("TERM") != "dumb" else "plain"
+    is_terminal = getattr(sys.stdout, "isatty", bool)()
+    return "terminal" if is_terminal and utf8 and os.environ.get("TERM") != "dumb" else "plain"
 
 
 _DISPLAYS = {

@@ -77,9 +77,10 @@ class PlainDisplay:
 
 def _write(lines: Sequence[str]) -> None:
     # The stream is read each time, since users redirect it. One call writes all lines, so that those of two searches do
-    # not mix. What it cannot encode is replaced, since a log in ASCII must not end a search.
-    if lines:
-        stream = sys.stdout
-        encoding = stream.encoding or "utf-8"
+    # not mix. What it cannot encode is replaced, since a log in ASCII must not end a search. It may be missing, or have
+    # only write().
+    stream = sys.stdout
+    if lines and stream is not None:
+        encoding = getattr(stream, "encoding", None) or "utf-8"
         stream.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace").decode(encoding))
-        stream.flush()
+        getattr(stream, "flush", bool)()

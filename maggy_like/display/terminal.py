@@ -71,7 +71,7 @@ class TerminalDisplay:
                     console=self._console,
                     auto_refresh=False,
                     transient=True,
-                    redirect_stderr=sys.stderr.isatty(),  # a stderr sent to a file stays there
+                    redirect_stderr=getattr(sys.stderr, "isatty", bool)(),  # a stderr sent to a file stays there
                 )
                 # Releases the terminal also if an error prevents the call of finish.
                 self._release = weakref.finalize(self, _stop, self._live)

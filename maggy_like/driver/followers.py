@@ -153,6 +153,11 @@ def _check_function(callback: Any) -> None:
         raise ConfigError(f"{name} is a callback of the training library; use {name}(reporter) in train_fn")
     if not callable(callback):
         raise ConfigError(f"callbacks must be functions of one event, got {short(callback)}; use def f(event): ...")
+    if any(map(_runs_nothing, (callback, type(callback).__call__))):
+        name = name_of(callback)
+        raise ConfigError(
+            f"callbacks must be plain functions, got {name}, whose call runs nothing; leave out async and yield"
+        )
     try:
         inspect.signature(callback).bind(None)
     except TypeError:
@@ -162,6 +167,11 @@ def _check_function(callback: Any) -> None:
         ) from None
     except ValueError:  # a built-in function without a signature
         return
+
+
+def _runs_nothing(function: Any) -> bool:
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
 
 
 def started(follow: Callable[[], None], name: str) -> threading.Thread:
@@ -225,6 +235,9 @@ class DisplayFollower:
         """Show something. If that fails, continue with plain lines. If those fail too, show nothing more."""
         try:
             show()
+        except OSError as error:  # nobody reads the output, as after `| head`, or its disk is full
+            _log.warning("nothing more is shown, and the search continues: %s", error)
+            self._display = make_display("silent")
         except Exception as error:
             _log.warning("the display failed: %s: %s", type(error).__name__, error, exc_info=True)
             self._display = make_display("silent" if self._has_failed else "plain")

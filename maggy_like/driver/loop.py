@@ -520,11 +520,14 @@ class Driver:
         """Show the first note about a subject, since many workers send the same one."""
         trial = note.trial
         is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
-        if is_its_own and (note.subject, trial) not in self._noted:
-            self._noted.add((note.subject, trial))
+        is_mistake = note.subject == "late"  # of the function, which is that of all trials
+        about = (note.subject, None if is_mistake else trial)
+        if is_its_own and about not in self._noted:
+            self._noted.add(about)
             whose = f"worker {worker.index}" if trial is None else f"trial {trial}"
-            self.lines.append(LogLine(trial, f"{whose}: {note.message}" if trial is None else note.message))
-            if note.subject != "loading":
+            text = f"{whose}: {note.message}" if trial is None else note.message
+            self.lines.append(LogLine(trial, text, is_warning=is_mistake))
+            if note.subject in ("logs", "states"):
                 _log.warning("%s: %s", whose, note.message)
 
     def _turn_away(self, worker: WorkerId, why: str) -> Input:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    from optimizers.core.trial import Trial
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
@@ -80,9 +77,9 @@ def as_attributes(values: Mapping[Any, Any]) -> dict[str, Any]:
     return {_cut(_text(name), MAX_NAME): _attribute(values[name]) for name in names}
 
 
-def attribute_names(trials: Iterable[Trial], taken: Collection[str]) -> dict[str, str]:
-    """Return a column name for each attribute of the trials: its own, or ``attribute_NAME`` if that is taken."""
-    found = list(dict.fromkeys(name for trial in trials for name in trial.attributes))
+def attribute_names(returned: Iterable[Iterable[str]], taken: Collection[str]) -> dict[str, str]:
+    """Return a column for each name that trials returned: that name, or ``attribute_NAME`` if it is taken."""
+    found = list(dict.fromkeys(name for names in returned for name in names))
     names: dict[str, str] = {}
     used = {*taken, *found}
     for name in found:

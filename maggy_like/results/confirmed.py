@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import math
 from bisect import bisect_right
@@ -102,8 +103,8 @@ class Confirmed:
 
     @property
     def config(self) -> Config | None:
-        """The recommended configuration."""
-        return None if self.best is None else self.best.trial.config
+        """A copy of the recommended configuration."""
+        return None if self.best is None else copy.deepcopy(self.best.trial.config)
 
     @property
     def value(self) -> float | None:
@@ -244,8 +245,8 @@ class Recommended:
 
     @property
     def config(self) -> Config:
-        """The recommended configuration."""
-        return self.trial.config
+        """A copy of the recommended configuration."""
+        return copy.deepcopy(self.trial.config)
 
     @property
     def sentence(self) -> str:

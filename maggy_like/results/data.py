@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,8 +135,8 @@ class ResultData:
 
     @property
     def best_config(self) -> Config | None:
-        """The best trial's configuration."""
-        return None if self.best_trial is None else self.best_trial.config
+        """A copy of the best trial's configuration, so that changing it changes no result."""
+        return None if self.best_trial is None else copy.deepcopy(self.best_trial.config)
 
     @property
     def best_value(self) -> float | None:

@@ -50,7 +50,7 @@ def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name:
             raise UserError(f"Optuna cannot open storage={storage!r}: {str(error) or type(error).__name__}") from error
         study.set_metric_names([result.objective, *(name for _, name in result.others)])
         taken = {*OWN_ATTRIBUTES, *(name for trial in result.trials for name in trial.metrics)}
-        names = attribute_names(result.trials, taken)
+        names = attribute_names((trial.attributes for trial in result.trials), taken)
         best = result.best_trial
         study.add_trials([_frozen(trial, dims, now, names, is_best=trial is best) for trial in result.trials])
     return study

@@ -49,6 +49,10 @@ class Plots:
     def __init__(self, result: ResultData) -> None:
         self._result = result
 
+    def __repr__(self) -> str:
+        plots = (name for name in dir(type(self)) if not name.startswith("_"))
+        return f"plots of {self._result.name}: {', '.join(f'{name}()' for name in plots)}"
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

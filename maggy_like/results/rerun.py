@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -64,9 +65,10 @@ def rerun(result: ResultData, trial: Trial, train_fn: Callable[..., Any], *, fro
     """Run a trial again (see :meth:`maggy_like.Result.rerun`)."""
     state = _began_from(result, trial) if from_checkpoint else None
     reporter = _RecordingReporter(trial, state, read_record(result).contents.header.max_budget)
+    config = copy.deepcopy(trial.config)  # which the function may change
     returned = None
     with contextlib.suppress(BudgetUsed):
-        returned = train_fn(**arguments_for(inspect.signature(train_fn).parameters.values(), trial.config, reporter))
+        returned = train_fn(**arguments_for(inspect.signature(train_fn).parameters.values(), config, reporter))
     compared, difference = _compare(trial, reporter.reports)
     return Rerun(trial, reporter.reports, returned, compared, difference)
 

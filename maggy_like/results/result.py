@@ -323,11 +323,12 @@ class Result(ResultData):
 
         ``value`` is the trial's value, ``value_step`` the step at which it was measured, and ``step`` the newest step.
         Without reports there are no steps. ``attempts`` counts the first attempt and all retries. With several
-        objectives there is one column per objective instead of ``value``: ``value_accuracy``, ... If a parameter or an
-        attribute has the name of another column, its column is ``param_NAME`` or ``attribute_NAME``.
+        objectives there is one column per objective instead of ``value``: ``value_accuracy``, ... If a parameter or a
+        returned value has the name of another column, its column is ``param_NAME`` or ``attribute_NAME``.
 
         Returns:
-            Number, state, value, steps, attempts, seconds, failure, parent, parameters and attributes of each trial.
+            Number, state, value, steps, attempts, seconds, failure, parent, parameters and other returned values of
+            each trial.
 
         Raises:
             UserError: pandas is missing.

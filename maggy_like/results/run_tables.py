@@ -99,7 +99,7 @@ class RunSummary:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.created))
         config = "" if self.best_config is None else _cut(config_text(self.best_config))
         has_metric = self.trials or self.best_value is not None
-        metric = f"{self.direction} {self.objective}" if has_metric else "-"
+        metric = _cut(f"{self.direction} {self.objective}") if has_metric else "-"
         seconds = duration(self.seconds) + " or more" * self.is_longer
         best = number(self.best_value)
         ended = "-" if self.ending is None else words(self.ending, self.training)

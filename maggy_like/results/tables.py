@@ -50,10 +50,15 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
     ]
     fixed = ["trial", "state", *_value_columns(result), "step", "attempts", "seconds", "failure", "parent"]
     params = {name: _param_column(name, fixed, result.space) for name in result.space.domains}
-    names = attribute_names(result.trials, taken={*fixed, *params, *params.values()})
-    for trial, row in zip(result.trials, rows, strict=True):
+    objectives = {result.objective, *(name for _, name in result.others)}
+    returned = [
+        {**{name: value for name, value in trial.metrics.items() if name not in objectives}, **trial.attributes}
+        for trial in result.trials
+    ]
+    names = attribute_names(returned, taken={*fixed, *params, *params.values()})
+    for trial, values, row in zip(result.trials, returned, rows, strict=True):
         row |= {params.get(name, name): value for name, value in trial.config.items()}
-        row |= {names[name]: value for name, value in trial.attributes.items()}
+        row |= {names[name]: value for name, value in values.items()}
     table = pandas.DataFrame(rows, columns=None if rows else [*fixed, *params.values()])
     for name in {"value_step", "step", "parent"}.intersection(fixed):  # floats would round large steps
         table[name] = pandas.array([row[name] for row in rows], dtype="Int64")

@@ -272,6 +272,8 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
             f"{argument} must be the path or URL of a folder, got {given!r}; leave out the null character"
         )
     named = f"{argument}={given!r}" if argument else repr(given)
+    if "$" in where and os.path.expandvars(where) != where:
+        raise ConfigError(f"{named} has a variable, which only a shell replaces; use os.path.expandvars({given!r})")
     if (found := _ONE_SLASH.match(where)) and found[1].lower() in _known_schemes():
         rest = where[found.end() :]
         meant = f"/dbfs/{rest}" if found[1] == "dbfs" else f"{found[1]}://{'/' * (found[1] == 'file')}{rest}"

@@ -38,11 +38,13 @@ def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
 
 
 def _lacks(error: BaseException) -> str:
-    """Return advice on an error because a trial has no terminal, no input or another working directory."""
+    """Return advice on an error because a trial has no terminal, no input, no pruner or another working directory."""
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
         return f"; relative paths start at {os.getcwd()!r} on {socket.gethostname()}, so pass an absolute path"
     if isinstance(error, EOFError) and str(error) == "EOF when reading a line":  # of input()
         return "; a trial has no standard input, so make what it asks for a parameter of the function"
+    if type(error).__name__ == "TrialPruned":  # of Optuna
+        return "; leave it out, since report() ends a trial that is to stop, or return: the trial keeps its reports"
     debugger = sys.modules.get("bdb")
     if debugger is not None and isinstance(error, debugger.BdbQuit):
         return "; a debugger has no terminal in a trial, so use engine='inline'"

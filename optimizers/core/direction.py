@@ -37,10 +37,10 @@ _MEASURES: dict[Direction, str] = {
         mean_squared_error mean_absolute_error interval_score quantile_score winkler energy_score variogram_score
         dawid_sebastiani
         psi_score drift_score survival_aft kldiv kullback_leibler xentropy xentlambda
-        logloss log_loss mlogloss nll nloglik nlpd cross_entropy crossentropy bce xent hinge pinball huber logcosh
-        log_cosh perplexity ppl bpb bpc bits_per_byte bits_per_dim bits_per_character deviance poisson_deviance
-        gamma_deviance tweedie_deviance brier ece calibration_error ranked_probability crps kl kld mmd wasserstein
-        sinkhorn chamfer hausdorff divergence discrepancy disparity dissimilarity disagreement aic bic
+        logloss log_loss mlogloss nll nloglik nlpd cross_entropy crossentropy ce bce cce xent hinge pinball huber
+        logcosh log_cosh perplexity ppl bpb bpc bits_per_byte bits_per_dim bits_per_character bits_per_char deviance
+        poisson_deviance gamma_deviance tweedie_deviance brier ece calibration_error ranked_probability crps kl kld mmd
+        wasserstein sinkhorn chamfer hausdorff divergence discrepancy disparity dissimilarity disagreement aic bic
         error_rate word_error_rate char_error_rate match_error_rate translation_edit_rate merror wer cer eer der
         word_info_lost wil edit_distance levenshtein false_positive false_positives false_positive_rate
         false_negative false_negatives false_negative_rate false_alarm false_alarms false_discovery_rate fpr fnr fdr

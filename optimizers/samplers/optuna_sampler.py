@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -80,6 +81,14 @@ class OptunaSampler(Optimizer):
                 f"sampler must be a function that takes a seed and returns a sampler, got {sampler!r}; "
                 f"use lambda seed: {name}(seed=seed)"
             )
+        try:
+            inspect.signature(sampler).bind(0)
+        except TypeError as error:
+            raise OptimizerError(
+                f"sampler must take a seed ({error}); use lambda seed: TPESampler(seed=seed)"
+            ) from None
+        except ValueError:  # a built-in function without a signature
+            pass
         self.sampler = sampler
         self._mirror: StudyMirror | None = None
 

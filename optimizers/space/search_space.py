@@ -40,7 +40,7 @@ _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
 }
 
 MAGGY_METHODS = {
-    "add": "; unlike in the first Maggy, pass all parameters at once: SearchSpace(lr=Float(1e-4, 1e-1))",
+    "add": "; unlike in the first Maggy, pass all parameters at once: SearchSpace(lr=Float(1e-4, 1e-1, log=True))",
     "get": "; unlike in the first Maggy, use space.domains[name]",
 }
 """Methods of the first Maggy's ``Searchspace``, with their replacements."""
@@ -155,7 +155,8 @@ def _check_no_list(text: str) -> None:
         return
     numbers = re.findall(_NUMBER, text)
     values = f"[{', '.join(numbers)}]"
-    span = f" or Float({numbers[0]}, {numbers[1]})" if len(numbers) == 2 else ""
+    kind, log = "Integer" if "int" in text.lower() else "Float", ", log=True" if "log" in text.lower() else ""
+    span = f" or {kind}({numbers[0]}, {numbers[1]}{log})" if len(numbers) == 2 else ""
     raise SearchSpaceError(
         f"the text {text!r} would be a constant; use {values}{span} without quotes, or Constant({text!r}) if "
         "the text itself is the value"
@@ -228,7 +229,7 @@ class SearchSpace:
         if not isinstance(params, Mapping):
             raise SearchSpaceError(
                 f"a search space must be a dict of names and domains, got {short(params)}; use "
-                "{'lr': Float(1e-4, 1e-1)}"
+                "{'lr': Float(1e-4, 1e-1, log=True)}"
             )
         if twice := sorted(set(params) & set(named)):
             raise SearchSpaceError(f"parameters {twice} are given twice; remove one of each")

@@ -323,6 +323,12 @@ def check_sample(
     with torch.no_grad():
         outputs = _outputs(objective.network, batch, plan)
         for name, loss, output in zip(plan.labels, plan.losses, outputs, strict=True):
+            if loss.kind == "classes" and output.dim() < 2:
+                columns = ", ".join(f"{it!r} of shape {_shape(batch[it])}" for it in plan.features)
+                raise ConfigError(
+                    f"model must return a number for each class of each row for {loss.name}, got outputs of shape "
+                    f"{_shape(output)} for {columns} (the first dimension is that of the rows)"
+                )
             shaped, label = fitted(loss, output, batch[name])
             is_class = label.dim() == output.dim() - 1  # and no probabilities of classes
             if loss.kind != "classes" or is_class:

@@ -18,7 +18,7 @@ from maggy_like.ml.inference.predictor import RAW
 from maggy_like.ml.spark_columns import as_told_apart
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
-from optimizers.checks import did_you_mean
+from optimizers.checks import as_int, did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,11 @@ def whole(least: int) -> Callable[[Any], int]:
     """Return a converter to whole numbers of at least ``least``."""
 
     def convert(value: Any) -> int:
-        number = TypeConverters.toInt(value)
+        try:
+            number = TypeConverters.toInt(value)
+        except TypeError:
+            hint = as_int(value, least) or f"use {least} or more"
+            raise TypeError(f"must be a whole number of at least {least}, got {value!r}; {hint}") from None
         if number < least:
             raise TypeError(f"must be at least {least}, got {value!r}")
         return number

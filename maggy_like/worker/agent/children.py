@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -24,6 +23,7 @@ from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.advice import here
 from maggy_like.worker.agent.fork_server import Exited, Forked, ImportedAhead, NotForked, NotShared
 from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, encode, send_request
+from maggy_like.worker.child.exits import flush_output
 from maggy_like.worker.child.process import make_runner
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.launch import encode_task, pass_on_spark_files, write_all
@@ -406,7 +406,7 @@ class InlineChild:
         self._channel = channel
         self._cut: tuple[Assign, Sender] | None = None  # ends as soon as it is known to be stopped
         try:
-            self._runner = make_runner(channel, task, lambda _: sys.stdout.flush(), lambda: None)
+            self._runner = make_runner(channel, task, lambda _: flush_output(), lambda: None)
         except Disconnected:
             self._runner = None
 

@@ -367,6 +367,13 @@ def read_value(returned: object, objective: str | None, *, is_reported: bool = F
     if isinstance(returned, Mapping):
         return _read_dict({str(name): value for name, value in returned.items()}, objective, is_reported=is_reported)
     remedy = "return a number, a dict with a number, or None after reports"
+    if isinstance(returned, tuple | list):
+        remedy = "return a dict with a name for each number, such as {'loss': loss, 'seconds': seconds}"
+    elif inspect.iscoroutine(returned):
+        returned.close()  # else Python warns that nobody awaited it
+        remedy = "return asyncio.run(...) of it"
+    elif inspect.isgenerator(returned):
+        remedy = "call reporter.report(...) instead of yield, or return a number"
     return Returned(as_number("train_fn's value", returned, remedy), {}, {})
 
 
@@ -663,7 +670,8 @@ def run_attempt(
     except TrialStopped:
         return Finished(assign.trial, reporter.attempt, "stopped")
     except SystemExit as error:
-        message = sendable(f"{name_of(train_fn)} called sys.exit({error.code!r})")
+        remedy = "; use return, which keeps the trial's reports" if error.code in (None, 0) else ""
+        message = sendable(f"{name_of(train_fn)} called sys.exit({error.code!r}){remedy}")
         place = place_of(error)
         kind, at = FailureKind.EXIT, time.time()
         return Finished(assign.trial, reporter.attempt, "raised", kind=kind, message=message, place=place, at=at)

@@ -79,6 +79,11 @@ ANSWER_PATIENCE = 0.5
 """Seconds that a finished trial waits for the driver to confirm which of its states may be removed."""
 
 
+LATE = (
+    "saves each state after the report of its step, so it counts for the next step, and load_best() returns the state "
+    "before the best one; call checkpoint(state) before report(), or checkpoint(state, step=step) after it"
+)
+
 MAX_NOTE = 2000
 """Characters of a message about a lost state."""
 
@@ -131,12 +136,16 @@ class Saves:
         self._saving: Saving | None = None
         self._unanswered = 0  # announced states that the driver may not have in its journal yet
         self._before: tuple[str | None, str | None] = None, None  # newest and unannounced, should that fail
+        self._reports = 0  # since the last save
+        self._late = 0  # saves, if each followed one report; else -1
 
     def save(self, state: Any) -> None:
         """Save a state; a sharded one is still being written when this returns."""
         self.settle()
         if self._unannounced is not None and self._step is not None:
             self._announce(self._step)
+        self._late = self._late + 1 if self._late >= 0 and self._reports == 1 else -1
+        self._reports = 0
         name, saving = self._write(state)
         before = self._newest, self._unannounced
         self._newest = self._unannounced = name
@@ -203,6 +212,7 @@ class Saves:
         Returns:
             Whether a state belongs to this step.
         """
+        self._reports += 1
         is_saved = self._unannounced is not None and self._step is None
         if self._unannounced is not None:
             self._step = step if self._step is None else self._step
@@ -236,6 +246,8 @@ class Saves:
 
     def finish(self, step: int) -> None:
         """Announce the newest state as the function returns, after ``step``."""
+        if self._late > 1 and not self._reports and self._is_main and self._sender is not None:
+            self._sender.send(Noted("late", LATE, self._trial))
         if self._unannounced is not None:
             self.settle()
             self._announce(step if self._step is None else self._step)

@@ -8,7 +8,9 @@ import operator
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sized
+from numbers import Complex, Real
 from queue import SimpleQueue
 from typing import SupportsFloat
 
@@ -66,7 +68,8 @@ def as_number(what: str, value: object, remedy: str = "") -> float:
     Raises:
         ReportError: It is not a number.
     """
-    if isinstance(value, float | int | SupportsFloat) and not isinstance(value, str | bytes):
+    is_complex = isinstance(value, Complex) and not isinstance(value, Real)  # numpy's lose their imaginary part
+    if isinstance(value, float | int | SupportsFloat) and not isinstance(value, str | bytes) and not is_complex:
         detach = getattr(value, "detach", None)  # torch warns of a loss that is turned into a float as it is
         try:
             return float(value if detach is None else detach())
@@ -133,6 +136,20 @@ SLOWED = 1.0
 """Seconds of waiting in ``report`` after which a message mentions it."""
 
 
+_FORKED = "a forked process cannot report or save; report and save in the trial's main process"
+
+_senders: weakref.WeakSet[Sender] = weakref.WeakSet()
+
+
+def _silence_child() -> None:
+    """Let reports fail in a process that the trial forked, in which no thread sends them."""
+    for sender in list(_senders):
+        sender.fault = sender.fault or ReportError(_FORKED)
+
+
+os.register_at_fork(after_in_child=_silence_child)
+
+
 class Sender:
     """Carries a trial's reports to the agent. One per attempt, shared with the service thread.
 
@@ -161,6 +178,7 @@ class Sender:
         self._waited = 0.0
         self._is_slowness_sent = False  # that it had to wait
         self._objective = assign.objective
+        _senders.add(self)
 
     def send(self, message: ToDriver) -> None:
         """Send one message now.
@@ -173,7 +191,7 @@ class Sender:
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise ReportError("a forked process cannot report or save; report and save in the trial's main process")
+            raise ReportError(_FORKED)
 
     def flush(self, *, awaiting: bool = False) -> None:
         """Send the buffered reports. Others stay in the buffer."""

@@ -55,6 +55,12 @@ def without(name: str, model: Any, replace: Any = "identity", sample: Any = ROWS
     return study.designed().variant(f"without {name}").model()
 
 
+@pytest.mark.parametrize("sample", [np.ones((2, 4)), pandas.DataFrame(np.ones((2, 4)))])
+def test_a_sample_that_is_no_tensor_is_answered_with_what_to_pass(sample: Any) -> None:
+    with pytest.raises(ConfigError, match=r"; sample is of (numpy|pandas\.\S+), so use torch\.tensor\("):
+        without("inner", lambda: Around(nn.Linear(4, 4)), sample=sample)
+
+
 # -- which modules ----------------------------------------------------------------------------------
 class Shared(nn.Module):
     """One layer by two names, of which one is used."""

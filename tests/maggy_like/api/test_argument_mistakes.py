@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from optuna.distributions import IntDistribution
+from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
+from pandas import DataFrame
 from scipy import stats
 
 import maggy_like
@@ -32,6 +34,7 @@ from maggy_like import (
 )
 from maggy_like.errors import UserError
 from maggy_like.sklearn import SearchCV
+from optimizers.samplers.optuna_sampler import OptunaSampler
 from optimizers.space.domains import Domain
 
 SPACE = {"lr": [1, 2]}
@@ -67,6 +70,11 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a mode": (given(mode="stopping"), r"use optimizer=ASHA\(mode='stopping'\) for how"),
     "a direction as mode": (given(mode="min"), r"or direction='min' for what is best"),
     "attempts": (given(max_attempts=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
+    "Ray's resources": (given(resources_per_trial={"gpu": 1}), r"use engine=SparkEngine\(resources=\{'gpu': 1\}\), or"),
+    "Ray's stop": (given(stop={"training_iteration": 5}), "use max_budget=, target= or timeout=$"),
+    "a patience": (given(patience=3), r"use optimizer=Patience\('random', patience=3\)$"),
+    "Optuna's pruner": (given(pruner="median"), r"use optimizer='asha', or MedianRule\('tpe'\)$"),
+    "GPUs": (given(gpus=2), r"got gpus=2; use engine=LocalEngine\(gpus=2\), a list such as \['0', '1'\]"),
     "Ray's attempts": (given(max_failures=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
     "fewer workers": (given(min_workers=9), r"use failures=FailurePolicy\(min_workers=9\)"),
@@ -150,7 +158,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         r"Constant\('0.1,0.2'\)"),
     "three numbers as text": ({"space": {"lr": "[1, 2, 3]"}}, r"use \[1, 2, 3\] without quotes, or Constant"),
     "a range as text": ({"space": {"lr": "1e-4 to 1e-1"}}, r"Float\(1e-4, 1e-1\)"),
-    "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r"Float\(1e-4, 1e-1\)"),
+    "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r" or Float\(1e-4, 1e-1, log=True\) w"),
+    "whole numbers as text": ({"space": {"units": "randint(1, 64)"}}, r"use \[1, 64\] or Integer\(1, 64\) without"),
     "a set": ({"space": {"lr": {1, 2}}}, r"values must be a list, got \{1, 2\}; use \[1, 2\]"),
     "a function": ({"space": {"lr": lambda: 1}}, r"a domain must not be a function, got .*; use Float\(low, high\)"),
     "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"values must be a list, got a ndarray, .*; use .tolist\(\)"),
@@ -165,11 +174,14 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a distribution of Optuna": (
         {"space": {"lr": IntDistribution(1, 64, log=True)}},
         r"not be a distribution, got Int.*; use Integer\(1, 64, log=True\)"),
-    "a list of names": ({"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1\)\}"),
+    "a list of names": (
+        {"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1, log=True\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
     "swapped bounds": ({"space": {"lr": ("DOUBLE", [1, 0])}}, r"'lr': .* low=1 and high=0; use Float\(0, 1\)"),
     "one point": ({"points_to_evaluate": {"lr": 1}}, r"got \{'lr': 1\}; use points_to_evaluate=\[\{'lr': 1\}\]"),
     "a point that is none": ({"points_to_evaluate": [1]}, "points_to_evaluate must contain dicts, got 1"),
+    "a table of points": (
+        {"points_to_evaluate": DataFrame({"lr": [1]})}, r"got a DataFrame; use .*=table\.to_dict\('records'\)$"),
     "no points": ({"points_to_evaluate": None}, "configurations, got None; leave it out"),
     "more points than trials": (
         {"points_to_evaluate": [{"lr": 1}] * 3, "n_trials": 2}, "at least 3 to try all .*got 2; use n_trials=3, or"),
@@ -184,6 +196,9 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a run that is none": ({"warm_start": [3]}, "warm_start must contain results or folders of runs, got 3"),
     "a run that is nowhere": ({"warm_start": ["nothing"]}, "there is no run in 'nothing'"),
     "a sampler": ({"optimizer": TPESampler()}, r"use OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)"),
+    "a pruner": ({"optimizer": MedianPruner()}, r"got Optuna's MedianPruner; use a rule .*MedianRule\('tpe'\)"),
+    "a sampler of nothing": ({"optimizer": lambda: OptunaSampler(lambda: TPESampler())}, "sampler must take a seed"),
+    "a direction in capitals": ({"direction": "MAX"}, r"got 'MAX' \(did you mean 'max'\?\)"),
     "a sampler's name": ({"optimizer": "TPESampler"}, "did you mean 'tpe'"),
     "a class's name": ({"optimizer": "RandomSearch"}, "did you mean 'random'"),
     "a name in words": ({"optimizer": "grid search"}, "did you mean 'grid'"),
@@ -214,6 +229,9 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a master of Spark": ({"engine": "local[4]"}, r"got 'local\[4\]'; use engine='local', workers=4$"),
     "a flag as store": ({"store": True}, "or a Store, got True; use 's3://bucket/states'$"),
     "no directory": ({"directory": None}, "directory must be the path or URL of a folder, got None; leave it out"),
+    "a variable of the shell": (
+        {"directory": "$HOME/runs"}, r"directory='\$HOME/runs' has a variable, .*; use os.path.expandvars\('\$HOME/r"),
+    "a variable in a store": ({"store": "${HOME}/states"}, r"has a variable, which only a shell replaces"),
     "a number of a directory": ({"directory": 3}, "directory must be the path or URL of a folder, got 3"),
     "an empty directory": ({"directory": ""}, "directory must be the path or URL of a folder, got ''"),
     "a long name": ({"name": "x" * 300}, "name must have at most 200 characters, got 300: 'xxx"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,18 @@ import pytest
 import torch
 from optuna.samplers import BruteForceSampler
 
-from maggy_like import ASHA, AblationStudy, Reporter, SearchSpace, Searchspace, ablate, lagom, load_run, run
+from maggy_like import (
+    ASHA,
+    AblationStudy,
+    FailurePolicy,
+    Reporter,
+    SearchSpace,
+    Searchspace,
+    ablate,
+    lagom,
+    load_run,
+    run,
+)
 from maggy_like.errors import ConfigError, TrainFunctionError
 from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import Failure, FailureKind
@@ -208,6 +220,59 @@ def test_a_promoted_trial_that_starts_over_is_told_of_once(
     assert all("was promoted after step 1 and trains again from step 1" in line for line in lines)
     assert all("because it had saved no state by step 1; save one by then and restore it" in line for line in lines)
     assert all(line.endswith(", or use ASHA(mode='stopping')") for line in lines)
+
+
+async def waits(x: float) -> float:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("returned", "remedy"),
+    [
+        (lambda x: (x, 1.0), r"of type tuple; return a dict with a name for each number, such as \{'loss': loss, "),
+        (lambda x: [x], r"of type list; return a dict with a name for each number"),
+        (lambda x: waits(x), r"of type coroutine; return asyncio.run\(...\) of it"),
+        (lambda x: (each for each in [x]), r"of type generator; call reporter.report\(...\) instead of yield"),
+        (lambda x: sys.exit(), r"called sys.exit\(None\); use return, which keeps the trial's reports$"),
+        (lambda x: sys.exit(3), r"called sys.exit\(3\)$"),
+    ],
+)
+def test_what_is_returned_instead_of_a_number_is_answered_with_what_to_return(
+    returned: Callable[..., Any], remedy: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 1, "engine": "inline", "progress": False}
+    failures = FailurePolicy(max_attempts=1)
+    result = lagom(returned, {"x": Float(0, 1)}, direction="max", failures=failures, directory=tmp_path, **options)
+    (trial,) = result.failures
+    assert trial.failure is not None
+    assert re.search(remedy, trial.failure.message)
+
+
+@pytest.mark.parametrize(
+    ("order", "is_late"),
+    [("report save", True), ("save report", False), ("report save-step", False), ("every 2", False)],
+)
+def test_states_that_are_saved_after_their_reports_are_told_of_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], order: str, is_late: bool
+) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        for step in range(1, reporter.budget + 1):
+            if order == "save report":
+                reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+            if order == "report save" or (order == "every 2" and step % 2 == 0):
+                reporter.checkpoint(step)
+            elif order == "report save-step":
+                reporter.checkpoint(step, step=step)
+        if order == "save report":
+            reporter.checkpoint("final")
+
+    options: dict[str, Any] = {"n_trials": 3, "engine": "inline", "directory": tmp_path, "progress": "plain"}
+    result = lagom(train, {"x": Float(0, 1)}, optimizer="random", max_budget=4, direction="max", **options)
+    told = [line for line in "".join(capfd.readouterr()).splitlines() if "after the report of its step" in line]
+    assert len(told) == is_late
+    assert all("before the best one; call checkpoint(state) before report()" in line for line in told)
+    assert (result.load_best() == 3) is is_late  # the best is that of step 4
 
 
 @pytest.mark.parametrize("asks", ["reads it", "takes it"])

@@ -177,6 +177,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no policy": ({"failures": 3}, r"failures must be a FailurePolicy, got 3; use FailurePolicy\(max_attempts=5\)"),
     "block='no'": ({"block": "no"}, "block must be True or False, got 'no'; use block=False for"),
     "no store": ({"store": 3}, "store must be the path or URL of a folder, or a Store, got 3"),
+    "an async callback": ({"callbacks": [waits]}, "callbacks must be plain functions, got waits, whose call runs noth"),
+    "a generator as callback": ({"callbacks": [Yields()]}, "callbacks must be plain .*; leave out async and yield"),
     "a callback that is none": ({"callbacks": [3]}, r"functions of one event, got 3; use def f\(event\): "),
 }  # fmt: skip
 
@@ -283,6 +285,26 @@ def test_too_few_trials_for_the_top_rung_are_hinted_at(tmp_path: Path, capsys: p
     lagom(train, SPACE, n_trials=3, optimizer="mobster", engine="inline", directory=tmp_path)
     assert "n_trials=3 is few for mobster and max_budget=27: hardly" in capsys.readouterr().out
     assert "hardly any trial except the best so far will be trained for all" in shown
+
+
+@pytest.mark.parametrize(
+    ("domain", "above"),
+    [
+        (Float(1e-5, 0.1), "0.01"),
+        (Float(1e-3, 1.0, when={"units": 16}), "0.1"),
+        (Float(1e-5, 0.1, log=True), ""),
+        (Float(0.0, 0.1), ""),
+        (Float(0.01, 1.0), ""),
+        (Float(1e-4, 0.1, step=1e-4), ""),
+    ],
+)
+def test_a_range_of_several_orders_of_magnitude_without_a_log_scale_is_hinted_at(
+    domain: Float, above: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = {"lr": domain, "units": [16, 32]}
+    lagom(lambda lr=0.1, units=16: lr, space, optimizer="random", n_trials=1, engine="inline", directory=tmp_path)
+    hint = f"90 % of the values of 'lr' are above {above}, since {domain!r} spreads them evenly; pass log=True to try"
+    assert (hint in capsys.readouterr().out) is bool(above)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import contextlib
 import queue
 import re
 import shlex
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -214,6 +216,10 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["tail", "{runs}/august", "2", "--rank", "3"], "--rank must be at most 0 for trial 2, got 3"),
         (["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"], "already; pass --force to replace it"),
         (["export", "{runs}/august", "-o", "{runs}/none/trials.csv"], "cannot be written"),
+        (["export", "{runs}/august", "-o", "{runs}/a.parquet"], "as csv; pass --format parquet, or"),
+        (["export", "{runs}/august", "-o", "{runs}/a.db"], "a.db' would be written as csv; pass --format optuna"),
+        (["export", "{runs}/august", "-o", "sqlite:///a.db"], "would be written as csv; pass"),
+        (["export", "{runs}/august", "--format", "parquet", "-o", "{runs}/a.csv"], "as parquet; pass --format csv, or"),
         (["report", "{runs}/august", "-o", "{runs}"], "is a folder; pass the path of a file as --output"),
     ],
 )
@@ -223,6 +229,16 @@ def test_mistakes(arguments: list[str], message: str, runs: Path, capsys: pytest
     assert printed.err.startswith("maggy-like: ")
     assert message in printed.err
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize(("redirection", "status", "said"), [
+    (">/dev/full", 1, "maggy-like: [Errno 28] No space left on device\n"), (">&-", 0, ""), ("| head -0", 0, ""),
+])  # fmt: skip
+def test_an_output_that_takes_nothing_is_no_traceback(redirection: str, status: int, said: str, runs: Path) -> None:
+    shown = f"{shlex.quote(sys.executable)} -m maggy_like show {shlex.quote(str(runs / 'august'))}"
+    command = ["bash", "-o", "pipefail", "-c", f"{shown} {redirection}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (status, said)
 
 
 def test_an_old_option_is_an_error_that_names_the_new_one(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,13 @@ import io
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from maggy_like import Float, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot, make_display, notebook
 from maggy_like.display.notebook import NotebookDisplay
 from maggy_like.display.plain import PlainDisplay
@@ -139,3 +141,54 @@ def test_what_the_stream_cannot_encode_is_replaced(snap: Snap, monkeypatch: pyte
     display.start(snap())
     display.update(snap(), [LogLine(1, "naïve")])
     assert raw.getvalue().endswith(b"[trial 1] na?ve\n")  # flushed too
+
+
+class Tee:
+    """A stream of a program that copies its output: it has only ``write``."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+class Gone:
+    """A pipe whose reader has ended, as after ``| head``."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def greets(x: float) -> float:
+    print("hello")
+    return x
+
+
+@pytest.mark.parametrize("progress", [True, "plain"])
+@pytest.mark.parametrize("kind", [Tee, lambda: None])
+def test_an_output_that_has_only_write_or_is_missing_stops_no_search(
+    progress: bool | str, kind: Callable[[], Tee | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    options: dict[str, Any] = {"optimizer": "random", "direction": "max", "n_trials": 2, "engine": "inline"}
+    stream = kind()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        result = lagom(greets, {"x": Float(0, 1)}, directory=tmp_path, progress=progress, **options)
+    assert [trial.state for trial in result.trials] == [TrialState.COMPLETED] * 2
+    assert not caplog.messages
+    assert stream is None or ("hello" in stream.text and "best value" in stream.text)
+
+
+def test_an_output_that_nobody_reads_is_told_of_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"optimizer": "random", "direction": "max", "n_trials": 2, "engine": "inline"}
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Gone())
+        result = lagom(lambda x: x, {"x": Float(0, 1)}, directory=tmp_path, progress="plain", **options)
+    assert len(result.trials) == 2
+    assert caplog.messages == ["nothing more is shown, and the search continues: [Errno 32] Broken pipe"]
+    assert caplog.records[0].exc_info is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pandas
 import pytest
 
-from maggy_like import FailurePolicy, Float, Reporter, Result, Store, lagom
+from maggy_like import Choice, Confirmation, FailurePolicy, Float, Reporter, Result, Store, lagom
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.protocol.values import ReportError
@@ -251,6 +252,19 @@ def test_parameters_and_columns_of_one_name_stand_side_by_side(tmp_path: Path) -
     assert table["step"].isna().all()
 
 
+@pytest.mark.parametrize("metric", ["loss", ["loss", "cost"]])
+def test_other_numbers_that_are_returned_have_columns(metric: str | list[str], tmp_path: Path) -> None:
+    def train(lr: float) -> dict[str, Any]:
+        return {"loss": lr, "cost": 1.0, "test_loss": 2 * lr, "seconds": 7, "lr": 3, "note": "good"}
+
+    direction = "min" if metric == "loss" else ["min", "min"]
+    table = search(train, tmp_path, metric=metric, direction=direction).to_pandas()
+    assert list(table["test_loss"]) == [2 * lr for lr in table["lr"]]
+    assert (*table.loc[0, ["attribute_seconds", "attribute_lr", "note"]],) == (7, 3, "good")
+    assert "loss" not in table
+    assert ("cost" in table) is (metric == "loss")
+
+
 def table_of(*trials: Trial, **space: Float) -> pandas.DataFrame:
     return Result(list(trials), None, "acc", "max", "completed", 1.0, Path(), SearchSpace(space)).to_pandas()
 
@@ -272,6 +286,26 @@ def test_large_steps_are_exact_in_the_table() -> None:
     assert table["step"].tolist() == [pandas.NA, largest]
     assert table["value_step"].tolist() == [pandas.NA, largest - 1]
     assert table["parent"].tolist() == [pandas.NA, 0]
+
+
+def test_a_configuration_that_is_changed_changes_no_result(tmp_path: Path) -> None:
+    def train(x: float, layers: list[int], seed: int = 0) -> float:
+        layers.append(1)
+        return x
+
+    options: dict[str, Any] = {"optimizer": "random", "direction": "max", "n_trials": 8, "engine": "inline"}
+    space = {"x": Float(0, 1), "layers": [[64, 32], [16]]}
+    result = lagom(train, space, confirm=Confirmation(top=2, repeats=2), directory=tmp_path, progress=False, **options)
+    assert result.confirmed is not None
+    assert result.recommended is not None
+    before = [copy.deepcopy(trial.config) for trial in result.trials]
+    result.rerun(0, train)
+    for config in (result.best_config, result.confirmed.config, result.recommended.config):
+        assert config is not None
+        config.pop("layers").append(8)
+    assert [trial.config for trial in result.trials] == before
+    assert result.space.domains["layers"] == Choice([[64, 32], [16]])
+    assert result.best_config in before
 
 
 def test_a_state_of_no_report_is_better_than_none(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def traces(figure: Any) -> dict[str, Any]:
     return {trace.name: trace for trace in figure.data}
 
 
+def test_the_plots_are_named_where_none_is_called(result: Result) -> None:
+    named = "curves(), history(), importance(), parallel(), pareto(), slices(), timeline(), training()"
+    assert repr(result.plot) == f"plots of {result.name}: {named}"
+
+
 def test_the_history_rises_to_the_best(result: Result) -> None:
     found = traces(result.plot.history())
     best = found["best so far"].y

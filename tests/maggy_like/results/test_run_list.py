@@ -56,6 +56,13 @@ def test_runs_are_listed_the_newest_first_with_those_that_cannot_be_read(tmp_pat
     assert runs._repr_html_().count("<tr>") == 4
 
 
+def test_a_long_metric_makes_no_table_wide(tmp_path: Path) -> None:
+    name = "m" * 300
+    lagom(lambda x: {name: x}, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", metric=name,
+          direction="max", directory=tmp_path, name="long", progress=False)  # fmt: skip
+    assert max(map(len, str(list_runs(tmp_path)).splitlines())) < 160
+
+
 def test_runs_in_a_store_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = f"memory://{uuid.uuid4().hex}"
     for name in ("one", "two"):

@@ -33,6 +33,7 @@ COMPOUND_SMALL = """
     distance_to_goal fpr@95 fpr95 fpr_at_tpr error@1 loss@10 loss_at_accuracy fit_time mean_rank simple_regret
     accuracy_penalty l1 l2 1.0-auc 100-accuracy nmse bits_per_byte expected_calibration_error equal_error_rate
     top5_error_rate mean_cosine_distance
+    val_ce test/cce bits_per_char
     interval_score winkler_score energy_score variogram_score dawid_sebastiani_score quantile_score psi_score
     drift_score WAPE msis mean_wQL average_forgetting
 """

@@ -83,6 +83,15 @@ def test_what_does_not_fit_is_told(
         check_sample(replace(PLAN, **given), BATCH, Statistics(120, {"label": found}), [])
 
 
+def test_a_column_of_numbers_is_no_row_of_the_network() -> None:
+    batch = {"x": torch.ones(2), "label": torch.tensor([0.0, 1.0])}
+    message = (
+        r"number for each class of each row for CrossEntropyLoss, got outputs of shape \[2\] for 'x' of shape \[2\]"
+    )
+    with pytest.raises(ConfigError, match=message):
+        check_sample(replace(PLAN, model=nn.Linear(2, 2)), batch, Statistics(120, {"label": CLASSES}), [])
+
+
 @pytest.mark.parametrize(
     ("rows", "column", "message"),
     [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,6 +142,27 @@ def test_a_process_that_the_trial_forked_does_not_wait_for_ever(monkeypatch: pyt
     sender._process += 1
     with pytest.raises(ReportError, match="a forked process cannot report"):
         sender.wait_for_room()
+
+
+def test_a_report_in_a_process_that_the_trial_forked_is_an_error_there_alone() -> None:
+    sender = Sender(assign(), [].append)
+    reporter = Reporter.for_trial(assign(), CheckpointStore(None), sender)
+    if not (child := os.fork()):
+        status = 0
+        try:
+            reporter.report(loss=0.5, step=1)
+        except ReportError as error:
+            status = 7 * ("a forked process cannot report" in str(error))
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    reporter.report(loss=0.5, step=1)
+    assert sender.buffer == [(1, {"loss": 0.5})]
+
+
+@pytest.mark.parametrize("value", [1 + 2j, np.complex128(1 + 2j), np.complex64(3)])
+def test_complex_numbers_are_no_metrics(value: complex) -> None:
+    with pytest.raises(ReportError, match=r"report\(loss=\.\.\.\) must be a number, got .* of type complex"):
+        Reporter().report(loss=value, step=1)
 
 
 @given(
