@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -226,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, unknown = parser().parse_known_args(arguments)
     if unknown:
         given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")  # with the usage of the command
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a table may have characters that ASCII lacks
     try:
         from maggy_like.command_line import commands  # not loaded for --help and for arguments that are not valid
 

@@ -110,7 +110,9 @@ def _no_run(where: str) -> str:
     if folder and _may_be_run(folder):
         return f"{where!r} is in the folder of a run; use that folder: {folder!r}"
     around = folder or "maggy_runs"
-    near = [repr(f"{around}/{run}") for run in difflib.get_close_matches(name, _near(around))]
+    is_there = not folder and _may_be_run(f"{around}/{name}")
+    names = [name] if is_there else difflib.get_close_matches(name, _near(around))
+    near = [repr(f"{around}/{run}") for run in names]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""
     return f"there is no run in {where!r}; use the folder of one, as in result.directory{meant}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import shlex
@@ -239,6 +240,16 @@ def test_an_output_that_takes_nothing_is_no_traceback(redirection: str, status: 
     command = ["bash", "-o", "pipefail", "-c", f"{shown} {redirection}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_what_the_output_cannot_encode_is_replaced(tmp_path: Path) -> None:
+    lagom(lambda config: config["größe"], {"größe": Float(0, 1)}, optimizer="random", n_trials=1, direction="max",
+          engine="inline", directory=tmp_path, name="august", progress=False)  # fmt: skip
+    command = [sys.executable, "-m", "maggy_like", "list", str(tmp_path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr??e=" in done.stdout
 
 
 def test_an_old_option_is_an_error_that_names_the_new_one(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,6 +198,9 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         ConfigError, match=r"'maggy_runs' is a folder of runs, .*: 'maggy_runs/august', 'maggy_runs/winter'$"
     ):
         load_run("maggy_runs")
+    monkeypatch.setattr("maggy_like.results.runs._MOST_LISTED", 1)
+    with pytest.raises(ConfigError, match=r"there is no run in 'winter'.*\(did you mean 'maggy_runs/winter'\?\)"):
+        load_run("winter")  # among more runs than are looked at
     for given in ("maggy_runs/agust", "agust", "august"):
         with pytest.raises(ConfigError, match=r"there is no run in .*\(did you mean 'maggy_runs/august'\?\)"):
             load_run(given)

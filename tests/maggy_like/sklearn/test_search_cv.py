@@ -146,7 +146,10 @@ def test_spaces_of_randomized_search_cv() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"space": {"c": Float(0, 1)}}, "must have parameters of SVC, got 'c'; use some of C, "),
+        (
+            {"space": {"c": Float(0, 1)}},
+            r"must have parameters of SVC, got 'c' \(did you mean 'C'\?\); use some of C, ",
+        ),
         (
             {"estimator": make_pipeline(SVC()), "space": {"C": [1, 2]}},
             r"must have parameters of Pipeline, got 'C' \(did you mean 'svc__C'\?\)",
