@@ -46,52 +46,61 @@ def median_unbiased(times: Sequence[float], boundary: Sequence[float], height: f
         return plain
     if height < 0.0:
         return -median_unbiased(times, boundary, -height)
-    densities = _densities(tuple(times), tuple(boundary))
+    paths = _paths(tuple(times), tuple(boundary))
 
     def exceeds(drift: float) -> float:
-        return farther(times, boundary, height, drift, densities) - 0.5
+        return paths.farther(height, drift) - 0.5
 
     if exceeds(0.0) >= 0.0:
         return 0.0
     return float(optimize.brentq(exceeds, 0.0, max(plain, 1.0) + _FURTHEST_DRIFT, xtol=1e-4))
 
 
-def farther(
-    times: Sequence[float],
-    boundary: Sequence[float],
-    height: float,
-    drift: float,
-    densities: tuple[NDArray[np.float64], ...] | None = None,
-) -> float:
+def farther(times: Sequence[float], boundary: Sequence[float], height: float, drift: float) -> float:
     """Return the probability of crossing the upper boundary earlier, or of at least ``height`` at the last look."""
-    from scipy import special
+    return _paths(tuple(times), tuple(boundary)).farther(height, drift)
 
-    densities = _densities(tuple(times), tuple(boundary)) if densities is None else densities
-    total = 0.0
-    for look, time in enumerate(times):
-        goal = boundary[look] if look < len(times) - 1 else height
-        if look == 0:
-            total += float(special.ndtr((drift * time - goal) / math.sqrt(time)))
-            continue
-        before, step = times[look - 1], time - times[look - 1]
-        grid, weights = _grid(boundary[look - 1])
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """Brownian motions without drift that have crossed no boundary, at each look except the last.
+
+    Attributes:
+        times: Times of the looks.
+        goals: Height of the upper boundary at each look. That of the last is not used.
+        heights: Heights of the motions between the boundaries, shape (looks - 1, points).
+        masses: Their probabilities.
+    """
+
+    times: NDArray[np.float64]
+    goals: NDArray[np.float64]
+    heights: NDArray[np.float64]
+    masses: NDArray[np.float64]
+
+    def farther(self, height: float, drift: float) -> float:
+        """See :func:`farther`."""
+        from scipy import special
+
+        goals = np.append(self.goals[:-1], height)
+        crossed = float(special.ndtr((drift * self.times[0] - goals[0]) / math.sqrt(self.times[0])))
+        before, steps = self.times[:-1, None], np.diff(self.times)[:, None]
         # A density with drift is the one without drift, times the ratio of their likelihoods.
-        density = densities[look - 1] * np.exp(drift * grid - drift**2 * before / 2.0)
-        total += float(weights @ (density * special.ndtr((grid + drift * step - goal) / math.sqrt(step))))
-    return total
+        likelihoods = np.exp(drift * self.heights - drift**2 * before / 2.0)
+        reached = special.ndtr((self.heights + drift * steps - goals[1:, None]) / np.sqrt(steps))
+        return crossed + float(np.sum(self.masses * likelihoods * reached))
 
 
 @lru_cache(maxsize=64)
-def _densities(times: tuple[float, ...], boundary: tuple[float, ...]) -> tuple[NDArray[np.float64], ...]:
-    """Return the density without drift of what has not crossed, on the grid of each look except the last."""
-    grid, weights = _grid(boundary[0])
-    made = [_normal(grid, times[0])]
-    for look in range(1, len(times) - 1):
-        further, their_weights = _grid(boundary[look])
-        steps = _normal(further[:, None] - grid[None, :], times[look] - times[look - 1])
-        made.append(steps @ (weights * made[-1]))
-        grid, weights = further, their_weights
-    return tuple(made)
+def _paths(times: tuple[float, ...], boundary: tuple[float, ...]) -> _Paths:
+    heights, masses = np.zeros((2, len(times) - 1, _POINTS))
+    for look in range(len(times) - 1):
+        heights[look], weights = _grid(boundary[look])
+        if look == 0:
+            masses[look] = weights * _normal(heights[look], times[look])
+            continue
+        steps = _normal(heights[look][:, None] - heights[look - 1][None, :], times[look] - times[look - 1])
+        masses[look] = weights * (steps @ masses[look - 1])
+    return _Paths(np.array(times), np.array(boundary), heights, masses)
 
 
 def _grid(height: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
