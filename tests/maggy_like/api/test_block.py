@@ -102,6 +102,7 @@ def test_a_status_counts_trials_where_there_are_none_yet() -> None:
     assert str(Status("august", "training", 3.0)) == "august: training, 0:03"
 
 
+@pytest.mark.e2e
 def test_the_newest_lines_of_all_or_of_one_trial(tmp_path: Path) -> None:
     def train(x: float, reporter: Any) -> float:
         for number in range(3):

@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_and_how_it_ended(search: Any, tmp_path: Path) -> Non
             fns.swallow_everything(x, reporter)
         return x
 
-    result = background.run(search, train, engine="local", workers=1, max_budget=10**9, callbacks=[on_event])
+    result = background.run(search, train, max_budget=10**9, callbacks=[on_event])
     assert [it.ending for it in seen] == ["running"] * 3
     assert seen[2].counts == {TrialState.COMPLETED: 2, TrialState.RUNNING: 1}
     assert result.ending == load_run(run).ending == "stopped"

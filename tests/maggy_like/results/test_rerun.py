@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maggy_like import AblationStudy, FailurePolicy, Float, Reporter, Store, ablate, lagom, load_run
+from maggy_like.command_line import main
 from maggy_like.errors import SavedStateError, UserError
 from maggy_like.results.result import Result
 from optimizers.core.trial import TrialState
@@ -59,47 +61,59 @@ def run(tmp_path: Path) -> tuple[Result, Path]:
     return load_run(tmp_path / "first"), script
 
 
-def cli(*arguments: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "maggy_like", "rerun", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120)
+Command = Callable[..., tuple[int, str, str]]
 
 
-def test_a_trial_that_repeats_itself_has_no_difference(run: tuple[Result, Path]) -> None:
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command; its exit status, and what it wrote to standard output and to standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder of the script
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([*map(str, arguments)])
+        written = capsys.readouterr()
+        return status, written.out, written.err
+
+    return run
+
+
+def test_a_trial_that_repeats_itself_has_no_difference(run: tuple[Result, Path], command: Command) -> None:
     result, script = run
-    done = cli(script.parent / "first", 0, f"{script}:train", cwd=script.parent)
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout == "trial 0 was run again: 4 reports, 4 values compared, all equal\n"
+    status, out, err = command("rerun", script.parent / "first", 0, f"{script}:train")
+    assert (err, status) == ("", 0)
+    assert out == "trial 0 was run again: 4 reports, 4 values compared, all equal\n"
     assert load_run(script.parent / "first").trials == result.trials  # which the run's folder still has
 
 
-def test_the_first_step_that_differs_is_named(run: tuple[Result, Path]) -> None:
+def test_the_first_step_that_differs_is_named(run: tuple[Result, Path], command: Command) -> None:
     _, script = run
-    done = cli(script.parent / "first", 0, f"{script}:changed", cwd=script.parent)
-    assert done.stdout == (
+    _, out, _ = command("rerun", script.parent / "first", 0, f"{script}:changed")
+    assert out == (
         "trial 0 was run again: 4 reports, 3 values compared; the first difference is at step 3: "
         "loss was 0.666667 and is 0.4\n"
     )
 
 
-def test_a_failure_is_found_under_the_debugger(run: tuple[Result, Path]) -> None:
+def test_a_failure_is_found_under_the_debugger(run: tuple[Result, Path], command: Command) -> None:
     result, script = run
     assert result.trials[1].state is TrialState.FAILED
-    done = cli(script.parent / "first", 1, f"{script}:train", "--pdb", cwd=script.parent, stdin="p (step, total)\nq\n")
+    typed = [sys.executable, "-m", "maggy_like", "rerun", script.parent / "first", "1", f"{script}:train", "--pdb"]
+    done = subprocess.run(typed, input="p (step, total)\nq\n", capture_output=True, text=True, timeout=120)
     assert "ValueError: total=4.5" in done.stderr
     assert "(3, 4.5)" in done.stdout
     assert done.returncode == 0
-    done = cli(script.parent / "first", 1, f"{script}:train", cwd=script.parent)
-    assert done.returncode == 1
-    shown = subprocess.run(
-        [sys.executable, "-m", "maggy_like", "show", "first"], cwd=script.parent, capture_output=True, text=True
-    )
-    assert "\ntrial 1 failed:\nTraceback (most recent call last)" in shown.stdout
-    *_, error, hint = shown.stdout.splitlines()
+    status, _, err = command("rerun", script.parent / "first", 1, f"{script}:train")
+    assert status == 1
+    assert "trial 1 raised ValueError: total=4.5; add --pdb" in err
+    _, out, _ = command("show", "first")
+    assert "\ntrial 1 failed:\nTraceback (most recent call last)" in out
+    *_, error, hint = out.splitlines()
     assert (error, hint) == (
         "ValueError: total=4.5",
         f"to debug it: maggy-like rerun {script.parent / 'first'} 1 {script}:train --pdb",
     )
-    assert "trial 1 raised ValueError: total=4.5; add --pdb" in done.stderr
 
 
 def test_it_begins_from_the_state_of_the_last_attempt_if_asked(tmp_path: Path) -> None:
@@ -231,12 +245,14 @@ def test_a_trial_that_trained_past_the_default_budget_does_so_again(tmp_path: Pa
         (0, "gone.py:train", "there is no file 'gone.py'"),
     ],
 )
-def test_mistakes_are_answered(run: tuple[Result, Path], trial: int, function: str, message: str) -> None:
+def test_mistakes_are_answered(
+    run: tuple[Result, Path], command: Command, trial: int, function: str, message: str
+) -> None:
     _, script = run
-    done = cli(script.parent / "first", trial, function.format(script), cwd=script.parent)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    status, _, err = command("rerun", script.parent / "first", trial, function.format(script))
+    assert status == 1
+    assert message in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("saves", ["before the report", "after the report"])

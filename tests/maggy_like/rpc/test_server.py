@@ -65,8 +65,9 @@ Connect = Callable[..., Client]
 
 
 @pytest.fixture
-def connect(server: Server) -> Iterator[Connect]:
+def connect(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
     """Such a client, which is closed in the end."""
+    monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", 0.0)  # nobody acknowledges what it has said last
     clients: list[Client] = []
 
     def make(*args: Any) -> Client:

@@ -156,6 +156,7 @@ def test_a_container_that_trials_fill_and_never_read_is_named() -> None:
     assert state_hints(lambda x: FILLED.append(x), "process") == ()  # whose source is not a statement
 
 
+@pytest.mark.e2e
 def test_a_search_says_so(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.RATE = 0.5
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
@@ -40,6 +41,7 @@ from maggy_like.protocol.messages import (
     encode,
 )
 from maggy_like.protocol.task import WorkerContext, WorkerId, WorkerTask
+from maggy_like.rpc import client
 from maggy_like.rpc.server import Server
 from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent import agent, attempt, fork_server
@@ -194,6 +196,12 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     server.close()
 
 
+@pytest.fixture
+def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that wait for signs of life."""
+    monkeypatch.setattr(client, "Heartbeat", partial(client.Heartbeat, interval=0.2))
+
+
 def assign(trial: int, *, rank_info: RankInfo | None = None) -> Assign:
     return Assign(trial, 1, {}, 10, rank_info=rank_info)
 
@@ -273,6 +281,7 @@ def test_a_process_that_ends_while_its_trial_is_paused_is_not_missed(
     assert second.hear() == PROMOTED
 
 
+@pytest.mark.usefixtures("quick_beats")
 def test_a_worker_that_is_dismissed_lets_a_paused_function_clean_up(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,7 +378,7 @@ def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
 
 
 def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_ready(begin: Begin) -> None:
-    stage = begin()
+    stage = begin(grace=0.01)
     _, hung = run_one(stage)
     for trial in range(1, agent.MAX_NEVER_READY + 2):
         stage.say(assign(trial), Abort(trial, 1))
@@ -396,6 +405,7 @@ def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Be
     assert second.hear() == assign(2)
 
 
+@pytest.mark.usefixtures("quick_beats")
 def test_a_child_that_does_not_listen_stops_nothing(begin: Begin) -> None:
     """It may wait for the agent to read; so may the agent not wait for it."""
     stage = begin()
