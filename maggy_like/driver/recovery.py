@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def environment() -> dict[str, str]:
     return known | {package: found for package in PACKAGES if (found := _version(package))}
 
 
+@cache  # to read and parse all of the packages' metadata takes 30 ms, most of the cost of a short search
 def _version(package: str) -> str:
     """Return the version of a package. Empty if it is not installed."""
     try:
