@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib
 import os
 import re
 import runpy
@@ -15,7 +16,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import java_archive
 import pytest
@@ -54,6 +56,8 @@ TOGETHER = {
     "object_store": "store",
     "namespace": "network",
     "run_ranks": "ranks",
+    "lightning": "lightning",
+    "mlflow": "mlflow",
 }
 """Fixtures of which a machine can have one at a time, or one costs too much to have several: the users of each run in
 one process when the tests run in several beside each other (pytest-xdist)."""
@@ -168,6 +172,18 @@ def spark_local() -> Iterator[SparkSession]:
         session = spark_session("local[2]", conf=warm.CONF)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def lightning() -> Any:
+    """Lightning, which takes seconds to import."""
+    return pytest.importorskip("lightning.pytorch")
+
+
+@pytest.fixture(scope="session")
+def mlflow() -> ModuleType:
+    """MLflow, which takes seconds to import."""
+    return importlib.import_module("mlflow.pyfunc")
 
 
 @pytest.fixture(scope="session")

@@ -134,7 +134,7 @@ def both(name: str) -> tuple[Optimizer, Optimizer]:
 def run(optimizer: Optimizer) -> list[tuple[Any, ...]]:
     """Search one trial at a time."""
     space = {"x": Float(0.01, 1, log=True), "n": Integer(1, 9), "act": ["relu", "gelu"]}
-    study = Study(space, optimizer, direction="min", seed=7, max_budget=20, n_trials=20)
+    study = Study(space, optimizer, direction="min", seed=7, max_budget=20, n_trials=17)
     while (trial := study.ask()) is not None:
         for step in range(trial.step + 1, trial.budget + 1):
             if study.report(trial, step, trial.config["x"] + trial.config["n"] / step) is Decision.STOP:

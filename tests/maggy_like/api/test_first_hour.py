@@ -256,6 +256,7 @@ def test_what_does_not_train_when_called_is_refused_with_what_to_pass(
     check_refused(train_fn, message, tmp_path)
 
 
+@pytest.mark.usefixtures("lightning")
 def test_a_lightning_module_is_refused_with_what_to_pass(tmp_path: Path) -> None:
     from lightning_modules import Line  # which takes seconds, in each process that collects the tests
 

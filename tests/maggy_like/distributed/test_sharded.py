@@ -14,10 +14,7 @@ import torch
 import torch.distributed as dist
 from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from maggy_like.distributed import sharded
 from maggy_like.distributed.parallel import ensure_process_group, prepare
@@ -30,13 +27,14 @@ from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import Sender
 
 State = dict[str, Any]
-WHOLE = StateDictOptions(full_state_dict=True)
 
 
 def make(seed: int, *, sharding: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))  # 7 and 3 divide by neither 2 nor 3
     if sharding:
+        from torch.distributed.fsdp import fully_shard
+
         fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     return model, torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -48,13 +46,17 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> State:
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
     weights, momenta = get_state_dict(model, optimizer)
     return {"model": weights, "optimizer": momenta, **more}
 
 
 def whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
     """All numbers of a model and its optimizer."""
-    weights, momenta = get_state_dict(model, optimizer, options=WHOLE)
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    weights, momenta = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
     moments = [value[name] for value in momenta["state"].values() for name in ("exp_avg", "exp_avg_sq", "step")]
     return [tensor.tolist() for tensor in (*weights.values(), *moments)]
 
@@ -80,6 +82,9 @@ def save_two(first: str, second: str) -> State:
 
 
 def load_two(first: str, second: str) -> State:
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+    from torch.distributed.tensor import DTensor
+
     ensure_process_group()
     model, optimizer = make(1)
     seen: State = {}
@@ -207,6 +212,8 @@ def test_three_ranks_go_on_from_what_two_saved(saved: tuple[list[str], list[Stat
 
 @pytest.mark.e2e
 def test_one_process_without_a_group_loads_what_two_saved(saved: tuple[list[str], list[State]]) -> None:
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
     urls, (before, _) = saved
     with torch.random.fork_rng(devices=[]):
         model, optimizer = make(2, sharding=False)

@@ -20,8 +20,11 @@ from maggy_like.ml import Column, TorchModel, log_pyfunc, save_pyfunc
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Of MLflow's own classes, as it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("mlflow"),
+    # Of MLflow's own classes, as it is imported.
+    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning"),
+]
 
 
 @pytest.fixture
@@ -83,6 +86,8 @@ def test_it_is_logged_with_what_it_needs(model: TorchModel, tmp_path: Path, monk
         predict(pd.DataFrame({"y": [1]}))
 
 
+@pytest.mark.e2e
+@pytest.mark.cold
 def test_a_server_of_models_needs_no_pyspark() -> None:
     code = "import sys; sys.modules['pyspark'] = None; from maggy_like.ml.pyfunc import _load_pyfunc"
     subprocess.run([sys.executable, "-c", code], check=True)

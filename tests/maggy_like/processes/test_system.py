@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -107,7 +108,17 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize(("code", "reason"), [*((code, "") for code in SHARED), *NOT_SHARED.items()])
+SLOW = re.compile(r"torch|sklearn")
+"""What takes seconds to import in a process of its own."""
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        pytest.param(code, reason, marks=[pytest.mark.e2e, pytest.mark.cold] if SLOW.search(code) else [])
+        for code, reason in [*((code, "") for code in SHARED), *NOT_SHARED.items()]
+    ],
+)
 def test_what_a_module_does_as_it_is_imported_says_whether_forks_can_share_it(
     tmp_path: object, code: str, reason: str
 ) -> None:

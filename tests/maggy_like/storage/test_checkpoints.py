@@ -64,6 +64,8 @@ def test_a_notebook_s_own_class_stays_as_it_is(tmp_path: Path, monkeypatch: pyte
     assert Net.forward is forward
 
 
+@pytest.mark.e2e
+@pytest.mark.cold
 def test_plain_states_are_read_without_this_package(tmp_path: Path) -> None:
     file = save(tmp_path, {"step": 3, "model": OrderedDict(weight=torch.arange(3.0))})
     weight = f"pickle.load(open({str(file)!r}, 'rb'))['model']['weight']"

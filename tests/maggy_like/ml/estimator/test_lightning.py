@@ -24,7 +24,7 @@ from maggy_like.ml.estimator.train import Data, TrainingPlan, train_network
 
 
 @pytest.fixture(scope="module")
-def modules() -> Any:
+def modules(lightning: Any) -> Any:
     """The modules that are trained here."""
     return import_module("lightning_modules")
 
