@@ -112,7 +112,12 @@ def test_each_name_has_a_public_class() -> None:
         assert getattr(maggy_like, kind.__name__) is kind
 
 
-@pytest.mark.parametrize("name", CLASSES)
+MODELS = {"bayesian", "asha", "mobster", "bohb", "skopt", "tpe"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.conformance if name in MODELS else []) for name in CLASSES]
+)
 def test_a_name_means_what_its_class_means(name: str) -> None:
     """The same proposals, grants and decisions for the same seed, whichever form of training is asked for."""
     pair = both(name)

@@ -145,7 +145,7 @@ def test_no_more_walks_cross_the_boundary_than_the_level_says(level: float) -> N
     rng, bound, n_walks, crossed = np.random.default_rng(1), 8, 1000, 0
     tests = SequentialTests({"A": {"A": 1.0}}, bound, alpha=level)
     for walk in rng.normal(size=(n_walks, bound)).tolist():
-        crossed += tests.compare({("A", seed): value for seed, value in enumerate(walk)})["A"].differs
+        crossed += tests.follow({("A", seed): value for seed, value in enumerate(walk)}).last["A"].found
     assert crossed <= n_walks * level + 2.0 * math.sqrt(n_walks * level)
 
 

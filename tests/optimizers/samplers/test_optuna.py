@@ -154,6 +154,7 @@ def test_a_resumed_search_goes_on_the_same(sampler: Callable[[int], BaseSampler]
     assert OptunaSampler(sampler).ask(index, resumed) == optimizer.ask(index, asked)
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("optimizer", "n", "spread"),
     [
@@ -168,6 +169,7 @@ def test_samplers_dwell_where_the_loss_is_small(optimizer: Optimizer, n: int, sp
     assert np.median([math.sqrt(bowl(trial.config)) for trial in late]) < spread  # 0.42 by chance
 
 
+@pytest.mark.conformance
 def test_cma_es_without_parallelism_converges() -> None:
     study = search(OptunaSampler(lambda seed: CmaEsSampler(seed=seed)), 150, workers=1)
     assert math.sqrt(bowl(study.trials[-1].config)) < 0.01
@@ -182,6 +184,7 @@ def test_fixed_parameters_stay_and_the_rest_is_searched() -> None:
     assert np.median([abs(trial.config["x"] - 0.7) for trial in study.trials[30:]]) < 0.1
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("base", [cma, nsga, lambda seed: TPESampler(seed=seed, n_startup_trials=4)])
 def test_fixed_values_stay_where_the_sampler_repeats_itself(base: Callable[[int], BaseSampler]) -> None:
     """With few other values, most proposals are tried already; and fixed values are given as they are written."""
@@ -377,6 +380,7 @@ def within_memory(trial: FrozenTrial) -> tuple[float, ...]:
     return (trial.user_attrs["megabytes"] - 30.0,)
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize(
     ("sampler", "n"),
     [
@@ -439,6 +443,7 @@ def search_for_two(optimizer: Optimizer, n: int) -> Study:
     return study
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_objectives_are_served(name: str) -> None:
     study = search_for_two(OptunaSampler(SEVERAL[name]), 90)

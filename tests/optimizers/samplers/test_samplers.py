@@ -186,6 +186,7 @@ def test_skopt_finds_the_bottom_of_a_bowl(acquisition: Any) -> None:
     assert x == pytest.approx(0.8, abs=0.06)
 
 
+@pytest.mark.conformance
 def test_skopt_pairs_each_result_with_its_own_configuration() -> None:
     """Under asynchrony, ends come in another order than asks: here the last asked always ends first."""
     study = Study(LINE, SkoptSearch(6), direction="max", seed=1, n_trials=22)

@@ -428,7 +428,7 @@ def test_the_stopping_form_ends_a_small_search_with_a_full_training(n_trials: in
 @pytest.mark.parametrize("mode", ["promotion", "stopping"])
 @pytest.mark.parametrize("n_trials", [54, 270])
 def test_about_as_many_trainings_complete_as_the_schedule_means(mode: Mode, n_trials: int) -> None:
-    studies = [search(ASHA(sampler="random", mode=mode), n_trials, 27, 4, seed) for seed in range(10)]
+    studies = [search(ASHA(sampler="random", mode=mode), n_trials, 27, 4, seed) for seed in range(examples(10))]
     meant = ASHA(sampler="random", mode=mode).full_trainings(studies[0].problem)
     assert meant == pytest.approx(n_trials / 27)
     mean = np.mean([study.counts[TrialState.COMPLETED] for study in studies])
