@@ -19,15 +19,15 @@ there are workers, and ends with the slowest.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import parser, publish, save
+from benchmarks.common import parser, publish, search
 from benchmarks.tables import CURVES, Table, curve_numbers, table
-from maggy_like import ASHA, Float, Integer, Reporter, SearchSpace, SparkEngine, lagom, simulate, spark_session
+from maggy_like import ASHA, Float, Integer, Reporter, SearchSpace, SparkEngine, simulate, spark_session
 from optimizers import Optimizer, RandomSearch, Study
 from optimizers.core.base import Decision
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event
@@ -39,19 +39,36 @@ Span = tuple[float, float]
 """Begin and end of an attempt, in seconds."""
 
 
-class Outcome:
-    """A search: its seconds, its best loss, and when workers were busy."""
+class Spans(list[Span]):
+    """When attempts were running, from the events of their search."""
 
-    def __init__(self, spans: Sequence[Span], loss: float) -> None:
-        self.spans = spans
-        self.loss = loss
-        self.seconds = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun: dict[int, float] = {}
+
+    def see(self, event: Event) -> None:
+        """Take in the next event."""
+        if isinstance(event, AttemptStarted):
+            self._begun[event.trial] = event.time
+        elif isinstance(event, AttemptEnded):
+            self.append((self._begun[event.trial], event.time))
 
 
-def stages(curves: Table, seed: int, workers: int) -> Outcome:
-    """The search as bulk-synchronous stages."""
+def seconds_of(spans: Sequence[Span]) -> float:
+    """From the first begin to the last end."""
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
+def schedules() -> dict[str, Optimizer]:
+    """Random search as it is, and with early stopping."""
+    return {"async": RandomSearch(), "early_stopping": ASHA(sampler=RandomSearch())}
+
+
+def stages(curves: Table, seed: int, workers: int) -> tuple[list[Span], float]:
+    """When workers are busy in a search as bulk-synchronous stages, and its best loss."""
     study = Study(curves.space, RandomSearch(), direction="min", seed=seed, max_budget=curves.max_budget)
-    spans, now, best = [], 0.0, float("inf")
+    spans: list[Span] = []
+    now, best = 0.0, float("inf")
     for stage in range(A_WORKER):
         ends = []
         for number in range(stage * workers, (stage + 1) * workers):
@@ -61,29 +78,25 @@ def stages(curves: Table, seed: int, workers: int) -> Outcome:
             ends.append(now + sum(seconds for _, seconds in steps))
         spans += [(now, end) for end in ends]
         now = max(ends)
-    return Outcome(spans, best)
+    return spans, best
 
 
-def asynchronous(curves: Table, seed: int, workers: int, optimizer: Optimizer) -> Outcome:
-    """The search by the real state machine."""
+def asynchronous(curves: Table, seed: int, workers: int, optimizer: Optimizer) -> tuple[list[Span], float]:
+    """The same of a search by the real state machine."""
     study = Study(curves.space, optimizer, direction="min", seed=seed, max_budget=curves.max_budget,
                   n_trials=A_WORKER * workers)  # fmt: skip
-    begun: dict[int, float] = {}
-    spans: list[Span] = []
+    spans = Spans()
     apply = study.apply
 
     def look(event: Event) -> Decision:
-        if isinstance(event, AttemptStarted):
-            begun[event.trial] = event.time
-        elif isinstance(event, AttemptEnded):
-            spans.append((begun[event.trial], event.time))
+        spans.see(event)
         return apply(event)
 
     study.apply = look  # type: ignore[method-assign]
     simulate(study, curves, workers=workers)
     assert study.best is not None
     assert study.best.value is not None
-    return Outcome(spans, study.best.value)
+    return spans, study.best.value
 
 
 def virtual(folder: Path, sizes: Sequence[int], seeds: int) -> dict[str, float]:
@@ -91,17 +104,16 @@ def virtual(folder: Path, sizes: Sequence[int], seeds: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     names = [f"lcbench-{number}" for number in curve_numbers(folder)]
     for workers in sizes:
-        found: dict[str, list[float]] = {}
+        found: defaultdict[str, list[float]] = defaultdict(list)
         for name in names:
             curves = table(name, folder)
             for seed in range(seeds if workers <= 32 else 1):
-                plain = stages(curves, seed, workers)
-                kinds = {"async": RandomSearch(), "early_stopping": ASHA(sampler=RandomSearch())}
-                for kind, optimizer in kinds.items():
-                    outcome = asynchronous(curves, seed, workers, optimizer)
-                    found.setdefault(f"time_saved.{kind}", []).append(1 - outcome.seconds / plain.seconds)
+                plain, plain_loss = stages(curves, seed, workers)
+                for kind, optimizer in schedules().items():
+                    spans, loss = asynchronous(curves, seed, workers, optimizer)
+                    found[f"time_saved.{kind}"].append(1 - seconds_of(spans) / seconds_of(plain))
                     if kind == "early_stopping":
-                        found.setdefault("best_ratio", []).append((1 - outcome.loss) / (1 - plain.loss))
+                        found["best_ratio"].append((1 - loss) / (1 - plain_loss))
         figures |= {f"{key}.{workers}": statistics.median(values) for key, values in found.items()}
         figures[f"best_ratio.min.{workers}"] = min(found["best_ratio"])
     return figures
@@ -111,9 +123,8 @@ DIGITS = SearchSpace(lr=Float(1e-3, 1.0, log=True), width=Integer(16, 1024, log=
 EPOCHS = 9
 
 
-def digits(config: dict[str, Any], reporter: Reporter) -> dict[str, float]:
-    """A network with one hidden layer; reports the validation accuracy of each epoch."""
-    begin = time.time()
+def digits(config: dict[str, Any], reporter: Reporter) -> float:
+    """A network with one hidden layer; reports the validation accuracy of each epoch, and returns the last."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -143,7 +154,7 @@ def digits(config: dict[str, Any], reporter: Reporter) -> dict[str, float]:
         state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
         reporter.checkpoint(state)
         reporter.report(accuracy=accuracy, step=epoch + 1)
-    return {"accuracy": accuracy, "begin": begin, "end": time.time()}
+    return accuracy
 
 
 class Alone:
@@ -171,40 +182,26 @@ def real(n_trials: int) -> dict[str, float]:
     history = Study(DIGITS, RandomSearch(), direction="max", max_budget=EPOCHS).history
     configs = [RandomSearch().ask(number, history) for number in range(n_trials)]
 
-    def train(config: dict[str, Any]) -> tuple[float, float]:
+    def train(config: dict[str, Any]) -> float:
         reporter = Alone()
         digits(config, reporter)  # type: ignore[arg-type]
-        return reporter.best, 0.0
+        return reporter.best
 
-    try:
-        spark.sparkContext.parallelize(configs[:2], 2).map(train).collect()  # imports torch
-        begin, best = time.time(), 0.0
-        for stage in range(0, n_trials, 2):
-            found = spark.sparkContext.parallelize(configs[stage : stage + 2], 2).map(train).collect()
-            best = max(best, *(value for value, _ in found))
-        plain = time.time() - begin
-        figures = {"real.seconds.stages": plain}
-        for kind, optimizer in {"async": RandomSearch(), "early_stopping": ASHA(sampler=RandomSearch())}.items():
-            spans: list[Span] = []
-            begun: dict[int, float] = {}
-
-            def look(event: Event, begun: dict[int, float] = begun, spans: list[Span] = spans) -> None:
-                if isinstance(event, AttemptStarted):
-                    begun[event.trial] = event.time
-                elif isinstance(event, AttemptEnded):
-                    spans.append((begun[event.trial], event.time))
-
-            with tempfile.TemporaryDirectory() as folder:
-                result = lagom(digits, DIGITS, optimizer=optimizer, metric="accuracy", n_trials=n_trials, workers=2,
-                               max_budget=EPOCHS, engine=SparkEngine(), callbacks=[look], directory=folder,
-                               progress=False)  # fmt: skip
-            seconds = Outcome(spans, 0.0).seconds
-            figures[f"real.seconds.{kind}"] = seconds
-            figures[f"real.time_saved.{kind}"] = 1 - seconds / plain
-            assert result.best_value is not None
-            figures[f"real.best_ratio.{kind}"] = result.best_value / best
-    finally:
-        spark.stop()
+    spark.sparkContext.parallelize(configs[:2], 2).map(train).collect()  # imports torch
+    begin, best = time.time(), 0.0
+    for stage in range(0, n_trials, 2):
+        best = max(best, *spark.sparkContext.parallelize(configs[stage : stage + 2], 2).map(train).collect())
+    plain = time.time() - begin
+    figures = {"real.seconds.stages": plain}
+    for kind, optimizer in schedules().items():
+        spans = Spans()
+        result = search(digits, DIGITS, optimizer=optimizer, metric="accuracy", n_trials=n_trials, workers=2,
+                        max_budget=EPOCHS, engine=SparkEngine(), callbacks=[spans.see])  # fmt: skip
+        assert result.best_value is not None
+        figures[f"real.seconds.{kind}"] = seconds_of(spans)
+        figures[f"real.time_saved.{kind}"] = 1 - seconds_of(spans) / plain
+        figures[f"real.best_ratio.{kind}"] = result.best_value / best
+    spark.stop()
     return figures
 
 
@@ -217,19 +214,19 @@ def draw(folder: Path, path: Path, workers: int = 32) -> None:
     from matplotlib import pyplot as plt
 
     curves = table(f"lcbench-{curve_numbers(folder)[0]}", folder)
-    outcomes = {
-        "stages": stages(curves, 0, workers),
-        "asynchronous": asynchronous(curves, 0, workers, RandomSearch()),
-        "asynchronous, stopped early": asynchronous(curves, 0, workers, ASHA(sampler=RandomSearch())),
+    searches = {
+        "stages": stages(curves, 0, workers)[0],
+        "asynchronous": asynchronous(curves, 0, workers, RandomSearch())[0],
+        "asynchronous, stopped early": asynchronous(curves, 0, workers, ASHA(sampler=RandomSearch()))[0],
     }
-    end = max(outcome.seconds for outcome in outcomes.values())
+    end = max(map(seconds_of, searches.values()))
     times = np.linspace(0, end, 1000)
     figure, axes = plt.subplots(3, 1, figsize=(7.5, 4.2), sharex=True, sharey=True)
-    for axis, (name, outcome), color in zip(axes, outcomes.items(), ("#888888", "#0072b2", "#c1272d"), strict=True):
-        begins, ends = np.array(outcome.spans).T
+    for axis, (name, spans), color in zip(axes, searches.items(), ("#888888", "#0072b2", "#c1272d"), strict=True):
+        begins, ends = np.array(spans).T
         busy = [((begins <= now) & (now < ends)).sum() / workers for now in times]
         axis.fill_between(times / end, busy, step="post", color=color, linewidth=0)
-        saved = 1 - outcome.seconds / outcomes["stages"].seconds
+        saved = 1 - seconds_of(spans) / seconds_of(searches["stages"])
         axis.set_title(name + (f": {saved:.0%} less time" if name != "stages" else ""), fontsize=9, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_yticks([0, 1], ["0", "1"])
@@ -245,22 +242,19 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help="where the learning curves lie")
     options.add_argument("--picture", type=Path, default=None, metavar="FILE", help="draw the workers over time")
-    options.add_argument("--trials", type=int, default=24, metavar="N", help="of the real searches")
     arguments = options.parse_args()
     figures: dict[str, float] = {}
-    if curve_numbers(arguments.curves):
-        sizes = (8, 32) if arguments.quick else (8, 32, 128, 512)
-        figures |= virtual(arguments.curves, sizes, 1 if arguments.quick else 3)
-        publish(figures, None)
-        if arguments.picture is not None:
-            draw(arguments.curves, arguments.picture)
-    else:
+    if not curve_numbers(arguments.curves):
         print(f"no learning curves in {arguments.curves}: nothing in virtual time; name their folder by --curves")
+    elif arguments.quick:
+        figures |= virtual(arguments.curves, (8, 32), 1)
+    else:
+        figures |= virtual(arguments.curves, (8, 32, 128, 512), 3)
+    if arguments.picture is not None:
+        draw(arguments.curves, arguments.picture)
     if not arguments.quick:
-        found = real(arguments.trials)
-        figures |= found
-        publish(found, None)
-    save(figures, arguments.json)
+        figures |= real(n_trials=24)
+    publish(figures, arguments.json)
 
 
 if __name__ == "__main__":

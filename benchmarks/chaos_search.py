@@ -1,13 +1,12 @@
 """The search that ``benchmarks.chaos`` disturbs, a program of its own so that its driver can be killed too.
 
-    python -m benchmarks.chaos_search FOLDER --trials N --seconds S [--engine local|spark] [--master URL] [--resume]
+    python -m benchmarks.chaos_search OPTIONS   (as JSON)
 
-Its trials write down when they start and end, and do to themselves what ``FOLDER/orders`` holds.
+Its trials write down when they start and end, and do to themselves what the folder ``orders`` holds.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import json
@@ -166,41 +165,29 @@ def raising_callback(folder: Path) -> Callable[[Event], None]:
 
 def main() -> None:
     """Run, and write what came of it."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder", type=Path)
-    options.add_argument("--trials", type=int, required=True)
-    options.add_argument("--seconds", type=float, required=True)
-    options.add_argument("--engine", default="local")
-    options.add_argument("--conf", type=json.loads, default={})
-    options.add_argument("--resume", action="store_true")
-    options.add_argument("--callbacks", action="store_true", help="with a slow and a raising callback")
-    arguments = options.parse_args()
+    options = json.loads(sys.argv[1])
+    folder = Path(options["folder"])
     engine: Any = "local"
-    if arguments.engine != "local":
-        conf = dict(arguments.conf)
-        session = spark_session(conf.pop("spark.master"), app_name=RUN, conf=conf)
-        engine = SparkEngine(session, barrier=arguments.engine == "spark")
+    if options["engine"] != "local":
+        session = spark_session(options["conf"].pop("spark.master"), app_name=RUN, conf=options["conf"])
+        engine = SparkEngine(session, barrier=options["engine"] == "spark")
     result = lagom(
-        make_train(arguments.folder, arguments.seconds),
+        make_train(folder, options["seconds"]),
         {"x": Float(0, 1)},
         optimizer="random",
-        n_trials=arguments.trials,
+        n_trials=options["trials"],
         max_budget=STEPS,
         workers=WORKERS,
         engine=engine,
         name=RUN,
-        directory=arguments.folder,
-        resume=arguments.resume,
+        directory=folder,
+        resume=options["resume"],
         failures=FailurePolicy(max_attempts=20, report_timeout=1.5),
         progress="plain",
-        callbacks=[slow_callback(arguments.folder), raising_callback(arguments.folder)] if arguments.callbacks else (),
+        callbacks=[slow_callback(folder), raising_callback(folder)] if options["callbacks"] else (),
     )
-    trials = [
-        {"x": trial.config["x"], "state": trial.state, "attempts": trial.attempt, "losses": trial.losses}
-        for trial in result.trials
-    ]
-    summary = {"best": result.best_value, "ending": result.ending, "trials": trials}
-    (arguments.folder / "result.json").write_text(json.dumps(summary))
+    trials = [{"x": trial.config["x"], "state": trial.state} for trial in result.trials]
+    (folder / "result.json").write_text(json.dumps({"best": result.best_value, "trials": trials}))
 
 
 if __name__ == "__main__":

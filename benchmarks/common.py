@@ -1,11 +1,13 @@
-"""What the benchmarks share: their arguments, their output, and a search that leaves nothing."""
+"""What the benchmarks share: their arguments, their output, means, and a search that leaves nothing."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,15 @@ def save(figures: Mapping[str, float], path: Path | None) -> None:
     """Write the figures where asked."""
     if path is not None:
         path.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def means(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each figure, over the rows that have it."""
+    columns: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, value in row.items():
+            columns[name].append(value)
+    return {name: statistics.fmean(values) for name, values in columns.items()}
 
 
 def search(train: Callable[..., Any], space: Any = None, **options: Any) -> Result:

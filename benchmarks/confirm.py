@@ -21,9 +21,7 @@ with the world and the noise. ``confirm.coverage_error`` is the standard error o
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
@@ -31,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
-from benchmarks.common import parser, publish
+from benchmarks.common import means, parser, publish
 from benchmarks.drive import search
 from benchmarks.landscapes import landscape
 from benchmarks.noise import Noisy
@@ -142,31 +140,22 @@ def modelled(name: str, level: float, seed: int) -> dict[str, float]:
     return found | {"regret_more": float(true[int(np.argmin(seen))]), "width": found["width"] / level}
 
 
-def options() -> argparse.Namespace:
-    """Read the arguments."""
-    made = parser(__doc__)
-    made.add_argument("--searches", type=int, metavar="N", help="searches of each world")
-    made.add_argument("--model", action="store_true", help="Bayesian searches, too")
-    return made.parse_args()
-
-
 def main() -> None:
     """Simulate and print."""
-    given = options()
-    searches = given.searches or (QUICK_SEARCHES if given.quick else SEARCHES)
+    options = parser(__doc__)
+    options.add_argument("--searches", type=int, metavar="N", help="searches of each world")
+    options.add_argument("--model", action="store_true", help="Bayesian searches, too")
+    arguments = options.parse_args()
+    searches = arguments.searches or (QUICK_SEARCHES if arguments.quick else SEARCHES)
     figures: dict[str, float] = {}
     cases = [(f"{world}.{level}", partial(simulated, world, level), searches) for world, level in CASES]
-    if given.model:
-        runs = QUICK_MODELLED if given.quick else MODELLED
+    if arguments.model:
+        runs = QUICK_MODELLED if arguments.quick else MODELLED
         cases += [(f"bayesian.{name}", partial(modelled, name, 0.3), runs) for name in LANDSCAPES]
     for name, case, count in cases:
-        columns: defaultdict[str, list[float]] = defaultdict(list)
-        for seed in range(count):
-            for key, value in case(seed).items():
-                columns[key].append(value)
-        figures |= {f"confirm.{key}.{name}": float(np.mean(values)) for key, values in columns.items()}
+        figures |= {f"confirm.{key}.{name}": value for key, value in means(map(case, range(count))).items()}
     figures["confirm.coverage_error"] = math.sqrt(0.95 * 0.05 / searches)
-    publish(figures, given.json)
+    publish(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
-from benchmarks.common import parser, publish
+from benchmarks.common import means, parser, publish
 from benchmarks.drive import drive, search
 from benchmarks.landscapes import Landscape, dense, sparse
 from benchmarks.peers import optuna_tpe
@@ -111,14 +110,13 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of Optuna, which is taken as it is
     seeds = arguments.seeds or (1 if arguments.quick else SEEDS)
     tasks = [sparse(40)] if arguments.quick else [sparse(40), sparse(100), dense(40), dense(100)]
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    figures: dict[str, float] = {}
     for made in tasks:
         for workers, n_trials in list(TRIALS.items())[: 1 if arguments.quick else None]:
             for method in METHODS:
-                for seed in range(seeds):
-                    for key, value in run(made, method, seed, workers, n_trials).items():
-                        found[f"crowd.{key}.{made.name}.{workers}.{method}"].append(value)
-    publish({key: float(np.mean(values)) for key, values in found.items()}, arguments.json)
+                found = means(run(made, method, seed, workers, n_trials) for seed in range(seeds))
+                figures |= {f"crowd.{key}.{made.name}.{workers}.{method}": value for key, value in found.items()}
+    publish(figures, arguments.json)
 
 
 if __name__ == "__main__":

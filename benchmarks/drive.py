@@ -80,25 +80,13 @@ def search(
     workers: int,
     n_trials: int | None = None,
     horizon: float | None = None,
-    is_timed: bool = False,
 ) -> Reports:
     """The same with one of our own optimizers.
-
-    Args:
-        is_timed: Whether it is told that time alone bounds the search.
 
     Example:
         >>> search(RandomSearch(), table("nas-cifar10"), seed=0, workers=4, n_trials=100)
     """
-    study = Study(
-        task.space,
-        optimizer,
-        direction="min",
-        seed=seed,
-        max_budget=task.max_budget,
-        n_trials=n_trials,
-        is_timed=is_timed,
-    )
+    study = Study(task.space, optimizer, direction="min", seed=seed, max_budget=task.max_budget, n_trials=n_trials)
     reports: Reports = []
     now = 0.0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,7 @@ def area(run: Run) -> float:
     return run.area
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     """A mean rank with a 95 % confidence interval: a bootstrap over the tables, and over the seeds of each."""
 
     mean: float
@@ -73,12 +73,6 @@ class Field:
         """The same on some of the tables."""
         runs = [run for of_method in self.runs.values() for run in of_method.values()]
         return Field.of(runs, self.kind, [table for table in self.tables if table in tables], self.seeds)
-
-    def beside(self, method: str) -> Field:
-        """The same where ``method`` has a run."""
-        cells = self.runs[method].keys()
-        runs = [run for of_method in self.runs.values() for cell, run in of_method.items() if cell in cells]
-        return Field.of(runs, self.kind, sorted({table for table, _ in cells}), self.seeds)
 
     def ranks(self, score: Score) -> dict[str, Rank]:
         """The mean rank of each method, 1 is best."""
@@ -128,12 +122,9 @@ class Field:
 
     def worse(self, method: str, than: Sequence[str], *, by: float = 0.0) -> list[str]:
         """The tables on which the mean area of ``method`` is above the least one of ``than``, by more than ``by``."""
-        parts = [self.on([name]) for name in self.tables]
-        return [
-            name
-            for name, part in zip(self.tables, parts, strict=True)
-            if part.mean(method, area) > (1.0 + by) * min(part.mean(other, area) for other in than)
-        ]
+        mine, *others = (np.nanmean(self._scores(name, area), axis=1) for name in (method, *than))
+        is_worse = mine > (1.0 + by) * np.min(others, axis=0)
+        return [name for name, worse in zip(self.tables, is_worse, strict=True) if worse]
 
     def surely_worse(self, method: str, than: Sequence[str]) -> list[str]:
         """The tables on which the mean area of ``method`` is above one of ``than`` beyond the luck of the seeds.

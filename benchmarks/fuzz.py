@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 
 import zmq
@@ -61,8 +62,8 @@ SAMPLES: list[ToDriver] = [
 ]
 
 
-def honest(address: str, server_key: bytes, keys: KeyPair, index: int, rounds: Connection, end: Event) -> None:
-    """Ask and wait for the answer, again and again; tell the seconds of each round."""
+def honest(address: str, server_key: bytes, keys: KeyPair, index: int, end: Event, rounds: Connection) -> None:
+    """Ask and wait for the answer, again and again; send the seconds of each round."""
     client = Client(address, server_key, keys)
     client.introduce(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], None))
     poller = zmq.Poller()
@@ -81,7 +82,7 @@ def honest(address: str, server_key: bytes, keys: KeyPair, index: int, rounds: C
             if end.is_set():
                 break
         else:
-            rounds.send((start, time.monotonic() - start))
+            rounds.send(time.monotonic() - start)
         time.sleep(0.002)  # a worker also works
     client.close()
 
@@ -127,25 +128,23 @@ def insider(address: str, server_key: bytes, keys: dict[int, KeyPair], count: in
     sessions = {index: new_session() for index in keys}
     with zmq.Context() as context:
         while done < count:
+            connections += 1
             with context.socket(zmq.DEALER) as dealer:
                 dealer.setsockopt(zmq.LINGER, 10_000)  # all that was sent arrives before the context ends
                 dealer.setsockopt(zmq.SNDHWM, 1000)
                 index = rng.choice(list(keys))
-                session = sessions[index]
                 secure_client(dealer, server_key, keys[index])
                 dealer.connect(address)
-                hello = encode(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], None, connection=connections + 1))
-                frame = bad_frames(session, rng)
-                frames = [struct.pack("!8sQQB", session, 0, 0, 0) + hello]
-                frames += [frame() for _ in range(FEW if connections % 40 else MANY)]
-                for one in frames[: count - done]:
-                    dealer.send(one)
+                hello = encode(Hello(PROTOCOL_VERSION, index, 0, "host", 1, [], None, connection=connections))
+                dealer.send(struct.pack("!8sQQB", sessions[index], 0, 0, 0) + hello)
+                frame = bad_frames(sessions[index], rng)
+                for _ in range(min(FEW if connections % 40 else MANY, count - done)):
+                    dealer.send(frame())
                     done += 1
-                connections += 1
     sent.send(done)
 
 
-def stranger(port: int, end: Event, seed: int, sent: Connection) -> None:
+def stranger(port: int, seed: int, end: Event, sent: Connection) -> None:
     """Throw random bytes at the port, from one connection after the other."""
     os.nice(10)
     rng = random.Random(seed)
@@ -156,9 +155,8 @@ def stranger(port: int, end: Event, seed: int, sent: Connection) -> None:
             try:
                 raw.connect(("127.0.0.1", port))
                 for _ in range(rng.randint(1, 20)):
-                    raw.sendall(
-                        rng.choice([rng.randbytes(100), b"\xff" + bytes(8) + b"\x7f\x03", b"GET / HTTP/1.1\r\n"])
-                    )
+                    greeting = b"\xff" + bytes(8) + b"\x7f\x03"  # of ZeroMQ
+                    raw.sendall(rng.choice([rng.randbytes(100), greeting, b"GET / HTTP/1.1\r\n"]))
                     done += 1
             except OSError:
                 pass
@@ -174,7 +172,7 @@ class Serving:
         self.crashes = 0
         self.taken = 0
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
@@ -198,13 +196,13 @@ class Serving:
         self.server.close()
 
 
-def collect(rounds: list[Connection]) -> list[tuple[float, float]]:
-    """What the honest workers have told since the last time."""
-    told = []
+def collect(rounds: list[Connection]) -> list[float]:
+    """The seconds of the rounds of honest workers since the last time."""
+    found = []
     for pipe in rounds:
         while pipe.poll():
-            told.append(pipe.recv())
-    return told
+            found.append(pipe.recv())
+    return found
 
 
 def measure(count: int, calm_seconds: float) -> dict[str, float]:
@@ -215,52 +213,36 @@ def measure(count: int, calm_seconds: float) -> dict[str, float]:
     honest_keys = [keys.pop(index) for index in range(HONEST)]
     context = mp.get_context("spawn")
     end = context.Event()
-    pipes = [context.Pipe(duplex=False) for _ in range(HONEST + 2)]
-    readers = [reader for reader, _ in pipes]
-    workers = [
-        context.Process(target=honest, args=(address, server_key, pair, index, pipes[index][1], end))
-        for index, pair in enumerate(honest_keys)
-    ]
-    inside = context.Process(target=insider, args=(address, server_key, keys, count, 0, pipes[-2][1]))
-    port = int(address.rpartition(":")[2])
-    outside = context.Process(target=stranger, args=(port, end, 1, pipes[-1][1]))
-    told: list[tuple[float, float]] = []
-    try:
-        for worker in workers:
-            worker.start()
-        while serving.taken < HONEST * 50:  # both are there, and warm
-            time.sleep(0.05)
-        collect(readers[:HONEST])
-        time.sleep(calm_seconds)
-        calm = [seconds for _, seconds in collect(readers[:HONEST])]
-        began = time.monotonic()
-        for bad in (inside, outside):
-            bad.start()
-        while not readers[-2].poll(0.1):
-            told += collect(readers[:HONEST])
-            if not inside.is_alive():
-                raise RuntimeError("the fuzzing process died")
-        took = time.monotonic() - began
-        end.set()
-        frames = readers[-2].recv() + readers[-1].recv()
-        for process in (*workers, inside, outside):
-            process.join(30)
-        crashes = serving.crashes + sum(process.exitcode != 0 for process in (*workers, inside, outside))
-    finally:
-        end.set()
-        for process in (*workers, inside, outside):
-            if process.is_alive():
-                process.kill()
-                process.join()
-        serving.close()
-    disturbed = [seconds for start, seconds in told if start >= began]
+    processes: list[BaseProcess] = []
+
+    def start(target: Callable[..., None], *arguments: object) -> Connection:
+        receiver, sender = context.Pipe(duplex=False)
+        processes.append(context.Process(target=target, args=(*arguments, sender), daemon=True))
+        processes[-1].start()
+        return receiver
+
+    rounds = [start(honest, address, server_key, pair, index, end) for index, pair in enumerate(honest_keys)]
+    while serving.taken < HONEST * 50:  # both are there, and warm
+        time.sleep(0.05)
+    collect(rounds)
+    time.sleep(calm_seconds)
+    calm = collect(rounds)
+    disturbed: list[float] = []
+    thrown = start(stranger, int(address.rpartition(":")[2]), 1, end)
+    sent = start(insider, address, server_key, keys, count, 0)
+    while not sent.poll(0.1):
+        disturbed += collect(rounds)
+        if not processes[-1].is_alive():
+            raise RuntimeError("the fuzzing process died")
+    end.set()
+    frames = sent.recv() + thrown.recv()
+    for process in processes:
+        process.join(30)
+    serving.close()
     return {
         "frames": frames,
-        "crashes": crashes,
+        "crashes": serving.crashes + sum(process.exitcode != 0 for process in processes),
         "slowdown": statistics.median(disturbed) / statistics.median(calm),
-        "seconds": took,
-        "frames_per_second": frames / took,
-        "honest.rounds": len(disturbed),
         "honest.round_ms.calm": statistics.median(calm) * 1e3,
         "honest.round_ms.disturbed": statistics.median(disturbed) * 1e3,
         **{f"refused.{reason}": number for reason, number in sorted(serving.server.refused.items())},

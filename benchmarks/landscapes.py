@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 from maggy_like import Choice, Float, Integer, SearchSpace
 
 Array = NDArray[np.float64]
-Training = Callable[[Mapping[str, Any], np.random.Generator], tuple[Array, Array]]
-"""Of a configuration and a generator of its own, to the losses and the seconds of each step, shape (steps,) both."""
+Config = Mapping[str, Any]
+Rng = np.random.Generator
+Curves = tuple[Array, Array]
+"""The losses and the seconds of all steps, shape (steps,) both."""
+
+Training = Callable[[Config, Rng], Curves]
+"""Of a configuration, with a generator of its own."""
 
 _DRAWN = 1000
 """Random configurations that tell the median and the mean time of a landscape."""
@@ -39,14 +44,14 @@ class Landscape:
         space: SearchSpace,
         train: Training,
         *,
-        best: float,
+        best: float = 0.0,
         median: float | None = None,
         full_seconds: float | None = None,
     ) -> None:
         self.name = name
         self.space = space
         self._train = train
-        self._known: dict[bytes, tuple[Array, Array]] = {}
+        self._known: dict[bytes, Curves] = {}
         self._best = best
         if median is None or full_seconds is None:
             rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -58,7 +63,7 @@ class Landscape:
         self.full_seconds = full_seconds
         self.max_budget = len(self.curve(space.sample(np.random.default_rng(0)))[0])
 
-    def __call__(self, config: Mapping[str, Any], step: int) -> tuple[float, float]:
+    def __call__(self, config: Config, step: int) -> tuple[float, float]:
         """The loss after ``step`` steps, and the seconds that this one took."""
         losses, seconds = self.curve(config)
         return float(losses[step - 1]), float(seconds[step - 1])
@@ -67,7 +72,7 @@ class Landscape:
         """Normalised regret; 0 is the best that is known, or below it, and 1 the median of random configurations."""
         return np.maximum((loss - self._best) / (self._median - self._best), 0.0)
 
-    def curve(self, config: Mapping[str, Any]) -> tuple[Array, Array]:
+    def curve(self, config: Config) -> Curves:
         """The losses and the seconds of all steps, shape (steps,) both."""
         point = self.space.to_unit(config).tobytes()
         if point not in self._known:
@@ -78,10 +83,22 @@ class Landscape:
 STEPS = 50
 _STEP = np.arange(1, STEPS + 1)
 _SECOND = np.ones(STEPS)
+_MADE: dict[str, Callable[[], Landscape]] = {}
+"""All landscapes by name. They are made when they are wanted, since their medians are measured."""
 
 
 def _unit(*names: str) -> SearchSpace:
     return SearchSpace({name: Float(0.0, 1.0) for name in names})
+
+
+def _on(space: SearchSpace) -> Callable[[Training], Training]:
+    """Make a training function a landscape of its name, whose best loss is 0."""
+
+    def register(train: Training) -> Training:
+        _MADE[train.__name__] = lambda: Landscape(train.__name__, space, train)
+        return train
+
+    return register
 
 
 def _falling(final: float, rate: float, start: float = 2.0) -> Array:
@@ -91,158 +108,129 @@ def _falling(final: float, rate: float, start: float = 2.0) -> Array:
     return np.asarray(final + (start - final) * shape)
 
 
-def crossing() -> Landscape:
+@_on(_unit("rate", "decay", "width", "unused"))
+def crossing(config: Config, rng: Rng) -> Curves:
     """The faster a training begins, the worse it ends: early leaders end badly."""
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        speed = config["rate"]
-        final = 0.8 * (speed - 0.15) ** 2 + 0.5 * (config["decay"] - 0.3) ** 2 + 0.3 * abs(config["width"] - 0.7)
-        return _falling(final, 0.1 + 2.0 * speed), _SECOND
-
-    return Landscape("crossing", _unit("rate", "decay", "width", "unused"), train, best=0.0)
+    speed = config["rate"]
+    final = 0.8 * (speed - 0.15) ** 2 + 0.5 * (config["decay"] - 0.3) ** 2 + 0.3 * abs(config["width"] - 0.7)
+    return _falling(final, 0.1 + 2.0 * speed), _SECOND
 
 
-def late() -> Landscape:
+@_on(_unit(*"abcd"))
+def late(config: Config, rng: Rng) -> Curves:
     """Nothing shows before nine tenths of the training: the objective needs the full budget."""
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        final = float(np.sum((np.array([config[name] for name in "abcd"]) - [0.2, 0.5, 0.7, 0.9]) ** 2))
-        before = 3.0 + 0.05 * rng.random(STEPS)
-        return np.where(_STEP < 0.9 * STEPS, before, final), _SECOND
-
-    return Landscape("late", _unit(*"abcd"), train, best=0.0)
+    final = float(np.sum((np.array([config[name] for name in "abcd"]) - [0.2, 0.5, 0.7, 0.9]) ** 2))
+    before = 3.0 + 0.05 * rng.random(STEPS)
+    return np.where(_STEP < 0.9 * STEPS, before, final), _SECOND
 
 
-def overfitting() -> Landscape:
+@_on(_unit(*"abc"))
+def overfitting(config: Config, rng: Rng) -> Curves:
     """The best step of a good training is an early one; afterwards it gets worse."""
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        final = abs(config["a"] - 0.35) + 0.5 * (config["b"] - 0.6) ** 2 + 0.3 * (config["c"] - 0.5) ** 2
-        turn = round(5 + 25 * config["c"])
-        losses = final + np.exp(-3.0 * _STEP / turn) - np.exp(-3.0) + 0.02 * np.maximum(_STEP - turn, 0.0)
-        return np.maximum(losses, final), _SECOND
-
-    return Landscape("overfitting", _unit(*"abc"), train, best=0.0)
+    final = abs(config["a"] - 0.35) + 0.5 * (config["b"] - 0.6) ** 2 + 0.3 * (config["c"] - 0.5) ** 2
+    turn = round(5 + 25 * config["c"])
+    losses = final + np.exp(-3.0 * _STEP / turn) - np.exp(-3.0) + 0.02 * np.maximum(_STEP - turn, 0.0)
+    return np.maximum(losses, final), _SECOND
 
 
-def plateaus() -> Landscape:
+@_on(_unit(*"abcd"))
+def plateaus(config: Config, rng: Rng) -> Curves:
     """Flat in the configuration but for a slope of a fiftieth, and falling in stairs, as learning rates are cut."""
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        x = np.array([config[name] for name in "abcd"])
-        distance = float(np.mean(np.abs(x - [0.15, 0.4, 0.65, 0.85])))
-        final = np.floor(8.0 * distance) / 8.0 + distance / 50.0
-        stairs = 0.6 * (_STEP <= 16) + 0.4 * (_STEP <= 33)
-        return np.asarray(final + stairs + 0.1 * _STEP**-1.0 - 0.1 / STEPS), _SECOND
-
-    return Landscape("plateaus", _unit(*"abcd"), train, best=0.0)
+    x = np.array([config[name] for name in "abcd"])
+    distance = float(np.mean(np.abs(x - [0.15, 0.4, 0.65, 0.85])))
+    final = np.floor(8.0 * distance) / 8.0 + distance / 50.0
+    stairs = 0.6 * (_STEP <= 16) + 0.4 * (_STEP <= 33)
+    return np.asarray(final + stairs + 0.1 * _STEP**-1.0 - 0.1 / STEPS), _SECOND
 
 
-def noisy() -> Landscape:
+@_on(_unit(*"abcde"))
+def noisy(config: Config, rng: Rng) -> Curves:
     """Every training has luck of its own, and every step, as large as differences between good configurations."""
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        x = np.array([config[name] for name in "abcde"])
-        final = float(np.sum(np.abs(x - [0.3, 0.6, 0.8, 0.2, 0.5]) * [1.0, 0.6, 0.3, 0.1, 0.05]))
-        luck = 0.15 * rng.standard_exponential() + 0.15 * rng.standard_exponential(STEPS)
-        return _falling(final, 0.7) + luck, _SECOND
-
-    return Landscape("noisy", _unit(*"abcde"), train, best=0.0)
+    x = np.array([config[name] for name in "abcde"])
+    final = float(np.sum(np.abs(x - [0.3, 0.6, 0.8, 0.2, 0.5]) * [1.0, 0.6, 0.3, 0.1, 0.05]))
+    luck = 0.15 * rng.standard_exponential() + 0.15 * rng.standard_exponential(STEPS)
+    return _falling(final, 0.7) + luck, _SECOND
 
 
-def bimodal() -> Landscape:
+@_on(_unit(*"abcd"))
+def bimodal(config: Config, rng: Rng) -> Curves:
     """Two in five trainings get stuck, wherever they are: no model can tell which, but a few steps do."""
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        final = 1.5 * abs(config["a"] - 0.4) + (config["b"] - 0.7) ** 2 + 0.3 * (config["c"] - 0.2) ** 2
-        if rng.random() < 0.4:
-            return np.full(STEPS, final + 1.0 + rng.random()) + 0.01 * rng.random(STEPS), _SECOND
-        return _falling(final, 0.6), _SECOND
-
-    return Landscape("bimodal", _unit(*"abcd"), train, best=0.0)
+    final = 1.5 * abs(config["a"] - 0.4) + (config["b"] - 0.7) ** 2 + 0.3 * (config["c"] - 0.2) ** 2
+    if rng.random() < 0.4:
+        return np.full(STEPS, final + 1.0 + rng.random()) + 0.01 * rng.random(STEPS), _SECOND
+    return _falling(final, 0.6), _SECOND
 
 
-def edge() -> Landscape:
+_EDGE = SearchSpace(
+    lr=Float(1e-4, 1.0, log=True), momentum=Float(0.0, 0.99), depth=Integer(1, 16, log=True), decay=Float(0.0, 1.0)
+)
+
+
+@_on(_EDGE)
+def edge(config: Config, rng: Rng) -> Curves:
     """The best learning rate lies just below those that diverge, some at once, some late; smooth else."""
-    space = SearchSpace(
-        lr=Float(1e-4, 1.0, log=True), momentum=Float(0.0, 0.99), depth=Integer(1, 16, log=True), decay=Float(0.0, 1.0)
-    )
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        lr, momentum, depth, decay = space.to_unit(config)
-        excess = lr - (0.8 - 0.3 * momentum - 0.2 * depth)
-        final = 0.5 * abs(excess + 0.02) + 0.2 * (momentum - 0.9) ** 2 + 0.2 * (decay - 0.3) ** 2 + 0.1 * (1.0 - depth)
-        losses = _falling(final, 0.3 + lr)
-        if excess > 0.0:
-            past = np.maximum(_STEP - np.ceil(2.0 / (0.02 + excess)), 0.0)
-            losses = losses * 10.0 ** np.minimum(past, 12.0)
-        return losses, _SECOND
-
-    return Landscape("edge", space, train, best=0.0)
+    lr, momentum, depth, decay = _EDGE.to_unit(config)
+    excess = lr - (0.8 - 0.3 * momentum - 0.2 * depth)
+    final = 0.5 * abs(excess + 0.02) + 0.2 * (momentum - 0.9) ** 2 + 0.2 * (decay - 0.3) ** 2 + 0.1 * (1.0 - depth)
+    losses = _falling(final, 0.3 + lr)
+    if excess > 0.0:
+        past = np.maximum(_STEP - np.ceil(2.0 / (0.02 + excess)), 0.0)
+        losses = losses * 10.0 ** np.minimum(past, 12.0)
+    return losses, _SECOND
 
 
-def conditional() -> Landscape:
+_CONDITIONAL = SearchSpace(
+    optimizer=Choice(["sgd", "adam", "rprop"]),
+    lr=Float(1e-4, 1.0, log=True),
+    momentum=Float(0.0, 0.99, when={"optimizer": "sgd"}),
+    beta=Float(0.5, 0.999, when={"optimizer": "adam"}),
+    layers=Choice([1, 2]),
+    second=Integer(8, 256, log=True, when={"layers": 2}),
+    first=Integer(8, 256, log=True),
+)
+
+
+@_on(_CONDITIONAL)
+def conditional(config: Config, rng: Rng) -> Curves:
     """Three optimizers with parameters of their own, and layers that are there or not."""
-    space = SearchSpace(
-        optimizer=Choice(["sgd", "adam", "rprop"]),
-        lr=Float(1e-4, 1.0, log=True),
-        momentum=Float(0.0, 0.99, when={"optimizer": "sgd"}),
-        beta=Float(0.5, 0.999, when={"optimizer": "adam"}),
-        layers=Choice([1, 2]),
-        second=Integer(8, 256, log=True, when={"layers": 2}),
-        first=Integer(8, 256, log=True),
-    )
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        unit = dict(zip(space.dimensions, space.to_unit(config), strict=True))
-        if config["optimizer"] == "sgd":
-            final = 0.6 * abs(unit["lr"] - 0.8) + 0.4 * (unit["momentum"] - 0.9) ** 2
-        elif config["optimizer"] == "adam":
-            final = 0.08 + 0.4 * abs(unit["lr"] - 0.35) + 0.1 * (unit["beta"] - 0.6) ** 2
-        else:
-            final = 0.3
-        final += 0.1 if config["layers"] == 1 else 0.3 * (unit["second"] - 0.6) ** 2
-        final += 0.3 * (unit["first"] - 0.8) ** 2
-        return _falling(final, 0.5 + 0.8 * unit["lr"]), _SECOND
-
-    return Landscape("conditional", space, train, best=0.0)
+    unit = dict(zip(_CONDITIONAL.dimensions, _CONDITIONAL.to_unit(config), strict=True))
+    if config["optimizer"] == "sgd":
+        final = 0.6 * abs(unit["lr"] - 0.8) + 0.4 * (unit["momentum"] - 0.9) ** 2
+    elif config["optimizer"] == "adam":
+        final = 0.08 + 0.4 * abs(unit["lr"] - 0.35) + 0.1 * (unit["beta"] - 0.6) ** 2
+    else:
+        final = 0.3
+    final += 0.1 if config["layers"] == 1 else 0.3 * (unit["second"] - 0.6) ** 2
+    final += 0.3 * (unit["first"] - 0.8) ** 2
+    return _falling(final, 0.5 + 0.8 * unit["lr"]), _SECOND
 
 
-def choices() -> Landscape:
-    """Six choices of five values, of which pairs matter as much as single ones."""
+@cache
+def _ends() -> Array:
+    """The losses at the end of all combinations of six choices."""
     rng = np.random.default_rng(6)
     single = rng.standard_exponential((6, 5))
     pairs = {(i, j): rng.standard_exponential((5, 5)) for i in range(6) for j in range(i)}
     grid = np.stack(np.meshgrid(*[np.arange(5)] * 6, indexing="ij"), axis=-1).reshape(-1, 6)
     alone = sum(single[i, grid[:, i]] for i in range(6))
     totals = alone + 0.5 * sum(pair[grid[:, i], grid[:, j]] for (i, j), pair in pairs.items())
-    ends = (totals - totals.min()).reshape((5,) * 6) / np.ptp(totals)
-    space = SearchSpace({name: Choice([*range(5)]) for name in "abcdef"})
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        at = tuple(config[name] for name in "abcdef")
-        return _falling(float(ends[at]), 0.3 + 0.2 * at[0]), _SECOND
-
-    return Landscape("choices", space, train, best=0.0)
+    return np.asarray((totals - totals.min()).reshape((5,) * 6) / np.ptp(totals))
 
 
-def two() -> Landscape:
+@_on(SearchSpace({name: Choice([*range(5)]) for name in "abcdef"}))
+def choices(config: Config, rng: Rng) -> Curves:
+    """Six choices of five values, of which pairs matter as much as single ones."""
+    at = tuple(config[name] for name in "abcdef")
+    return _falling(float(_ends()[at]), 0.3 + 0.2 * at[0]), _SECOND
+
+
+@_on(SearchSpace(x=Float(-5.0, 10.0), y=Float(0.0, 15.0)))
+def two(config: Config, rng: Rng) -> Curves:
     """The logarithm of Branin's function: two parameters, three valleys."""
-    space = SearchSpace(x=Float(-5.0, 10.0), y=Float(0.0, 15.0))
-    lowest = 0.39788735772973816
-
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        x, y = config["x"], config["y"]
-        curve = y - 5.1 / (4.0 * np.pi**2) * x**2 + 5.0 / np.pi * x - 6.0
-        value = curve**2 + 10.0 * (1.0 - 1.0 / (8.0 * np.pi)) * np.cos(x) + 10.0
-        return _falling(np.log1p(value - lowest), 0.5 + 0.05 * y, 7.0), _SECOND
-
-    return Landscape("two", space, train, best=0.0)
-
-
-def forty() -> Landscape:
-    """Forty parameters, of which five matter, and five a little."""
-    return sparse(40, "forty")
+    x, y = config["x"], config["y"]
+    curve = y - 5.1 / (4.0 * np.pi**2) * x**2 + 5.0 / np.pi * x - 6.0
+    value = curve**2 + 10.0 * (1.0 - 1.0 / (8.0 * np.pi)) * np.cos(x) + 10.0
+    return _falling(np.log1p(value - 0.39788735772973816), 0.5 + 0.05 * y, 7.0), _SECOND
 
 
 def sparse(d: int, name: str = "") -> Landscape:
@@ -260,39 +248,35 @@ def _summed(name: str, weights: Array) -> Landscape:
     names = [f"x{i}" for i in range(len(weights))]
     at = np.linspace(0.1, 0.9, len(weights))
 
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
+    def train(config: Config, rng: Rng) -> Curves:
         x = np.array([config[each] for each in names])
         return _falling(float(weights @ np.abs(x - at)), 0.4 + 0.8 * x[0], 4.0), _SECOND
 
-    return Landscape(name, _unit(*names), train, best=0.0)
+    return Landscape(name, _unit(*names), train)
 
 
-def dear() -> Landscape:
-    """Trainings take up to thirty times as long, and the best ones are among the dearest quarter."""
-    return _priced("dear", 0.85)
+_MADE["forty"] = lambda: sparse(40, "forty")
 
 
-def cheap() -> Landscape:
-    """Trainings take up to thirty times as long, and the best ones are among the cheapest quarter."""
-    return _priced("cheap", 0.15)
+def _priced(config: Config, best_at: float) -> Curves:
+    """Trainings take up to thirty times as long."""
+    size = config["size"]
+    final = 0.5 * (size - best_at) ** 2 + 0.5 * abs(config["a"] - 0.3) + 0.3 * (config["b"] - 0.6) ** 2
+    return _falling(final, 0.4 + 0.6 * config["a"]), _SECOND * 30.0**size
 
 
-def _priced(name: str, best_at: float) -> Landscape:
-    def train(config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        size = config["size"]
-        final = 0.5 * (size - best_at) ** 2 + 0.5 * abs(config["a"] - 0.3) + 0.3 * (config["b"] - 0.6) ** 2
-        return _falling(final, 0.4 + 0.6 * config["a"]), _SECOND * 30.0**size
-
-    return Landscape(name, _unit("size", "a", "b", "c"), train, best=0.0)
+@_on(_unit("size", "a", "b", "c"))
+def dear(config: Config, rng: Rng) -> Curves:
+    """The best trainings are among the most expensive quarter."""
+    return _priced(config, 0.85)
 
 
-_MADE: dict[str, Callable[[], Landscape]] = {
-    made.__name__: made
-    for made in (
-        *(crossing, late, overfitting, plateaus, noisy, bimodal, edge, conditional, choices),
-        *(two, forty, dear, cheap),
-    )
-}
+@_on(_unit("size", "a", "b", "c"))
+def cheap(config: Config, rng: Rng) -> Curves:
+    """The best trainings are among the cheapest quarter."""
+    return _priced(config, 0.15)
+
+
 NAMES = tuple(_MADE)
 
 

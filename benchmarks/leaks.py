@@ -1,17 +1,15 @@
 """What ten thousand trials leave behind: memory, open files, threads, shared memory and temporary files.
 
 Trials of no length on the local engine, two workers, a fresh process each. The driver and the agents are looked at
-after the first tenth of the trials and at the end; what grew in between is divided by the trials in between. The
-driver's ledger grows, as it must (:mod:`benchmarks.ledger`).
+after the first tenth of the trials and at the end. The driver's memory grows, as it must (:mod:`benchmarks.ledger`).
 
-    python -m benchmarks.leaks [--trials N] [--quick] [--json PATH]
+    python -m benchmarks.leaks [--quick] [--json PATH]
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,33 +25,29 @@ def nothing(x: float) -> float:
     return x
 
 
-def agents() -> Iterator[psutil.Process]:
-    """The processes that this one started and that live as long as the run."""
-    for process in psutil.Process().children():
-        if "maggy_like.worker" in process.cmdline():
-            yield process
-
-
 def look(temporary: Path) -> dict[str, float]:
     """What the processes of a run hold now."""
-    driver, workers = psutil.Process(), list(agents())
-    kinds = {"driver": [driver], "agents": workers}
+    driver = psutil.Process()
+    agents = [process for process in driver.children() if "maggy_like.worker" in process.cmdline()]
     figures: dict[str, float] = {}
-    for name, processes in kinds.items():
+    for name, processes in {"driver": [driver], "agents": agents}.items():
         figures[f"{name}.rss_kb"] = sum(process.memory_info().rss for process in processes) / 1024
         figures[f"{name}.files"] = sum(process.num_fds() for process in processes)
         figures[f"{name}.threads"] = sum(process.num_threads() for process in processes)
     figures["shared_memory"] = len(list(SHARED.iterdir())) if SHARED.exists() else 0
-    figures["temporary_files"] = sum(len(files) for _, _, files in os.walk(temporary))
+    figures["temporary_files"] = files_in(temporary)
     return figures
+
+
+def files_in(folder: Path) -> int:
+    """How many files there are."""
+    return sum(len(files) for _, _, files in os.walk(folder))
 
 
 def main() -> None:
     """Measure and print."""
-    options = parser(__doc__)
-    options.add_argument("--trials", type=int, default=None, metavar="N", help="how many, in place of 10,000")
-    arguments = options.parse_args()
-    n_trials = arguments.trials or (1000 if arguments.quick else 10_000)
+    arguments = parser(__doc__).parse_args()
+    n_trials = 1000 if arguments.quick else 10_000
     marks = n_trials // 10, n_trials - 2
     seen: list[dict[str, float]] = []
     ended = 0
@@ -70,16 +64,10 @@ def main() -> None:
         search(nothing, metric="value", direction="max", n_trials=n_trials, workers=2, engine="local", directory=folder,
                callbacks=[count])  # fmt: skip
         tempfile.tempdir = None
-        left = sum(len(files) for _, _, files in os.walk(temporary))
+        left = files_in(Path(temporary))
     first, last = seen
-    figures: dict[str, float] = {"trials": marks[1] - marks[0]}
-    for name, value in last.items():
-        grown = value - first[name]
-        figures[f"{name}.grown"] = grown
-        if name.endswith("rss_kb"):
-            figures[f"{name.removesuffix('_kb')}_bytes_per_trial"] = grown * 1024 / figures["trials"]
-    figures["temporary_files.left"] = left
-    publish(figures, arguments.json)
+    figures = {f"{name}.grown": value - first[name] for name, value in last.items()}
+    publish({"trials": marks[1] - marks[0], **figures, "temporary_files.left": left}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """What a trial costs in memory and in the journal, and what it costs to replay it, as a search grows.
 
-Plain ASHA (promotion) on 1,000 workers in virtual time, through the real state machine, each event appended to a real
-journal of a local folder. The journal is then replayed as ``resume=True`` does. Memory is what this process has grown
-by, over the trials, the history of the optimizer included; an event's cost is the mean while the number of trials went
-from half to the whole, the journal not counted.
+The searches are those of :mod:`benchmarks.virtual`. Each event of one is appended to a real journal in a local folder,
+which is then replayed as ``resume=True`` does. The memory is what a process without a journal has grown by, the history
+of the optimizer included.
 
-    python -m benchmarks.ledger [--quick] [--trials N] [--json PATH]
+    python -m benchmarks.ledger [--quick] [--json PATH]
 """
 
 from __future__ import annotations
@@ -17,55 +16,27 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from benchmarks.common import parser, publish
-from maggy_like import Float, simulate
+from benchmarks.virtual import WORKERS, study_of, train
+from maggy_like import simulate
 from maggy_like.driver.recovery import no_collections
 from maggy_like.driver.recovery import restore as take_up
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of
-from optimizers import ASHA, RandomSearch, Study
 from optimizers.core.base import Decision
 from optimizers.core.events import Event
 
-SPACE = {"lr": Float(1e-4, 1.0, log=True), "momentum": Float(0.0, 0.99)}
-WORKERS = 1000
 
-
-def study_of(n_trials: int) -> Study:
-    """The search."""
-    return Study(SPACE, ASHA(sampler=RandomSearch()), direction="min", max_budget=27, n_trials=n_trials)
-
-
-def train(config: dict[str, float], step: int) -> tuple[float, float]:
-    """The objective, and the seconds of a step."""
-    distance = abs(config["lr"] - 0.01) + abs(config["momentum"] - 0.9)
-    return distance + 1.0 / step, 0.5 + config["momentum"]
-
-
-def grow(n_trials: int) -> dict[str, float]:
-    """A search without a journal: its memory, and the cost of its events."""
+def bytes_per_trial(n_trials: int) -> float:
+    """What this process grows by in a search without a journal."""
     study = study_of(n_trials)
-    half: tuple[float, int] | None = None
-    handled = 0
-
-    def mark(_: float, events: int) -> None:
-        nonlocal half, handled
-        handled = events
-        if half is None and len(study.trials) >= n_trials // 2:
-            half = time.process_time(), events
-
     gc.collect()
-    process = psutil.Process()
-    before = process.memory_info().rss
-    simulate(study, train, workers=WORKERS, on_event=mark)
-    assert half is not None
-    seconds, events = time.process_time() - half[0], handled - half[1]
+    before = psutil.Process().memory_info().rss
+    simulate(study, train, workers=WORKERS)
     gc.collect()
-    grown = process.memory_info().rss - before
-    return {"bytes_per_trial": grown / n_trials, f"event_us.{n_trials}": seconds / events * 1e6}
+    return (psutil.Process().memory_info().rss - before) / n_trials
 
 
 def replay(n_trials: int) -> dict[str, float]:
@@ -92,36 +63,23 @@ def replay(n_trials: int) -> dict[str, float]:
         began = time.process_time()
         with no_collections():
             hints = take_up(journal, header, machine)
-        ended = time.process_time()
-        contents = journal.read()
-        reading = time.process_time() - ended
+        seconds = time.process_time() - began
         journal.close()
     assert len(again.trials) == n_trials
     assert not hints
-    return {
-        "journal_bytes_per_trial": size / n_trials,
-        "events_per_trial": len(contents.events) / n_trials,
-        "replay_s_per_10000": (ended - began) / n_trials * 10_000,
-        "replay_s_per_10000.reading": reading / n_trials * 10_000,
-    }
+    return {"journal_bytes_per_trial": size / n_trials, "replay_s_per_10000": seconds / n_trials * 10_000}
 
 
 def main() -> None:
     """Measure and print."""
-    options = parser(__doc__)
-    options.add_argument("--trials", type=int, default=None, metavar="N", help="of the largest search")
-    options.add_argument("--grow", type=int, default=None, metavar="N", help="measure one growing search alone")
-    arguments = options.parse_args()
-    if arguments.grow is not None:
-        print(msgspec.json.encode(grow(arguments.grow)).decode())
+    if sys.argv[1:2] == ["--grow"]:
+        print(bytes_per_trial(int(sys.argv[2])))
         return
-    figures = replay(10_000)
-    largest = arguments.trials or (100_000 if arguments.quick else 1_000_000)
-    for n_trials in sorted({10_000, largest}):
-        command = [sys.executable, "-m", "benchmarks.ledger", "--grow", str(n_trials)]  # nobody else's memory
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-        figures |= msgspec.json.decode(done.stdout)
-    publish(figures, arguments.json)
+    arguments = parser(__doc__).parse_args()
+    largest = 100_000 if arguments.quick else 1_000_000
+    command = [sys.executable, "-m", "benchmarks.ledger", "--grow", str(largest)]  # nobody else's memory
+    grown = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    publish({**replay(10_000), "bytes_per_trial": float(grown)}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
-from benchmarks.common import publish
+from benchmarks.common import means, parser, publish
 from benchmarks.drive import drive
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
-from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN, options
+from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN
+from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, Task, is_at_hand, task
 from maggy_like import simulate
 from maggy_like.results.confirmed import recommended_of
@@ -94,14 +94,8 @@ def run(name: str, method: str, seed: int, curves: Path) -> dict[str, float]:
         drive(optuna_tpe(noisy.space, seed), noisy, workers=WORKERS, n_trials=N_TRIALS)
         found = {"best": noisy.regrets[int(np.argmin(noisy.losses))]}
     else:
-        study = Study(
-            noisy.space,
-            make_optimizer(method),
-            direction="min",
-            seed=seed,
-            max_budget=noisy.max_budget,
-            n_trials=N_TRIALS,
-        )
+        study = Study(noisy.space, make_optimizer(method), direction="min", seed=seed, max_budget=noisy.max_budget,
+                      n_trials=N_TRIALS)  # fmt: skip
         simulate(study, noisy, workers=WORKERS)
         recommended = recommended_of(study.trials, noisy.space, "loss", "min", study.value_rule)
         assert study.best is not None
@@ -117,25 +111,27 @@ def run(name: str, method: str, seed: int, curves: Path) -> dict[str, float]:
 
 def main() -> None:
     """Search and print."""
-    arguments = options(__doc__, SEEDS, QUICK_SEEDS).parse_args()
+    options = parser(__doc__)
+    options.add_argument("--test", action="store_true", help="the data sets that are kept apart from tuning")
+    options.add_argument("--seeds", type=int, metavar="N", help=f"{SEEDS}, or {QUICK_SEEDS} with --quick")
+    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {FOLDER} lies")
+    arguments = options.parse_args()
+    seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
     warnings.simplefilter("ignore")  # of Optuna, which is taken as it is
     names = TEST if arguments.test else QUICK if arguments.quick else TUNED
     wanted = [name for name in names if is_at_hand(name, arguments.curves)]
     if len(wanted) < len(names):
         print(f"LCBench is left out: it needs onnxruntime, and {FOLDER} in a folder for --curves")
     figures: dict[str, float] = {}
-    means: dict[str, list[float]] = defaultdict(list)
-    for name in wanted:
-        for method in METHODS:
+    for method in METHODS:
+        of_tasks = []
+        for name in wanted:
             begin = time.process_time()
-            seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
-            found = [run(name, method, seed, arguments.curves) for seed in range(seeds)]
-            means[f"noise.cpu_s.{method}"].append((time.process_time() - begin) / seeds)
-            for key in found[0]:
-                value = float(np.mean([each[key] for each in found]))
-                figures[f"noise.{key}.{name}.{method}"] = value
-                means[f"noise.{key}.{method}"].append(value)
-    publish(figures | {key: float(np.mean(values)) for key, values in means.items()}, arguments.json)
+            found = means(run(name, method, seed, arguments.curves) for seed in range(seeds))
+            of_tasks.append({**found, "cpu_s": (time.process_time() - begin) / seeds})
+            figures |= {f"noise.{key}.{name}.{method}": value for key, value in found.items()}
+        figures |= {f"noise.{key}.{method}": value for key, value in means(of_tasks).items()}
+    publish(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,10 @@ class OptunaSearch:
         """Take in a result from elsewhere."""
         from optuna.trial import create_trial
 
-        params = {name: _index(domain, config[name]) for name, domain in self._space.domains.items()}
+        params = {
+            name: domain.values.index(config[name]) if isinstance(domain, Ordinal) else config[name]
+            for name, domain in self._space.domains.items()
+        }
         self._study.add_trial(create_trial(params=params, distributions=self._distributions, value=loss))
 
 
@@ -83,11 +86,6 @@ def _distribution(domain: Domain) -> Any:
 def _listed(domain: Domain, value: Any) -> Any:
     """The value that an index into an ordered list stands for."""
     return domain.values[int(value)] if isinstance(domain, Ordinal) else domain.normalize(value)
-
-
-def _index(domain: Domain, value: Any) -> Any:
-    """The way back."""
-    return domain.values.index(value) if isinstance(domain, Ordinal) else value
 
 
 class SkoptSearch:
@@ -125,11 +123,6 @@ class SkoptSearch:
         self._points.append(self._running.pop(trial))
         self._losses.append(loss)
         return False
-
-    def add(self, config: Config, loss: float) -> None:
-        """Take in a result from elsewhere."""
-        self._points.append([_index(domain, config[name]) for name, domain in self._space.domains.items()])
-        self._losses.append(loss)
 
 
 def _skopt_dimension(domain: Domain) -> Any:
@@ -205,14 +198,10 @@ class SyneSearch:
     """Syne Tune's asynchronous successive halving (it stops, and cannot go on later), with one of its searchers.
 
     Args:
-        searcher: ``random_search``, ``kde`` (BOHB's) or ``cqr`` (conformal quantile regression).
-        update_frequency: New trials until the model is fitted anew. Its own default is 1, at which a search with
-            ``cqr`` takes ten minutes of one core.
+        searcher: ``random_search`` or ``kde`` (BOHB's).
     """
 
-    def __init__(
-        self, searcher: str, space: SearchSpace, seed: int, max_budget: int, *, update_frequency: int = 1
-    ) -> None:
+    def __init__(self, searcher: str, space: SearchSpace, seed: int, max_budget: int) -> None:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints what it misses
             from syne_tune.backend.trial_status import Trial
             from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving
@@ -232,9 +221,7 @@ class SyneSearch:
             max_t=max_budget,
             random_seed=seed,
             reduction_factor=ETA,
-            searcher=LastValueMultiFidelitySearcher(
-                domains, random_seed=seed, searcher=searcher, update_frequency=update_frequency
-            ),
+            searcher=LastValueMultiFidelitySearcher(domains, random_seed=seed, searcher=searcher),
         )
 
     def ask(self, trial: int) -> Config:

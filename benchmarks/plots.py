@@ -41,7 +41,7 @@ COLORS = {
     **dict.fromkeys(("bayesian", "asha"), RED),
     "optuna_gp": BLUE,
     **dict.fromkeys(("optuna_tpe", "optuna_sh_tpe"), "#56b4e9"),
-    **dict.fromkeys(("skopt_gp", "syne_cqr"), "#009e73"),
+    "skopt_gp": "#009e73",
     "syne_bohb": "#e69f00",
     "mobster": "#9467bd",
     "asha_random": "#444444",

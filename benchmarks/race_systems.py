@@ -43,6 +43,14 @@ Search = Callable[[Train, Task, Left, int, str], None]
 """Searches with a training function of a task, the time that is left, a seed and a folder."""
 
 
+def written(
+    space: Space, *, choice: Callable[..., Any], real: Callable[..., Any], whole: Callable[..., Any]
+) -> dict[str, Any]:
+    """Write a space by functions of a name and what its domain has: options, or low, high and whether it is by logs."""
+    write = {Choice: choice, Float: real, Integer: whole}
+    return {name: write[type(domain)](name, *domain) for name, domain in space.items()}
+
+
 # -- maggy_like ------------------------------------------------------------------------------------------
 
 
@@ -98,16 +106,12 @@ def maggy_like_space(space: Space) -> dict[str, Any]:
     """Write a space as ``lagom`` expects it."""
     import maggy_like as library
 
-    found: dict[str, Any] = {}
-    for name, domain in space.items():
-        match domain:
-            case Choice(options):
-                found[name] = list(options)
-            case Float(low, high, log):
-                found[name] = library.Float(low, high, log=log)
-            case Integer(low, high, log):
-                found[name] = library.Integer(low, high, log=log)
-    return found
+    return written(
+        space,
+        choice=lambda name, options: list(options),
+        real=lambda name, low, high, log: library.Float(low, high, log=log),
+        whole=lambda name, low, high, log: library.Integer(low, high, log=log),
+    )
 
 
 # -- Optuna ----------------------------------------------------------------------------------------------
@@ -170,16 +174,12 @@ def optuna_values(score: Train, task: Task, left: Left, seed: int, folder: str) 
 
 def optuna_config(trial: Any, space: Space) -> Config:
     """Ask a trial of Optuna for its configuration."""
-    config: dict[str, Any] = {}
-    for name, domain in space.items():
-        match domain:
-            case Choice(options):
-                config[name] = trial.suggest_categorical(name, options)
-            case Float(low, high, log):
-                config[name] = trial.suggest_float(name, low, high, log=log)
-            case Integer(low, high, log):
-                config[name] = trial.suggest_int(name, low, high, log=log)
-    return config
+    return written(
+        space,
+        choice=trial.suggest_categorical,
+        real=lambda name, low, high, log: trial.suggest_float(name, low, high, log=log),
+        whole=lambda name, low, high, log: trial.suggest_int(name, low, high, log=log),
+    )
 
 
 # -- Ray Tune --------------------------------------------------------------------------------------------
@@ -250,16 +250,12 @@ def ray_space(space: Space) -> dict[str, Any]:
     """Write a space as Ray Tune expects it. Its upper bounds of whole numbers are excluded."""
     from ray import tune
 
-    found: dict[str, Any] = {}
-    for name, domain in space.items():
-        match domain:
-            case Choice(options):
-                found[name] = tune.choice(list(options))
-            case Float(low, high, log):
-                found[name] = tune.loguniform(low, high) if log else tune.uniform(low, high)
-            case Integer(low, high, log):
-                found[name] = tune.lograndint(low, high + 1) if log else tune.randint(low, high + 1)
-    return found
+    return written(
+        space,
+        choice=lambda name, options: tune.choice(list(options)),
+        real=lambda name, low, high, log: (tune.loguniform if log else tune.uniform)(low, high),
+        whole=lambda name, low, high, log: (tune.lograndint if log else tune.randint)(low, high + 1),
+    )
 
 
 # -- Syne Tune -------------------------------------------------------------------------------------------
@@ -329,16 +325,12 @@ def syne_tune_space(space: Space) -> dict[str, Any]:
     """Write a space as Syne Tune expects it."""
     from syne_tune import config_space
 
-    found: dict[str, Any] = {}
-    for name, domain in space.items():
-        match domain:
-            case Choice(options):
-                found[name] = config_space.choice(list(options))
-            case Float(low, high, log):
-                found[name] = (config_space.loguniform if log else config_space.uniform)(low, high)
-            case Integer(low, high, log):
-                found[name] = (config_space.lograndint if log else config_space.randint)(low, high)
-    return found
+    return written(
+        space,
+        choice=lambda name, options: config_space.choice(list(options)),
+        real=lambda name, low, high, log: (config_space.loguniform if log else config_space.uniform)(low, high),
+        whole=lambda name, low, high, log: (config_space.lograndint if log else config_space.randint)(low, high),
+    )
 
 
 def syne_tune_config(space: Space) -> Config:
@@ -374,20 +366,15 @@ def spark_trials_space(space: Space) -> dict[str, Any]:
     from hyperopt import hp
     from hyperopt.pyll import scope
 
-    found: dict[str, Any] = {}
-    for name, domain in space.items():
-        match domain:
-            case Choice(options):
-                found[name] = hp.choice(name, options)
-            case Float(low, high, True):
-                found[name] = hp.loguniform(name, math.log(low), math.log(high))
-            case Float(low, high):
-                found[name] = hp.uniform(name, low, high)
-            case Integer(low, high, True):
-                found[name] = scope.int(hp.qloguniform(name, math.log(low), math.log(high), 1))
-            case Integer(low, high):
-                found[name] = hp.uniformint(name, low, high)
-    return found
+    def real(name: str, low: float, high: float, log: bool) -> Any:
+        return hp.loguniform(name, math.log(low), math.log(high)) if log else hp.uniform(name, low, high)
+
+    def whole(name: str, low: int, high: int, log: bool) -> Any:
+        if log:
+            return scope.int(hp.qloguniform(name, math.log(low), math.log(high), 1))
+        return hp.uniformint(name, low, high)
+
+    return written(space, choice=hp.choice, real=real, whole=whole)
 
 
 # -- by hand ---------------------------------------------------------------------------------------------
@@ -407,21 +394,17 @@ def random_search(train: Train, task: Task, left: Left, seed: int, folder: str) 
 def random_configs(space: Space, seed: int) -> Iterator[Config]:
     """Draw configurations."""
     generator = random.Random(seed)
+
+    def real(name: str, low: float, high: float, log: bool) -> float:
+        if log:
+            return math.exp(generator.uniform(math.log(low), math.log(high)))
+        return generator.uniform(low, high)
+
+    def whole(name: str, low: int, high: int, log: bool) -> int:
+        return round(real(name, low, high, log)) if log else generator.randint(low, high)
+
     while True:
-        config: dict[str, Any] = {}
-        for name, domain in space.items():
-            match domain:
-                case Choice(options):
-                    config[name] = generator.choice(options)
-                case Float(low, high, True):
-                    config[name] = math.exp(generator.uniform(math.log(low), math.log(high)))
-                case Float(low, high):
-                    config[name] = generator.uniform(low, high)
-                case Integer(low, high, True):
-                    config[name] = round(math.exp(generator.uniform(math.log(low), math.log(high))))
-                case Integer(low, high):
-                    config[name] = generator.randint(low, high)
-        yield config
+        yield written(space, choice=lambda name, options: generator.choice(options), real=real, whole=whole)
 
 
 # -- all of them -----------------------------------------------------------------------------------------

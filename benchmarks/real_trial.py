@@ -7,7 +7,7 @@ divided by the time that a plain script needs for the same training. Two workers
 scripts. Each search runs in a process of its own, with ``optimizer="random"`` and the engine's defaults. The time that
 a Spark session takes to start is not counted. ``--quick`` measures torch and LightGBM, on local processes.
 
-    python -m benchmarks.real_trial [--quick] [--json PATH] [--only LIBRARY[,LIBRARY]] [--engines local,spark]
+    python -m benchmarks.real_trial [--quick] [--json PATH]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from itertools import pairwise
 from benchmarks import common, real_work
 from benchmarks.common import parser, publish
 
-WORKERS = 2
+WORKERS, TRIALS = 2, 60
 BEGAN = "MAGGY_BENCHMARK_BEGAN"
 """Environment variable with the monotonic time at which a script was started."""
 
@@ -79,17 +79,17 @@ def attempts(spans: Iterable[Sequence[Span]]) -> list[float]:
     return [after[1] - before[1] for worker in spans for before, after in pairwise(worker)]
 
 
-def figures_of(library: str, engines: Sequence[str], n_trials: int, rounds: int) -> dict[str, float]:
+def figures_of(library: str, engines: Sequence[str], rounds: int) -> dict[str, float]:
     """The figures of one library: medians over ``rounds``."""
     firsts: dict[str, list[float]] = defaultdict(list)
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for script in run_scripts(["plain", library, str(n_trials // WORKERS)], WORKERS):
+        for script in run_scripts(["plain", library, str(TRIALS // WORKERS)], WORKERS):
             (spans,) = script.values()
             firsts["plain"].append(spans[0][1])
             seconds["plain"] += [end - start for start, end in spans[1:]]
         for engine in engines:
-            (by_worker,) = run_scripts([engine, library, str(n_trials)], 1)
+            (by_worker,) = run_scripts([engine, library, str(TRIALS)], 1)
             firsts[engine].append(min(spans[0][1] for spans in by_worker.values()))
             seconds[engine] += attempts(by_worker.values())
     warm = statistics.median(seconds["plain"])
@@ -108,16 +108,14 @@ def main() -> None:
         kind, library, count = sys.argv[2:]
         plain(library, int(count)) if kind == "plain" else search(kind, library, int(count))
         return
-    options = parser(__doc__)
-    options.add_argument("--only", metavar="LIBRARY[,LIBRARY]", help=f"default: {','.join(real_work.WORK)}")
-    options.add_argument("--engines", metavar="ENGINE[,ENGINE]", help="default: local,spark")
-    arguments = options.parse_args()
-    libraries = arguments.only or ("torch,lightgbm" if arguments.quick else ",".join(real_work.WORK))
-    engines = arguments.engines or ("local" if arguments.quick else "local,spark")
+    arguments = parser(__doc__).parse_args()
     figures: dict[str, float] = {}
-    for library in libraries.split(","):
-        n_trials, rounds = (60, 1) if arguments.quick else (60, 3)
-        figures |= figures_of(library, engines.split(","), n_trials, rounds)
+    if arguments.quick:
+        for library in ("torch", "lightgbm"):
+            figures |= figures_of(library, ["local"], rounds=1)
+    else:
+        for library in real_work.WORK:
+            figures |= figures_of(library, ["local", "spark"], rounds=3)
     publish(figures, arguments.json)
 
 

@@ -18,12 +18,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import psutil
 
-from benchmarks.common import parser, publish, save, search
+from benchmarks.common import parser, publish, search
 from benchmarks.thin_workers import Counts, Order
 from maggy_like import Float, lagom
 from maggy_like.engines.base import Engine, EngineRun
@@ -34,6 +33,9 @@ PROCESSES = 2
 REPORTS = 10
 LONGEST_BEAT = 4.0
 """Seconds between two beats at most: after 15 s of silence the driver gives a worker up."""
+
+LOOK = 10.0
+"""Seconds, stretched, for which a run is looked at once all workers are busy."""
 
 PATIENCE = 300.0
 
@@ -128,22 +130,26 @@ def nothing(x: float) -> float:
     return x
 
 
-def _load() -> None:
-    """Have this process load what any search loads, 14 MB, so that none of it is counted as a worker's memory."""
-    search(nothing, n_trials=1, engine="inline")
-
-
 def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     """A search with so many workers, looked at for so many seconds once all are busy."""
     engine = ThinEngine(stretch)
     process = psutil.Process()
     before = process.memory_info().rss
     with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {
-            "optimizer": "random", "metric": "value", "direction": "max", "timeout": 3600, "max_budget": REPORTS,
-            "directory": folder, "progress": False,
-        }  # fmt: skip
-        handle = lagom(nothing, {"x": Float(0, 1)}, **options, workers=workers, engine=engine, block=False)
+        handle = lagom(
+            nothing,
+            {"x": Float(0, 1)},
+            optimizer="random",
+            metric="value",
+            direction="max",
+            timeout=3600,
+            max_budget=REPORTS,
+            workers=workers,
+            engine=engine,
+            directory=folder,
+            progress=False,
+            block=False,
+        )
         try:
             figures = _watch(engine, workers, seconds, stretch)
             figures["rss_kb_per_worker"] = (process.memory_info().rss - before) / 1024 / workers
@@ -151,7 +157,6 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
             handle.stop()
             result = handle.result()
     done = [trial for trial in result.trials if trial.state.is_final and trial.value is not None and not trial.failure]
-    figures["trials"] = len(done)
     figures["lost"] = sum(REPORTS - len(trial.curves["value"]) for trial in done if trial.step == REPORTS)
     figures["lost"] += sum(trial.losses + trial.stage_losses for trial in result.trials)
     return {f"{name}.{workers}": value for name, value in figures.items()}
@@ -184,7 +189,6 @@ def _watch(engine: ThinEngine, workers: int, seconds: float, stretch: float) -> 
     return {
         "join_s": joined,
         "stretch": stretch,
-        "dispatches": len(waits),
         "dispatch_median_ms": waits[len(waits) // 2],
         "dispatch_p99_ms": waits[int(len(waits) * 0.99)],
         "messages_per_s": messages / wall,
@@ -201,17 +205,14 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--workers", type=int, nargs="+", default=None, metavar="N", help="numbers of workers")
     options.add_argument("--stretch", type=float, default=None, help="how many times as long a trial and a beat take")
-    options.add_argument("--seconds", type=float, default=10.0, help="how long to look, in those times")
     arguments = options.parse_args()
-    _load()
+    search(nothing, n_trials=1, engine="inline")  # loads what any search loads, 14 MB that no worker takes
     sizes = arguments.workers or ([100, 1000] if arguments.quick else [1000, 2000, 10_000])
     figures: dict[str, float] = {}
     for workers in sizes:
         stretch = arguments.stretch or max(1.0, workers / 5000)
-        found = measure(workers, stretch, arguments.seconds * stretch)
-        figures |= found
-        publish(found, None)
-    save(figures, arguments.json)
+        figures |= measure(workers, stretch, LOOK * stretch)
+    publish(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``SearchCV`` beside the searches of scikit-learn and Optuna: how long each needs for the same score.
+"""``SearchCV`` beside the searches of scikit-learn: how long each needs for the same score.
 
     python -m benchmarks.search_cv [--quick] [--json PATH]
 
@@ -9,16 +9,12 @@ scored on ten other folds, the same for all, so that no search is judged by the 
 
 ``score.NAME`` and ``seconds.NAME`` are those of the most configurations: the median over the seeds. The least of these
 scores is one that all reach, and ``seconds_to_same.NAME`` the time of the smallest search that reached it.
-``OptunaSearchCV`` is left out where the package ``optuna-integration`` is not installed.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,43 +31,24 @@ from benchmarks.common import parser, publish
 from maggy_like.sklearn import SearchCV
 
 FOLDS, CORES = 5, 2
-BOUNDS = {"svc__C": (1e-3, 1e4), "svc__gamma": (1e-6, 1e1)}
-SPACE = {name: loguniform(*bounds) for name, bounds in BOUNDS.items()}
+SPACE = {"svc__C": loguniform(1e-3, 1e4), "svc__gamma": loguniform(1e-6, 1e1)}
 PIPELINE = make_pipeline(StandardScaler(), SVC())
 
 Search = Callable[[int, int], Any]
 """Makes a search of so many configurations, with a seed."""
 
 
-def searches() -> dict[str, Search]:
-    """The searches that are compared, by name."""
-    made: dict[str, Search] = {
-        "search_cv": lambda n, seed: SearchCV(
-            PIPELINE, SPACE, n_trials=n, cv=FOLDS, random_state=seed, engine="local", workers=CORES
-        ),
-        "randomized": lambda n, seed: RandomizedSearchCV(
-            PIPELINE, SPACE, n_iter=n, cv=FOLDS, random_state=seed, n_jobs=CORES
-        ),
-        "halving": lambda n, seed: HalvingRandomSearchCV(
-            PIPELINE, SPACE, n_candidates=n, cv=FOLDS, random_state=seed, n_jobs=CORES
-        ),
-    }
-    if importlib.util.find_spec("optuna_integration") is not None:
-        made["optuna"] = _optuna
-    return made
-
-
-def _optuna(n_trials: int, seed: int) -> Any:
-    import optuna
-    from optuna.distributions import FloatDistribution
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for category in (optuna.exceptions.ExperimentalWarning, FutureWarning):  # of the package about itself
-        warnings.filterwarnings("ignore", category=category)
-    space = {name: FloatDistribution(low, high, log=True) for name, (low, high) in BOUNDS.items()}
-    return importlib.import_module("optuna_integration").OptunaSearchCV(
-        PIPELINE, space, n_trials=n_trials, cv=FOLDS, random_state=seed, n_jobs=CORES, enable_pruning=False
-    )
+SEARCHES: dict[str, Search] = {
+    "search_cv": lambda n, seed: SearchCV(
+        PIPELINE, SPACE, n_trials=n, cv=FOLDS, random_state=seed, engine="local", workers=CORES
+    ),
+    "randomized": lambda n, seed: RandomizedSearchCV(
+        PIPELINE, SPACE, n_iter=n, cv=FOLDS, random_state=seed, n_jobs=CORES
+    ),
+    "halving": lambda n, seed: HalvingRandomSearchCV(
+        PIPELINE, SPACE, n_candidates=n, cv=FOLDS, random_state=seed, n_jobs=CORES
+    ),
+}
 
 
 def main() -> None:
@@ -81,7 +58,7 @@ def main() -> None:
     x, y = load_digits(return_X_y=True)
     judges = StratifiedKFold(10, shuffle=True, random_state=1234)
     found: dict[str, dict[int, tuple[float, float]]] = {}
-    for name, make in searches().items():
+    for name, make in SEARCHES.items():
         found[name] = {}
         for size in sizes:
             runs = []

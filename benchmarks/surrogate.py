@@ -8,7 +8,6 @@ the best that was found, the median of random configurations, and whether choice
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import zlib
@@ -20,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import parser
 from benchmarks.landscapes import Landscape
-from benchmarks.tables import CURVES, Table
+from benchmarks.tables import Table
 from maggy_like import Float, Integer, SearchSpace
 
 Array = NDArray[np.float64]
@@ -34,15 +32,6 @@ UNSEEN = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
 FOLDER = "lcbench-surrogate"
 _EPOCHS = 50
 _LEAST_SECONDS = 0.05
-
-
-def options(description: str | None, seeds: int, quick_seeds: int) -> argparse.ArgumentParser:
-    """A parser for a comparison that can run on the data sets that are kept apart."""
-    made = parser(description)
-    made.add_argument("--test", action="store_true", help="the data sets that are kept apart from tuning")
-    made.add_argument("--seeds", type=int, metavar="N", help=f"{seeds}, or {quick_seeds} with --quick")
-    made.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {FOLDER} lies")
-    return made
 
 
 def has_surrogate(curves: Path) -> bool:

@@ -170,8 +170,6 @@ def test_a_method_on_some_tables_moves_nobody() -> None:
     field = Field.of([*runs, run("few", "t0", 0, 0.0)], "sf", ["t0", "t1"], [0])
     ranks = field.ranks(regret)
     assert {name: rank.mean for name, rank in ranks.items()} == {"good": 1.0, "poor": 2.0, "few": 1.0}
-    assert field.beside("few").mean("good", regret) == 0.1
-    assert field.beside("few").tables == ("t0",)
 
 
 def test_means_weigh_tables_and_not_runs() -> None:
@@ -273,6 +271,17 @@ def test_ours_is_held_against_our_others_on_each_part() -> None:
     assert (figures["mf.held_out.worse_than_best_own"], figures["mf.tuned.worse_than_best_own"]) == (1, 0)
     assert figures["mf.held_out.mean_rank.asha"] == 3.0
     assert "mf.made.mean_rank.asha" not in figures
+
+
+def test_a_method_with_runs_on_one_part_is_ranked_there() -> None:
+    held_out, tuned = HELD_OUT["sf"][0], TUNED["sf"][0]
+    runs = [run(name, where, 0, loss) for name, loss in (("ours", 0.2), ("random", 0.3)) for where in (held_out, tuned)]
+    figures = _figures(Field.of([*runs, run("other", held_out, 0, 0.1)], "sf", [held_out, tuned], [0]))
+    assert figures["sf.held_out.mean_rank.other"] == 1.0
+    assert figures["sf.held_out.mean_rank.ours"] == 2.0
+    assert figures["sf.held_out.regret.ours"] == 0.2
+    assert figures["sf.mean_rank.ours"] == figures["sf.tuned.mean_rank.ours"] == 1.0
+    assert "sf.mean_rank.other" not in figures
 
 
 # -- pictures -------------------------------------------------------------------------------------
