@@ -2,8 +2,8 @@
 
 Turnaround is the time from the last line of a trial's ``train_fn`` to the first line of the next one's on the same
 worker; utilisation is the share of the workers' time spent inside ``train_fn`` from the first trial's start to the last
-one's end. The clock is the machine's monotonic one, which all processes share. A bare round trip of ZeroMQ stands
-beside them as the physical limit.
+one's end. With ``"bayesian"`` it shows how long workers wait for a model. The clock is the machine's monotonic one,
+which all processes share. A bare round trip of ZeroMQ stands beside them as the physical limit.
 
     python -m benchmarks.dispatch [--quick] [--json PATH]
 """
@@ -48,11 +48,11 @@ def fifth_of_a_second(x: float) -> dict[str, float]:
     return {"value": x, "start": start, "end": time.monotonic()}
 
 
-def waits(engine: str, isolation: Literal["process", "worker"], n_trials: int) -> Result:
-    """A random search whose trials only wait."""
+def waits(engine: str, isolation: Literal["process", "worker"], n_trials: int, optimizer: str = "random") -> Result:
+    """A search whose trials only wait."""
     made = SparkEngine(isolation=isolation) if engine == "spark" else LocalEngine(isolation=isolation)
     train = fifth_of_a_second if isolation == "process" else short_trial
-    return search(train, metric="value", n_trials=n_trials, workers=WORKERS, engine=made)
+    return search(train, metric="value", n_trials=n_trials, workers=WORKERS, engine=made, optimizer=optimizer)
 
 
 def turnarounds(result: Result) -> Iterator[float]:
@@ -106,6 +106,7 @@ def main() -> None:
             figures[f"{engine}.{isolation}.turnaround_ms.median"] = statistics.median(times)
             figures[f"{engine}.{isolation}.turnaround_ms.p99"] = times[int(len(times) * 0.99)]
     spark.stop()
+    figures["local.bayesian.utilisation"] = utilisation(waits("local", "process", 100, "bayesian"))
     publish(figures, arguments.json)
 
 
