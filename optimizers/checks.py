@@ -337,7 +337,7 @@ def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[
     for ours in same:
         if ours in known:
             return f" (did you mean {ours!r}?)"
-    for ours in same:
+    for ours in (*same, *difflib.get_close_matches(given, [*known, *elsewhere], 1)):
         if ours in elsewhere:
             return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
-    return did_you_mean(given, [*known, *elsewhere])
+    return did_you_mean(given, known)

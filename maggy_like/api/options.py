@@ -127,7 +127,9 @@ _EVERYWHERE = {
     "experiment": "block=False, which returns a handle with stop()",
     "gpus": "engine=LocalEngine(gpus={}), a list such as ['0', '1']",
     "resources_per_trial": "engine=SparkEngine(resources={}), or LocalEngine(gpus=['0', '1'])",
-    "checkpoint_dir": "store={}, or leave it out to keep the states in the run's folder",
+    **dict.fromkeys(
+        ("checkpoints", "checkpoint_dir"), "store={}, or leave it out to keep the states in the run's folder"
+    ),
 }
 
 OTHER_SPELLINGS = {

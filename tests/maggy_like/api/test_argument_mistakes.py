@@ -80,6 +80,8 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "fewer workers": (given(min_workers=9), r"use failures=FailurePolicy\(min_workers=9\)"),
     "a journal": (given(journal="s3://b"), r"use directory='s3://b', the folder of the journal and of the rest"),
     "checkpoints": (given(keep_checkpoints=1), r"use store=Store\(keep_checkpoints=1\)"),
+    "a slip in a name that belongs elsewhere": (given(keep_checkpoint=1), r"; use store=Store\(keep_checkpoints=1\)$"),
+    "a folder of states": (given(checkpoint_dir="/s"), r"; use store='/s', or leave it out"),
     "an isolation": (given(isolation="worker"), r"use engine=LocalEngine\(isolation='worker'\) or SparkEngine\("),
     "a handle": (given(experiment=None), r"use block=False, which returns a handle with stop\(\)"),
     "a study": (given(ablation=3), r"use maggy_like.ablate\(train_fn, study\)"),
