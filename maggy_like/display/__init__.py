@@ -83,7 +83,7 @@ def _fitting() -> str:
         return "silent"
     # A program that copies its output to a file may have set a stream that has only write().
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-    is_terminal = getattr(sys.stdout, "isatty", bool)()
+    is_terminal = hasattr(sys.stdout, "isatty") and sys.stdout.isatty()
     return "terminal" if is_terminal and utf8 and os.environ.get("TERM") != "dumb" else "plain"
 
 

@@ -83,4 +83,5 @@ def _write(lines: Sequence[str]) -> None:
     if lines and stream is not None:
         encoding = getattr(stream, "encoding", None) or "utf-8"
         stream.write("".join(f"{line}\n" for line in lines).encode(encoding, "replace").decode(encoding))
-        getattr(stream, "flush", bool)()
+        if hasattr(stream, "flush"):
+            stream.flush()

@@ -71,7 +71,8 @@ class TerminalDisplay:
                     console=self._console,
                     auto_refresh=False,
                     transient=True,
-                    redirect_stderr=getattr(sys.stderr, "isatty", bool)(),  # a stderr sent to a file stays there
+                    # A stderr sent to a file stays there.
+                    redirect_stderr=hasattr(sys.stderr, "isatty") and sys.stderr.isatty(),
                 )
                 # Releases the terminal also if an error prevents the call of finish.
                 self._release = weakref.finalize(self, _stop, self._live)
