@@ -186,7 +186,8 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         search=replace(
             searched,
             optimizer_name=planned.name,
-            variants=planned.design.described,
+            kind="ablation",
+            groups=planned.design.described,
             comparisons=planned.comparisons,
         ),
         files=replace(files, function=""),  # a trial calls it with the arguments of its variant

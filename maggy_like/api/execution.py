@@ -196,7 +196,7 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
         ending=outcome.ending,
         seconds=outcome.seconds,
         is_longer=outcome.is_longer,
-        is_ablation=settings.search.is_ablation,
+        finds_best=settings.search.finds_best,
         actions=replace(FOLLOW, train=TrainAgain(spec, execute_anywhere, machine.objective, machine.study.direction)),
     )
 

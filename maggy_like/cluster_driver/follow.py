@@ -166,7 +166,7 @@ class RunFiles:
             others=tuple(zip(directions[1:], header.metrics[1:], strict=True)),
             n_trials=driver.n_trials if driver is not None else None,
             timeout=driver.timeout if driver is not None else None,
-            is_ablation=bool(header.variants),
+            finds_best=header.finds_best,
             guessed=header.directions == [None],
         )
 

@@ -92,7 +92,7 @@ class Snapshot:
     elapsed: float  # seconds since the call
     objective: str | None = None  # name of the optimized metric, once known
     n_trials: int | None = None  # number of configurations to try. None for no limit, 0 if only a training runs
-    is_ablation: bool = False  # whether trials are compared in groups, so that none of them is the best
+    finds_best: bool = True  # whether the search looks for the best trial, instead of comparing groups of trials
     guessed: bool = False  # whether the direction follows from the objective's name
     resumes_all: bool = False  # whether each paused trial continues, as in population-based training
     counts: Mapping[TrialState, int] = field(default_factory=dict)
@@ -253,7 +253,7 @@ def draw(
     workers: Sequence[WorkerLine],
 ) -> Snapshot:
     """Return a snapshot of the study at the Unix time ``now``. ``base`` has what stays the same."""
-    best = study.best if not base.is_ablation else None
+    best = study.best if base.finds_best else None
     return replace(
         base,
         direction=study.direction,

@@ -96,7 +96,7 @@ def page(
     """
     search = [_progress(now)] if now.is_search else []
     if search:
-        search.append(_waiting(progress.waits_for(now)) if now.is_ablation else _best(now, bests))
+        search.append(_best(now, bests) if now.finds_best else _waiting(progress.waits_for(now)))
     parts = [
         _headline(first, now),
         *search,

@@ -186,7 +186,7 @@ def best_place(snapshot: Snapshot) -> str:
 def status(first: Snapshot, now: Snapshot) -> str:
     """Return the search on one line: ``[12/30] best 0.973 at step 9 (trial 4) | 5 completed, 3 running | 0:31``."""
     counted = tally(now.counts) or state(now)
-    found = [] if now.is_ablation else [best(now)]
+    found = [best(now)] if now.finds_best else []
     search = [" ".join([f"[{fraction(now)}]", *found]), counted] if now.is_search else []
     return " | ".join([*search, *filter(None, [confirmation(now), training(now)]), clock(first, now)])
 

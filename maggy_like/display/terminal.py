@@ -149,7 +149,7 @@ class TerminalDisplay:
             Text("─" * width, style="dim"),
             headline,
             *([_search_bar(snapshot, width), _counts(snapshot)] if snapshot.is_search else []),
-            *([best, *self._curve(snapshot)] if snapshot.is_search and not snapshot.is_ablation else []),
+            *([best, *self._curve(snapshot)] if snapshot.is_search and snapshot.finds_best else []),
             *_confirmation(snapshot, width),
             *_training(snapshot, width),
             *(Text(line, style="red") for line in failures),

@@ -359,16 +359,16 @@ def _header(name: str, search: SearchSettings) -> RunHeader:
         max_budget=search.max_budget,
         constrained=search.space.has_constraint,
         earlier=to_records(search.earlier),
-        variants=list(search.variants),
+        groups=list(search.groups),
         comparisons=dict(search.comparisons),
     )
 
 
 def _described(search: SearchSettings) -> str:
-    """Return the optimizer with its options. An ablation has its design, since the header has its variants."""
-    if not search.is_ablation:
+    """Return the optimizer with its options. Groups of trials are not among these, since the header has them itself."""
+    if search.finds_best:
         return search.optimizer.describe()
-    tuner = getattr(search.optimizer, "optimizer", None)  # which tunes each variant
+    tuner = getattr(search.optimizer, "optimizer", None)  # which tunes each group
     return search.optimizer_name if tuner is None else f"{search.optimizer_name} of {tuner.describe()}"
 
 
@@ -384,10 +384,10 @@ def _check_same(known: RunHeader, now: RunHeader) -> None:
                 raise _other_space(known, now)
             was, now_is = (before, given) if field == "optimizer" else (_written(before), _written(given))
             raise _differs(known, arguments.get(field, field), was, now_is)
-    for before, given in zip(known.variants, now.variants, strict=False):  # an old journal does not have them
+    for before, given in zip(known.groups, now.groups, strict=False):  # an old journal does not have them
         if before != given:
             raise ConfigError(
-                f"the run {known.name!r} was started with the variant {before!r}, not {given!r}; resume it with the "
+                f"the run {known.name!r} was started to compare {before!r}, not {given!r}; resume it with the "
                 "same study, or choose another name"
             )
 

@@ -232,7 +232,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 study,
                 journal.earlier_seconds + seconds,
                 is_longer=journal.is_longer,
-                is_ablation=settings.search.is_ablation,
+                finds_best=settings.search.finds_best,
             )
             failure = _end(journal, RunStatus(ending, time.time() - late, seconds, totals=totals)) or failure
     finally:
@@ -306,7 +306,7 @@ def first_snapshot(spec: RunSpec, size: int) -> Snapshot:
         others=search.others,
         n_trials=search.n_trials,
         timeout=settings.limits.timeout,
-        is_ablation=search.is_ablation,
+        finds_best=search.finds_best,
         resumes_all=search.optimizer.scheduler(search.problem).resumes_all,
         engine=spec.engine.name,
         n_workers=size,

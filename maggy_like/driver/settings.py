@@ -169,6 +169,7 @@ class SearchSettings:
     space: SearchSpace
     optimizer: Optimizer
     optimizer_name: str  # name of the optimizer for users
+    kind: str = "search"  # what users call such a run
     metrics: tuple[str, ...] = ()  # names of the objectives. Empty if a single objective has no name yet
     directions: tuple[Direction | None, ...] = (None,)
     guessed: bool = False  # whether the directions follow from the names of the objectives
@@ -181,10 +182,9 @@ class SearchSettings:
     n_configs: int | None = None  # number of configurations of the space, if the search ends once each was tried
     points: tuple[Config, ...] = ()  # all of :func:`~optimizers.core.study.initial_points`
     earlier: Earlier = ()  # observations of earlier runs
-    variants: tuple[str, ...] = ()  # descriptions of the variants of an ablation, whose trials are compared in groups
-    comparisons: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # how they are compared, for readers of the run's files
+    groups: tuple[str, ...] = ()  # descriptions of the groups of trials to compare. Empty if the best trial is sought
+    # How the groups are compared, for readers of the run's files.
+    comparisons: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def problem(self) -> Problem:
@@ -201,9 +201,9 @@ class SearchSettings:
         )
 
     @property
-    def is_ablation(self) -> bool:
-        """Whether the search is an ablation."""
-        return bool(self.variants)
+    def finds_best(self) -> bool:
+        """Whether the search looks for the best trial, instead of comparing groups of trials."""
+        return not self.groups
 
     @property
     def objective(self) -> str | None:
@@ -290,5 +290,5 @@ class Settings:
         """A short description for the list of a cluster's jobs."""
         if self.training is not None and self.training.config is not None:
             return "training"
-        kind, n_trials = "ablation" if self.search.is_ablation else "search", self.search.n_trials
+        kind, n_trials = self.search.kind, self.search.n_trials
         return kind if n_trials is None else f"{kind} of {n_trials} trial{'s' * (n_trials != 1)}"

@@ -46,7 +46,7 @@ BEST = "#2a9d6f"
 """Of the best so far."""
 
 SERIES = ("#3b8bc4", "#e69f00", "#2a9d6f", "#d9534f", "#a08ad0", "#56b4e9", "#c27ba0", "#8a8f98")
-"""Of what has no state: runs, metrics and variants."""
+"""Of what has no state: runs and metrics."""
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 

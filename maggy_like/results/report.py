@@ -406,7 +406,7 @@ def write_report(
     Args:
         result: Result of the run.
         path: Path or URL of the page.
-        first: Sections at the beginning, such as the answer of an ablation.
+        first: Sections at the beginning, such as a comparison of groups of trials. With them, no trial is the best.
         by: Name of the parameter whose values distinguish the learning curves. Default the state of the trials.
 
     Raises:
@@ -428,7 +428,7 @@ def make_report(result: ResultData, first: Sequence[Section] = (), by: str | Non
         found += [Section("Recommendation", f"<p>{html.escape(line)}</p>") for line in recommendation(result)]
     if result.confirmed is not None:
         found.append(Section("Confirmation", f'<div class="scroll">{result.confirmed._repr_html_()}</div>'))
-    found += _plots(result, by, is_ablation=bool(first))
+    found += _plots(result, by, finds_best=not first)
     found.append(Section("Best trials", trials_table(result, top_trials(result))))
     if failed := failures(result, record):
         found.append(Section("Failures", failed))
@@ -436,16 +436,16 @@ def make_report(result: ResultData, first: Sequence[Section] = (), by: str | Non
     return page(result.name, lead(result, record), found)
 
 
-def _plots(result: ResultData, by: str | None, *, is_ablation: bool) -> list[Section]:
+def _plots(result: ResultData, by: str | None, *, finds_best: bool) -> list[Section]:
     """Return the sections with a plot. If one cannot be drawn, the section has the reason."""
     plot = Plots(result)
-    found = [_section("History", plot.history)] if not is_ablation else []
+    found = [_section("History", plot.history)] if finds_best else []
     if result.others:
         found.append(_section("Objectives", plot.pareto))
     found.append(_section("Learning curves", lambda: plot.curves(by)))
     if result.training is not None:
         found.append(_section("Training", plot.training, body=training(result)))
-    if result.space.names and not is_ablation:
+    if result.space.names and finds_best:
         found += [
             _section("Importance", plot.importance),
             _section("Slices", plot.slices, is_wide=True),

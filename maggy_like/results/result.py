@@ -473,7 +473,7 @@ def make_result(
     ending: Ending,
     seconds: float,
     is_longer: bool = False,
-    is_ablation: bool = False,
+    finds_best: bool = True,
     actions: RunActions | None = None,
 ) -> Result:
     """Make the result of a search or training from its study.
@@ -489,7 +489,7 @@ def make_result(
         confirmed = confirmed_of(study, name)
     return Result(
         trials=[trial for trial in study.trials if not trial.training],
-        best_trial=None if is_ablation else study.best,
+        best_trial=study.best if finds_best else None,
         objective=name,
         direction=study.direction or "max",
         ending=ending,

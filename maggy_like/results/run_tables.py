@@ -177,7 +177,7 @@ def _summary(where: str, name: str) -> RunSummary | None:
         if not status.status.is_over and contents.sessions:
             seconds += max(0.0, time.time() - contents.sessions[-1][1])
         is_longer = bool(contents.unended) or status.status is Ending.KILLED
-        totals = RunTotals.of(machine.study, seconds, is_longer=is_longer, is_ablation=bool(contents.header.variants))
+        totals = RunTotals.of(machine.study, seconds, is_longer=is_longer, finds_best=contents.header.finds_best)
         return RunSummary.of(name, directory, contents.header, status.status, totals)
     except MaggyError as error:
         return RunSummary(name, where, problem=str(error))

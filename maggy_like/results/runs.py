@@ -59,7 +59,7 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
         ending=status.status,
         seconds=contents.earlier_seconds + status.seconds,
         is_longer=bool(contents.unended) or status.status is Ending.KILLED,
-        is_ablation=bool(header.variants),
+        finds_best=header.finds_best,
         actions=actions,
     )
 

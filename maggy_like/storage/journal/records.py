@@ -96,8 +96,14 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     value: str = "best"  # which report is a trial's value: ``best`` or ``last``
     constrained: bool = False  # whether the space has constraints, which are functions and so not in its JSON
     earlier: list[list[EarlierResult]] = []
-    variants: list[str] = []  # a description of each variant of an ablation, which changes with the variant
-    comparisons: dict[str, Any] = {}  # how the trials of an ablation are compared, for readers; empty in other runs
+    # Descriptions of the groups of trials to compare. Empty if the best trial is sought.
+    groups: list[str] = msgspec.field(default_factory=list, name="variants")
+    comparisons: dict[str, Any] = {}  # how the groups are compared, for readers
+
+    @property
+    def finds_best(self) -> bool:
+        """Whether the search looks for the best trial, instead of comparing groups of trials."""
+        return not self.groups
 
 
 class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,11 +120,11 @@ class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):
     best_config: dict[str, Any] | None = None  # the JSON form of its configuration
 
     @classmethod
-    def of(cls, study: Study, seconds: float, *, is_longer: bool, is_ablation: bool) -> RunTotals:
+    def of(cls, study: Study, seconds: float, *, is_longer: bool, finds_best: bool) -> RunTotals:
         """Return the totals of a study."""
         trials = [trial for trial in study.trials if not trial.training]
         training = next((trial for trial in reversed(study.trials) if trial.training), None)
-        best = training if not trials else None if is_ablation else study.best
+        best = training if not trials else study.best if finds_best else None
         named = study.objectives.given or [trial.objective for trial in study.trials if trial.objective]
         return cls(
             objective=next(iter(named), "value"),

@@ -255,7 +255,7 @@ def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
     with pytest.raises(ConfigError, match=r"'without group: without column A', not '.*, without column B'; resume it"):
         ablate(fns.worth, study("A", "B"), name="first", repeats=2, resume=True)
     more = AblationStudy(data=[*fns.COLUMNS, "E"], label="y").features(group=["A"])
-    with pytest.raises(ConfigError, match=r"started with the variant 'base: .*column D', not 'base: .*column E'"):
+    with pytest.raises(ConfigError, match=r"started to compare 'base: .*column D', not 'base: .*column E'"):
         ablate(fns.worth, more, name="first", repeats=2, resume=True)
     with pytest.raises(ConfigError, match=r"started with optimizer=ablation\(leave_one_out, repeats=2\), not"):
         ablate(fns.worth, study("A"), name="first", repeats=3, resume=True)
