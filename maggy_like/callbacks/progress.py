@@ -14,16 +14,8 @@ class Progress:
     """The steps of one training, counted from the state that its trial has saved.
 
     A step is saved before it is reported, because the report may end the attempt at a milestone. A later attempt
-    continues from that state.
-
-    Args:
-        reporter: Reporter of the trial.
-        save_every: Number of steps between saved states. A step after which the trial is paused, and the last one, are
-            always saved.
-
-    Attributes:
-        restored: The saved state, or None at the beginning of a trial.
-        step: The last step that was taken.
+    continues from that state. Every ``save_every``-th step is saved, and always the last one and one after which the
+    trial is paused.
     """
 
     def __init__(self, reporter: Reporter, save_every: int) -> None:
@@ -34,13 +26,13 @@ class Progress:
         self._reporter = reporter
         self._save_every = save_every
         self._end: BaseException | None = None
-        self.restored: dict[str, Any] | None = reporter.restore()
+        self.restored: dict[str, Any] | None = reporter.restore()  # None at the beginning of a trial
         if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):
             raise ReportError(
                 f"the trial's newest state must be one of this callback, got {shortened(self.restored)}; do not call "
                 "reporter.checkpoint(...) yourself"
             )
-        self.step: int = 0 if self.restored is None else self.restored["step"]
+        self.step: int = 0 if self.restored is None else self.restored["step"]  # the last step that was taken
 
     @property
     def left(self) -> int:
@@ -53,44 +45,24 @@ class Progress:
         return self._end is not None
 
     def check_start(self, step: int, argument: str) -> None:
-        """Check that the library continues from the restored state.
-
-        Args:
-            step: Number of steps that its model was trained for.
-            argument: Argument that makes the library continue.
-
-        Raises:
-            ReportError: It does not.
-        """
+        """Check that the library starts after the restored step, as its argument ``argument`` makes it do."""
         if step != self.step:
             raise ReportError(
                 f"the training must start after step {self.step} of the saved state, got step {step}; pass {argument}"
             )
 
     def check_reported(self, step: int) -> None:
-        """Check that a step was reported.
-
-        Raises:
-            ReportError: It was not, or more than once.
-        """
+        """Check that a step was reported exactly once."""
         if step != self.step:
             raise ReportError(
                 f"step {step} must be reported exactly once; call report(...) with its metrics in each step"
             )
 
     def take(self, step: int, metrics: Mapping[str, Any], state: Callable[[], dict[str, Any]] | None) -> bool:
-        """Save the state of a step and report its metrics.
+        """Save the state of a step, report its metrics, and return whether the training continues.
 
-        Args:
-            step: Number of the step; one past the budget is not reported.
-            metrics: Numbers by name.
-            state: Returns the state to save; None if no training could continue from it.
-
-        Returns:
-            Whether the training continues.
-
-        Raises:
-            ReportError: There are no metrics.
+        A step past the budget is not reported, and one without metrics is rejected. ``state`` returns the state to
+        save; it is None if no training could continue from it.
         """
         if step > self._reporter.budget:
             return False
