@@ -91,11 +91,7 @@ class DataParallel(DistributedDataParallel):
             raise
 
     def check_finished(self) -> None:
-        """Check that the last backward reached all trained parameters.
-
-        Raises:
-            RuntimeError: It did not, so DDP has averaged no gradients.
-        """
+        """Raise RuntimeError if the last backward missed a trained parameter, so that DDP has averaged no gradients."""
         try:
             self._check_reducer_finalized()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -167,10 +163,8 @@ class DataParallel(DistributedDataParallel):
         """Let DDP average exactly the trainable gradients, which it determines when its reducer is created.
 
         If nothing is trainable (a discriminator in the step of its generator), no gradient comes, and the reducer is
-        kept. It is also kept while an earlier forward waits for its backward.
-
-        Raises:
-            RuntimeError: The reducer must be kept, but does not match what is trainable now.
+        kept. It is also kept while an earlier forward waits for its backward. If it then lacks a trainable parameter,
+        RuntimeError is raised.
         """
         trainable = [parameter.requires_grad for parameter in self._known]
         if trainable == self._trainable or not any(trainable):

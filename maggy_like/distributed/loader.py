@@ -81,12 +81,8 @@ latest = _Latest()
 def is_stand_in() -> bool:
     """Whether the last batch of a prepared loader is a repeated sample that must not count.
 
-    If a global batch has fewer samples than ranks, some ranks have none. They receive its first sample, so that no
-    rank skips a collective or takes a mean over nothing. Its gradients have no weight. Leave it out of metrics too.
-
-    Example:
-        >>> is_stand_in()
-        False
+    If a global batch has fewer samples than ranks, some ranks have none. They receive its first sample, so that no rank
+    skips a collective or takes a mean over nothing. Its gradients have no weight. Leave it out of metrics too.
     """
     return latest.share.samples == 0
 
@@ -163,17 +159,13 @@ class GlobalLoader(DataLoader[Any]):
 
 
 class _Shares(Sampler[list[Any]]):
-    """A batch sampler that yields this rank's share of another sampler's batches.
-
-    Attributes:
-        drawn: Shares of the newest iteration that were drawn, possibly ahead, and not yielded yet.
-    """
+    """A batch sampler that yields this rank's share of another sampler's batches."""
 
     def __init__(self, batches: Any, rank: int, ranks: int) -> None:
         self._batches = batches
         self._rank = rank
         self.ranks = ranks  # number of ranks
-        self.drawn: deque[Share] = deque()
+        self.drawn: deque[Share] = deque()  # of the newest iteration: drawn, possibly ahead, but not yielded yet
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -197,12 +189,7 @@ class _Shares(Sampler[list[Any]]):
 
 
 def share_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Return the first and past-the-last sample of a rank's share. Shares differ by at most one sample.
-
-    Example:
-        >>> [share_of(32, rank, 3) for rank in range(3)]
-        [(0, 11), (11, 22), (22, 32)]
-    """
+    """Return the first and past-the-last sample of a rank's share. Shares differ by at most one sample."""
     size, more = divmod(total, ranks)
     start = rank * size + min(rank, more)
     return start, start + size + (rank < more)
@@ -237,11 +224,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _check(loader: DataLoader[Any]) -> None:
-    """Check that a loader has global batches.
-
-    Raises:
-        PrepareError: It has none. The message has the remedy.
-    """
+    """Check that a loader has global batches to split; the error has the remedy."""
     by_hand = "leave the loader out of prepare(), and move this rank's part to its device yourself"
     if isinstance(loader.dataset, IterableDataset):
         raise PrepareError(

@@ -47,11 +47,8 @@ def ensure_process_group() -> None:
 
     The backend is NCCL if every rank has its own CUDA device (with gloo for tensors on the CPU), otherwise gloo. The
     ranks first exchange the names of their devices, because two ranks that see one device each may see the same. Every
-    rank must call this.
-
-    Raises:
-        ValueError: A variable of the environment is missing.
-        RuntimeError: A rank has returned without calling it, or does not call it for half an hour.
+    rank must call this. RuntimeError is raised if a rank has returned without calling it, or does not call it for half
+    an hour.
     """
     if dist.is_initialized():
         return
@@ -89,15 +86,7 @@ def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
 
 
 def choose_backend(devices: Sequence[str]) -> str:
-    """Return the backend for ranks with these CUDA devices.
-
-    Args:
-        devices: Unique name of each rank's CUDA device; empty if it has none.
-
-    Example:
-        >>> choose_backend(["GPU-1", "GPU-2"]), choose_backend(["GPU-1", "GPU-1"]), choose_backend(["", ""])
-        ('cpu:gloo,cuda:nccl', 'gloo', 'gloo')
-    """
+    """Return the backend for ranks with CUDA devices of these unique names, each empty if the rank has no device."""
     return "cpu:gloo,cuda:nccl" if all(devices) and len(set(devices)) == len(devices) else "gloo"
 
 
@@ -116,20 +105,9 @@ def prepare(*objects: Any, ranks: int | None = None) -> Any:
     - Any other object, such as a learning rate schedule, is returned itself.
 
     With one rank on the CPU, all objects are returned unchanged. With several ranks, every rank must call it with the
-    same kinds of objects. It creates the process group if there is none.
-
-    Args:
-        ranks: Number of ranks that train together. Default: that of the process group, or of torchrun's environment.
-
-    Returns:
-        The objects in the given order, or the object itself if there is only one.
-
-    Raises:
-        PrepareError: An object cannot be prepared. Also raised in a step of an optimizer, see above.
-
-    Example:
-        >>> prepare(3, "schedule")
-        (3, 'schedule')
+    same kinds of objects. It creates the process group if there is none. Without ``ranks``, their number is that of the
+    process group, or of torchrun's environment. Several objects are returned in the given order, and one by itself. An
+    object that cannot be prepared, or a step of an optimizer that fails its check, raises PrepareError.
     """
     for it in objects:
         _check_no_container(it)
@@ -146,17 +124,10 @@ def prepare(*objects: Any, ranks: int | None = None) -> Any:
 def average(values: Mapping[str, SupportsFloat], weight: float = 1.0) -> dict[str, float]:
     """Return weighted means over the ranks, in one all-reduce; every rank must call it with the same names.
 
-    Args:
-        values: Numbers or tensors of one element by name. A NaN makes its mean NaN.
-        weight: Weight of this rank's values, at least 0, such as the number of samples that they are means over. With
-            0 they do not count, even if they are NaN. If all weights are 0, the means are NaN.
-
-    Raises:
-        ValueError: The weight is negative or not finite, or the ranks passed different names.
-
-    Example:
-        >>> average({"loss": 0.5})
-        {'loss': 0.5}
+    The values are numbers or tensors of one element. A NaN makes its mean NaN. ``weight`` is that of this rank's
+    values, at least 0, such as the number of samples that they are means over. With 0 they do not count, even if they
+    are NaN. If all weights are 0, the means are NaN. ValueError is raised if a weight is not valid or the ranks passed
+    different names.
     """
     if not (math.isfinite(weight) and weight >= 0):
         raise ValueError(f"weight must be a finite number of at least 0, got {weight!r}")
@@ -234,11 +205,7 @@ def _prepare_other(it: Any, target: torch.device, ranks: int) -> Any:
 
 
 def _check_no_container(it: Any) -> None:
-    """Reject a container of objects to prepare.
-
-    Raises:
-        PrepareError: It is a list, tuple or dict of them; also with one worker, where it would not matter.
-    """
+    """Reject a list, tuple or dict of objects to prepare, also with one worker, where it would not matter."""
     parts = it.values() if isinstance(it, dict) else it if isinstance(it, list | tuple) else ()
     for part in parts:
         if isinstance(part, nn.Module | Optimizer | DataLoader | Shareable):
@@ -282,11 +249,7 @@ def _watch(optimizer: Optimizer) -> None:
 
 
 def _check_device(optimizer: Optimizer, target: torch.device) -> None:
-    """Reject an optimizer whose parameters are not on the device of the models.
-
-    Raises:
-        PrepareError: It has a parameter elsewhere.
-    """
+    """Reject an optimizer whose parameters are not on the device of the models."""
     elsewhere = {str(p.device) for group in optimizer.param_groups for p in group["params"] if p.device != target}
     if elsewhere:
         raise PrepareError(

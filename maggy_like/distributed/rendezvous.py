@@ -41,10 +41,9 @@ _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 class Membership:
     """One rank's part in a multi-worker attempt.
 
-    Args:
-        task: Has the address of the driver: the ranks meet in the network through which they reach it.
-        opened: Called by rank 0 with the host and port of the store.
-        meet: Waits for the host and port that rank 0 has opened.
+    ``task`` has the address of the driver: the ranks meet in the network through which they reach it. Rank 0 calls
+    ``opened`` with the host and port of the store. Other ranks wait in ``meet`` for the host and port that it has
+    opened.
     """
 
     def __init__(
@@ -97,8 +96,7 @@ class Membership:
     def _wait_for_others(self) -> None:
         """Wait until all ranks have returned, and print a line if it takes long: they may wait for this rank.
 
-        Raises:
-            RuntimeError: They have not in all this time.
+        RuntimeError is raised if they have not returned in all this time.
         """
         with contextlib.suppress(RuntimeError):
             self._store.wait([f"{_LEFT}/all"], NOTICE_PATIENCE)
@@ -126,13 +124,9 @@ def returned_ranks(store: Store, world_size: int) -> list[int]:
 
 
 def open_store(host: str, ports: PortRange) -> tuple[TCPStore, int]:
-    """Open a store that listens only at one address of this machine, on a free port.
+    """Open a store that listens only at one address of this machine, and return it with its port, a free one.
 
-    Returns:
-        The store, which serves as long as it is referred to, and its port.
-
-    Raises:
-        RuntimeError: No port of the range is free.
+    The store serves as long as it is referred to. If no port of the range is free, RuntimeError is raised.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = first_free(ports, lambda port: socket.create_server((host, port), family=family, backlog=1024))

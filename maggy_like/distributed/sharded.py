@@ -42,12 +42,7 @@ class IncompleteStateError(ShardedStateError, StateLostError):
 
 
 def is_sharded(state: Any) -> bool:
-    """Whether a tensor in nested dicts, lists and tuples is sharded over ranks (a DTensor, or a ShardedTensor).
-
-    Example:
-        >>> is_sharded({"step": 3, "model": {"weight": torch.zeros(2)}})
-        False
-    """
+    """Whether a tensor in nested dicts, lists and tuples is sharded over ranks (a DTensor, or a ShardedTensor)."""
     # What was never imported has no instances.
     modules = (
         (sys.modules.get("torch.distributed.tensor"), "DTensor"),
@@ -71,9 +66,8 @@ class ShardedSave:
     def wait(self) -> None:
         """Wait for its end.
 
-        Raises:
-            ShardedStoreError: The store refused it on some rank.
-            ShardedStateError: It failed for another reason.
+        If the store refused it on some rank, raise ShardedStoreError, and ShardedStateError if it failed for another
+        reason.
         """
         from torch.distributed.checkpoint.api import CheckpointException
 
@@ -96,22 +90,16 @@ class _Pending:
 
 
 def save(url: str, state: dict[str, Any]) -> ShardedSave:
-    """Begin to save a state. Every rank calls it with its shards, and may continue to train when it returns.
+    """Begin to save a state: nested dicts, lists and tuples of tensors and of picklable objects.
+
+    Every rank calls it with its shards, and may continue to train when it returns. The folder, which is only for this
+    state, may be on any fsspec file system. It is complete only when the returned save has ended.
 
     Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. It first waits for an
     earlier save. Parts that all ranks have (plain tensors, step numbers) are written once, by one of them.
 
-    Args:
-        url: Folder on any fsspec file system, only for this state.
-        state: Nested dicts, lists and tuples of tensors and of picklable objects.
-
-    Returns:
-        The save. The folder is complete only when it has ended.
-
-    Raises:
-        FileExistsError: The folder has a complete state already.
-        ReportError: A part without tensors cannot be pickled.
-        ValueError: Two parts of the state have one name, as in ``{"a": {"b": x}, "a.b": y}``.
+    FileExistsError is raised if the folder has a complete state already, ReportError if a part without tensors cannot
+    be pickled, and ValueError if two parts have one name, as in ``{"a": {"b": x}, "a.b": y}``.
     """
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -139,22 +127,15 @@ def save(url: str, state: dict[str, Any]) -> ShardedSave:
 
 
 def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
-    """Load a state that any number of ranks saved into a state of the present sharding.
+    """Load a state that any number of ranks saved into a state of the present sharding, and return that.
 
-    Every rank calls it. Without a process group, one process loads it into plain tensors. The state of an optimizer
-    exists only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` returns a state that
-    has it, for :func:`save` and :func:`load`.
+    Every rank calls it. Without a process group, one process loads it into plain tensors. ``into`` has the structure of
+    the saved state. Its tensors are overwritten, and so are the other values in its dicts and lists. The state of an
+    optimizer exists only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` returns a
+    state that has it, for :func:`save` and :func:`load`.
 
-    Args:
-        into: State with the structure of the saved one. Its tensors are overwritten, and so are the other values in
-            its dicts and lists.
-
-    Returns:
-        ``into``.
-
-    Raises:
-        IncompleteStateError: The folder has no complete state.
-        ShardedStateError: ``into`` has another structure, or the state could not be read.
+    IncompleteStateError is raised if the folder has no complete state, and another ShardedStateError if ``into`` has
+    another structure or the state could not be read.
     """
     from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.checkpoint.api import CheckpointException
@@ -192,11 +173,7 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(url: str, saved: set[str], wanted: set[str]) -> None:
-    """Reject a partial load, by which for example momenta would be lost without notice.
-
-    Raises:
-        ShardedStateError: Names differ.
-    """
+    """Reject a partial load, by which for example momenta would be lost without notice."""
     if saved != wanted:
         lacks = ", ".join(sorted(saved - wanted)[:5]) or "nothing"
         extra = ", ".join(sorted(wanted - saved)[:5]) or "nothing"
@@ -300,10 +277,8 @@ def _leaves(node: Any) -> Iterator[Any]:
 def _flatten(state: dict[str, Any]) -> dict[str, Any]:
     """Return the tensors of a state by name (``model.fc.weight``), and the parts without tensors, each as one.
 
-    torch's own flattening turns the integer keys of optimizer states into strings and pickles tuples of tensors.
-
-    Raises:
-        ValueError: A name occurs twice.
+    torch's own flattening turns the integer keys of optimizer states into strings and pickles tuples of tensors. A name
+    that occurs twice is rejected.
     """
     flat: dict[str, Any] = {}
     for name, part in _parts(state):
