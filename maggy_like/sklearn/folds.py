@@ -19,43 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Folds:
-    """Cross-validate one configuration, and report after each fold. It is sent to each worker once, with its data.
+    """Cross-validate one configuration, and report after each fold. It is sent to each worker once, with its data."""
 
-    Attributes:
-        estimator: Estimator that is cloned for each fold.
-        objects: Objects that names in configurations stand for.
-        x: Samples.
-        y: Targets, or None.
-        splits: Pairs of indices of training and test samples, one pair per fold.
-        scoring: Metric, as ``cross_validate`` takes it.
-        params: Arguments of ``fit`` and, with scikit-learn's metadata routing, of the scorer.
-        score_params: Arguments of the scorer without metadata routing: values per sample.
-        config: Scikit-learn's settings at the call of the search (``sklearn.set_config``).
-        other_splits: Splits by seed, for trials that repeat a configuration with ``seed``.
-    """
-
-    estimator: Any
-    objects: Objects
-    x: Any
-    y: Any
-    splits: list[tuple[Any, Any]]
-    scoring: Any
-    params: dict[str, Any]
-    score_params: dict[str, Any]
-    config: dict[str, Any]
-    other_splits: dict[int, list[tuple[Any, Any]]]
+    estimator: Any  # cloned for each fold
+    objects: Objects  # that names in configurations stand for
+    x: Any  # samples
+    y: Any  # targets, or None
+    splits: list[tuple[Any, Any]]  # indices of training and test samples, one pair per fold
+    scoring: Any  # metric, as ``cross_validate`` takes it
+    params: dict[str, Any]  # arguments of ``fit`` and, with scikit-learn's metadata routing, of the scorer
+    score_params: dict[str, Any]  # arguments of the scorer without metadata routing: values per sample
+    config: dict[str, Any]  # scikit-learn's settings at the call of the search (``sklearn.set_config``)
+    other_splits: dict[int, list[tuple[Any, Any]]]  # by seed, for trials that repeat a configuration with ``seed``
 
     @property
     def __name__(self) -> str:  # by which runs and messages call a function
         return type(self.estimator).__name__
 
     def __call__(self, config: dict[str, Any], reporter: Reporter) -> None:
-        """Run the folds that the reporter grants.
-
-        Raises:
-            ValueError: A score is not finite.
-            TypeError: The scorer returns several scores.
-        """
+        """Run the folds that the reporter grants; the score of each must be one finite number."""
         with config_context(**self.config):
             self._run(config, reporter)
 

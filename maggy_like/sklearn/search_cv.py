@@ -43,11 +43,8 @@ def cv_results(
 ) -> dict[str, Any]:
     """Return the columns of ``cv_results_``, with one row per configuration in the order of creation.
 
-    Args:
-        trials: All trials.
-        configs: Their configurations, as the estimator takes them.
-        folds: Number of folds of a full evaluation.
-        error_score: Score of configurations that failed.
+    ``configs`` are those of all trials, as the estimator takes them. A full evaluation has ``folds`` folds, and
+    configurations that failed have the score ``error_score``.
     """
     scores, fit_times, score_times = (
         _by_fold(trials, name, folds) for name in ("test_score", "fit_time", "score_time")
@@ -247,14 +244,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         return self
 
     def _check_arguments(self) -> tuple[SearchSpace, Objects]:
-        """Check what lagom does not.
-
-        Returns:
-            The search space, and the objects that names in it stand for.
-
-        Raises:
-            ConfigError: An argument is wrong.
-        """
+        """Check what lagom does not, and return the search space and the objects that names in it stand for."""
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
             raise ConfigError(
                 f"estimator must be an estimator of scikit-learn, such as SVC(), got {short(self.estimator)}"
@@ -309,9 +299,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
     def _read(self, result: Result) -> None:
         """Store what the search found.
 
-        Raises:
-            RuntimeError: A configuration failed, with ``error_score="raise"``.
-            ConfigError: All configurations failed, or none ran all folds.
+        With ``error_score="raise"``, a configuration that failed raises RuntimeError. If all failed, or none ran all
+        folds, ConfigError is raised.
         """
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and self.error_score == "raise":
@@ -347,11 +336,7 @@ def _why(result: Result, trial: Trial) -> str:
 
 
 def _shuffled(splitter: Any, seed: int) -> Any:
-    """Return a splitter that makes other splits.
-
-    Raises:
-        ConfigError: It cannot.
-    """
+    """Return a copy of a splitter that makes other splits, or reject a splitter that cannot."""
     if not hasattr(splitter, "random_state"):
         kind = type(getattr(splitter, "cv", splitter)).__name__  # scikit-learn wraps a list
         raise ConfigError(

@@ -42,10 +42,6 @@ def read_space(given: Any) -> tuple[SearchSpace, Objects]:
     In addition to what :func:`maggy_like.lagom` takes, a parameter may have a frozen distribution of scipy
     (``loguniform``, ``uniform``, ``randint``), a numpy array of equally likely values, or a list with objects
     (estimators, functions, dicts).
-
-    Raises:
-        ConfigError: It is not a mapping, or a distribution or array has no matching domain.
-        SearchSpaceError: A domain is wrong.
     """
     if isinstance(given, SearchSpace):
         return given, Objects({})
