@@ -121,23 +121,17 @@ class MLflow(Tracker):
 
 @dataclass
 class _Nested:
-    """The nested run of a trial.
-
-    Attributes:
-        steps: Steps recorded before the run was resumed, by metric; None while unknown.
-        last: The last step that was logged, by metric.
-        objective: Name of the optimised metric, once it was reported.
-        best: Its best value, once an attempt has ended.
-    """
+    """The nested run of a trial."""
 
     id: str
     has_params: bool = False
     is_over: bool = False
     state: str = ""
+    # recorded before the run was resumed, by metric; None while unknown
     steps: dict[str, set[int]] | None = field(default_factory=dict)
-    last: dict[str, int] = field(default_factory=dict)
-    objective: str = ""
-    best: float | None = None
+    last: dict[str, int] = field(default_factory=dict)  # the last step that was logged, by metric
+    objective: str = ""  # name of the optimised metric, once it was reported
+    best: float | None = None  # best value of that metric, once an attempt has ended
 
     @property
     def is_final(self) -> bool:
@@ -146,14 +140,10 @@ class _Nested:
 
 
 class _Names:
-    """Names that MLflow accepts; different names remain different.
-
-    Args:
-        numbered: Names that received a number, by kind, from :attr:`numbered` of the previous session.
-    """
+    """Names that MLflow accepts; different names remain different."""
 
     def __init__(self, numbered: dict[str, dict[str, str]]) -> None:
-        self.numbered = numbered
+        self.numbered = numbered  # names that received a number, by kind; a resumed run starts with these
         self._fitted = {kind: dict(names) for kind, names in numbered.items()}
 
     def fit(self, kind: str, name: str, *, own: bool = False) -> str:
