@@ -42,14 +42,11 @@ def _enter_main(names: Mapping[str, Any]) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles what cloudpickle has pickled.
-
-    Attributes:
-        main_globals: The globals, one dict, of functions that were pickled by value because they are of ``__main__``.
-    """
+    """Unpickles what cloudpickle has pickled."""
 
     def __init__(self, data: io.BytesIO) -> None:
         super().__init__(data)
+        # one dict, of the functions that were pickled by value because they are of ``__main__``
         self.main_globals: dict[str, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:

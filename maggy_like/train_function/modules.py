@@ -31,11 +31,7 @@ _HELPERS = {
 
 
 def modules_of(train_fn: Callable[..., Any], *, multi_worker: bool = False) -> tuple[str, ...]:
-    """Return the installed modules that the function uses, and those that earlier trials of this process imported.
-
-    Args:
-        multi_worker: If True, several workers may run the function together.
-    """
+    """Return the installed modules that the function uses, and those that earlier trials of this process imported."""
     names: dict[str, None] = {}
     words: set[str] = set()
     for function in own_functions(train_fn):
@@ -82,9 +78,8 @@ _PARSING = threading.Lock()
 def imports_of(modules: Iterable[str], names: Collection[str]) -> list[str]:
     """Return the installed modules that the user's modules import, directly or through each other.
 
-    Args:
-        names: Names that the training function uses. Imports inside a function count only if the function has one of
-            these names.
+    ``names`` are those that the training function uses. Imports inside a function count only if the function has one of
+    these names.
     """
     found: dict[str, None] = {}
     waiting, seen, left = deque(dict.fromkeys(modules)), set[str](), MAX_CHARACTERS

@@ -34,8 +34,7 @@ class Script:
     def __call__(self) -> None:
         """Run it as ``__main__``: from its own folder if that exists here, else from a copy.
 
-        Raises:
-            SystemExit: It called ``sys.exit`` with a failure.
+        SystemExit is raised if it called ``sys.exit`` with a failure, and only then.
         """
         if self._is_seen():
             self._run(self.path)
@@ -75,11 +74,7 @@ class Script:
 
 
 def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Script:
-    """Read a script and the modules that it imports from its folder.
-
-    Raises:
-        TrainFunctionError: An argument is not valid, or the script cannot be read, is not Python or is too large.
-    """
+    """Read a script and the modules that it imports from its folder."""
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise TrainFunctionError(f"args must be a list of arguments, got {args!r}; use ['--epochs', '3']")
     if not isinstance(path, str | PathLike):
