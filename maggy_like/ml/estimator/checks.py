@@ -55,11 +55,7 @@ if TYPE_CHECKING:
 
 
 def check_frame(df: object, method: str) -> None:
-    """Check that it is a DataFrame of Spark, and for ``fit`` one that ends.
-
-    Raises:
-        DataError: It is not.
-    """
+    """Check that it is a DataFrame of Spark, and for ``fit`` one that ends."""
     if not isinstance(df, DataFrame):
         kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__name__}"
         raise DataError(f"{method} must get a Spark DataFrame, got {kind}; use spark.createDataFrame(...)")
@@ -71,15 +67,7 @@ def check_frame(df: object, method: str) -> None:
 
 
 def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
-    """Check that the DataFrame has the columns.
-
-    Args:
-        columns: Names of columns by the Param that has them.
-
-    Raises:
-        ConfigError: A column is missing, or has two roles.
-        DataError: Spark cannot tell the names of several columns apart.
-    """
+    """Check that the DataFrame has the columns of each Param: each once, and with one role."""
     roles: dict[str, str] = {}
     for param, named in columns.items():
         for name in named:
@@ -100,11 +88,7 @@ def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
 
 
 def check_indicator(df: DataFrame, name: str) -> None:
-    """Check that validationIndicatorCol is boolean.
-
-    Raises:
-        DataError: It has another type.
-    """
+    """Check that validationIndicatorCol is boolean."""
     kind = df.schema[name].dataType
     if not isinstance(kind, BooleanType):
         raise DataError(
@@ -114,11 +98,7 @@ def check_indicator(df: DataFrame, name: str) -> None:
 
 
 def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
-    """Check that the rows can be used for training.
-
-    Raises:
-        DataError: There are none, or a column has nulls, NaN, infinities or arrays of different lengths, at any depth.
-    """
+    """Check that there are rows, without null, NaN and infinity, and with arrays of one length, at any depth."""
     if not found.rows:
         raise DataError(f"{where} has no rows to train on")
     for name, column in found.columns.items():
@@ -144,16 +124,7 @@ def check_rows(found: Statistics, where: str = "the DataFrame") -> None:
 
 
 def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None:
-    """Check that weights are plain numbers, not negative and not all 0.
-
-    Args:
-        name: Name of the column.
-        found: Its statistics.
-        rows: Description of the rows.
-
-    Raises:
-        DataError: A weight is not valid, or none is above 0.
-    """
+    """Check that weights are plain numbers, not negative and not all 0; the error calls the rows ``rows``."""
     if found.total is None:
         raise DataError(
             f"weightCol {name!r} must have one number in each row; cast or compute one (df.withColumn) before fit"
@@ -165,18 +136,11 @@ def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None
 
 
 def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[TrainingPlan, torch.dtype]:
-    """Find out what the network requires of the rows by computing some of them.
+    """Find out what the network requires of the rows by computing some of them: ``batch``, about two.
 
-    Args:
-        batch: About two rows.
-
-    Returns:
-        The plan with the columns of integers that the network takes as floats, and with the number of rows that each
-        rank needs of a batch: two if the network fails with one, as batch normalisation does. And the data type of the
-        network's parameters.
-
-    Raises:
-        ConfigError: The network cannot be made, or could not be used after the training.
+    Return the plan and the data type of the network's parameters. The plan has the columns of integers that the network
+    takes as floats, and the number of rows that each rank needs of a batch: two if the network fails with one, as batch
+    normalisation does. A network that cannot be made, or could not be used after the training, raises ConfigError.
     """
     objective = plan.objective()
     frozen = plan.frozen(objective.network)
@@ -257,14 +221,9 @@ def _reach(objective: Objective | LightningObjective, batch: Mapping[str, torch.
 def check_magnitudes(
     found: Statistics, plan: TrainingPlan, batch: Mapping[str, torch.Tensor], precision: torch.dtype
 ) -> None:
-    """Check that no number is infinite in the precision in which the network computes.
+    """Check that no number is infinite in the precision of the network's parameters, in which it computes.
 
-    Args:
-        batch: Some rows, as they are read.
-        precision: Data type of the network's parameters.
-
-    Raises:
-        DataError: A column has such numbers.
+    ``batch`` has some rows, as they are read.
     """
     for name in plan.columns:
         largest = found.columns[name].largest
@@ -296,17 +255,9 @@ def check_sample(
 ) -> list[tuple[int, ...]] | None:
     """Compute some rows with the network and the loss, so that a mismatch is reported before workers start.
 
-    Args:
-        batch: About two rows.
-        found: Statistics of the labels and other columns.
-        given: Requested options of loss and optimizer, which a Lightning module brings itself.
-
-    Returns:
-        The shape of each output, without the rows; None for a Lightning module, whose steps are tried.
-
-    Raises:
-        ConfigError: The network does not take the features, or the loss does not take the outputs.
-        DataError: A label is out of range.
+    Return the shape of each output, without the rows; None for a Lightning module, whose steps are tried. ``batch`` has
+    about two rows. ``found`` has the statistics of the labels. ``given`` are the requested options of loss and
+    optimizer, which a Lightning module brings itself.
     """
     objective = plan.objective()
     plan.frozen(objective.network)
@@ -354,12 +305,8 @@ def check_sample(
 def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> None:
     """Refuse whole numbers that the network has no place for, such as a category beyond an embedding.
 
-    Args:
-        batch: Two rows or so, which the network takes.
-        found: Statistics of the features, among others.
-
-    Raises:
-        DataError: The network fails with the smallest or the largest number of a column.
+    ``batch`` has about two rows that the network takes. It also has to take them with the smallest and the largest
+    number of each column.
     """
     objective = plan.objective().eval()
     for name in plan.features:
@@ -402,12 +349,7 @@ def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor
 def check_label(
     name: str, loss: Loss, output: torch.Tensor, found: ColumnStatistics, weights: Sequence[float] | None
 ) -> None:
-    """Check that the loss can take the labels.
-
-    Raises:
-        ConfigError: The number of class weights is not the number of classes.
-        DataError: A class is not the number of an output, or a binary label is not from 0 to 1.
-    """
+    """Check that the loss can take the labels, and the class weights if there are any."""
     if found.least is None or found.greatest is None:
         return
     span = f"labels from {found.least:g} to {found.greatest:g}"
@@ -474,9 +416,6 @@ def check_model(plan: TrainingPlan) -> None:
     """Check that it is a model, and has a loss.
 
     A function may make a Lightning module, which brings its loss. That is only known when it is called.
-
-    Raises:
-        ConfigError: It is not.
     """
     model = plan.model
     if not isinstance(model, nn.Module) and not callable(model):
@@ -487,19 +426,12 @@ def check_model(plan: TrainingPlan) -> None:
 
 @dataclass(frozen=True)
 class CheckedData:
-    """Results of the checks of a training's data.
+    """Results of the checks of a training's data."""
 
-    Attributes:
-        plan: Training with its data.
-        inputs: Inputs of the network.
-        outputs: Kinds of its outputs, by label.
-        remedy: Remedy if no loss is finite.
-    """
-
-    plan: TrainingPlan
-    inputs: tuple[Column, ...]
-    outputs: dict[str, Kind]
-    remedy: str
+    plan: TrainingPlan  # with its data
+    inputs: tuple[Column, ...]  # of the network
+    outputs: dict[str, Kind]  # kinds of the network's outputs, by label
+    remedy: str  # for the case that no loss is finite
 
 
 def check_data(
@@ -512,16 +444,9 @@ def check_data(
 ) -> CheckedData:
     """Check the rows against the plan, with one pass of Spark over the written data.
 
-    Args:
-        config: Any configuration of the search, to try the network with.
-        is_balanced: Whether classes are weighted by their number of rows.
-        given: Params and names of the search that concern loss or optimizer.
-
-    Returns:
-        The plan with its data and the weights of classes and rows, and the network's inputs and outputs.
-
-    Raises:
-        UserError: The rows, the network and the loss do not match; the message has the column.
+    The result has the plan with its data and the weights of classes and rows, and the network's inputs and outputs.
+    ``config`` is any configuration of the search, to try the network with. If ``is_balanced``, classes are weighted by
+    their number of rows. ``given`` are the Params and names of the search that concern loss or optimizer.
     """
     written = prepared.rows(df)
     train = written.where(F.col(VALIDATION) == "false") if prepared.is_split else written
@@ -640,14 +565,7 @@ _LISTED = 1000
 
 
 def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
-    """Check that the Params accept the values of a search.
-
-    Args:
-        domains: Domains by name; only those of Params are checked.
-
-    Raises:
-        ConfigError: A value is rejected.
-    """
+    """Check that the Params accept the values of a search; only domains with the name of a Param are checked."""
     of_objects: dict[str, Callable[[Any], Any]] = {"loss": read_loss, "optimizer": optimizer_class}
     for name in domains.keys() & SEARCHABLE.keys():
         convert = of_objects.get(name, params.getParam(name).typeConverter)
@@ -668,11 +586,7 @@ def values_of(domain: Domain) -> list[Any]:
 
 
 def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -> None:
-    """Check that the run accepts ``runOptions``, and that the metric is one that epochs report.
-
-    Raises:
-        ConfigError: An option is unknown, is set by a Param, or leaves ``fit`` without a model.
-    """
+    """Check that the run accepts ``runOptions``, and that the metric is one that epochs report."""
     given = params._given("runOptions")
     target, name_of = (lagom, "lagom, which searches") if is_search else (run, "run, which trains without a search")
     known = [name for name in inspect.signature(target).parameters if name not in _OWN]

@@ -265,8 +265,7 @@ class PipelineSearch(Estimator[PipelineModel]):
     def _parts(self, dataset: DataFrame) -> Iterator[Sequence[DataFrame]]:
         """Yield the rows to fit stages on and those to validate on; all rows if nothing is set apart or fitted.
 
-        Raises:
-            UserError: The indicator column has a reserved name or another type, or a part has no rows.
+        Neither part may be empty.
         """
         share, indicator = self._network._given("validationFraction"), self._network._given("validationIndicatorCol")
         split = None

@@ -71,35 +71,23 @@ _OF_LOSS_AND_OPTIMIZER = (
 
 @dataclass(frozen=True)
 class Fitted:
-    """Result of a fit.
+    """Result of a fit."""
 
-    Attributes:
-        network: Network with the weights that were kept, on the CPU.
-        inputs: Inputs of the network.
-        outputs: Kinds of its outputs, by label.
-        history: Metrics of each epoch.
-        best_epoch: Epoch with the lowest loss.
-        config: Trained configuration, if there was a search: the best one, or with ``confirm`` the recommended one.
-        result: Result of the search, if there was one.
-    """
-
-    network: nn.Module
-    inputs: tuple[Column, ...]
-    outputs: dict[str, Kind]
-    history: list[dict[str, float]]
-    best_epoch: int | None
-    config: dict[str, Any]
-    result: Result | None
+    network: nn.Module  # with the weights that were kept, on the CPU
+    inputs: tuple[Column, ...]  # of the network
+    outputs: dict[str, Kind]  # kinds of the network's outputs, by label
+    history: list[dict[str, float]]  # metrics of each epoch
+    best_epoch: int | None  # with the lowest loss
+    config: dict[str, Any]  # trained configuration of a search: the best one, or with ``confirm`` the recommended one
+    result: Result | None  # of the search, if there was one
 
 
 def fit_network(params: TrainingParams, df: DataFrame) -> Fitted:
     """Train on a DataFrame, or search for the best training first.
 
-    Raises:
-        UserError: A Param or a column is wrong; this is found before a worker starts.
-        TrainingError: The training failed, no epoch had a finite loss, or the search ended before the best
-            configuration was trained. After a search, ``error.result`` is its result.
-        KeyboardInterrupt: The user pressed Ctrl-C. The message says how to resume.
+    A wrong Param or column raises UserError before a worker starts. TrainingError is raised if the training failed, no
+    epoch had a finite loss, or the search ended before the best configuration was trained; after a search, its
+    ``result`` is that of the search. After Ctrl-C, the message of KeyboardInterrupt says how to resume.
     """
     plan = plan_of(params)
     space = space_of(params, plan, {})
@@ -111,11 +99,7 @@ def prepare_rows(
 ) -> CheckedData:
     """Write the rows to Parquet files if necessary, and check them against the network and the loss.
 
-    Args:
-        fixed: Values of the search space that belong to these rows.
-
-    Raises:
-        UserError: They do not match.
+    ``fixed`` are the values of the search space that belong to these rows.
     """
     prepared = _prepare(params, df, plan)
     config = {} if space is None else {**space.sample(np.random.default_rng(plan.seed)), **fixed}
@@ -146,8 +130,7 @@ def train_checked(
 ) -> Fitted:
     """Train on checked rows, or search and train the best configuration.
 
-    Args:
-        checked: Checked data by the values of ``plan.stage_params``.
+    ``checked`` has the data by the values of ``plan.stage_params``.
     """
     one = next(iter(checked.values()))
     plan = replace(plan, variants={key: it.plan for key, it in checked.items()}) if plan.stage_params else one.plan
@@ -184,8 +167,7 @@ def _engine_and_workers(
 ) -> dict[str, Any]:
     """Return the engine and, if the rows cannot be shared by all its workers, a smaller number of workers.
 
-    Raises:
-        ConfigError: More workers were requested than can share the rows, or than can train the best configuration.
+    If more workers were requested than can share the rows, or than can train the best configuration, raise ConfigError.
     """
     engine, workers, most = choose_engine(options["engine"]), options["workers"], options.get("max_workers")
     if not all(it is None or (isinstance(it, int) and it > 0) for it in (workers, most)):
@@ -315,11 +297,7 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
 def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str, Any]) -> SearchSpace | None:
     """Return the search space, if there is one. Each of its names must belong to something that takes its values.
 
-    Args:
-        of_stages: Domains of Params of the stages before.
-
-    Raises:
-        ConfigError: A name belongs to nothing or to two things, a value is rejected, or ``runOptions`` are wrong.
+    ``of_stages`` are domains of Params of the stages before. Wrong ``runOptions`` raise ConfigError too.
     """
     given = params._given("search") or {}
     is_search = bool(given or of_stages)
@@ -341,11 +319,7 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
 
 
 def _check_confirmation(is_search: bool, names: set[str]) -> None:
-    """Check that the configurations of a search can be trained again.
-
-    Raises:
-        ConfigError: There is no search, or it sets the seed.
-    """
+    """Check that there is a search whose configurations can be trained again, with other seeds."""
     if not is_search:
         raise ConfigError("confirm must be used with a search, whose best configurations it trains again; use search=")
     if "seed" in names:

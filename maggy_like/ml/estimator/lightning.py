@@ -30,25 +30,17 @@ _OF_THE_TRAINER = (
 
 
 class TrainerView:
-    """Attributes of a Trainer that a Lightning module may use.
-
-    Attributes:
-        current_epoch: Number of the epoch, from 0.
-        global_step: Number of steps of the optimizer so far.
-        max_epochs: Number of epochs of the whole training.
-        num_training_batches: Number of steps of an epoch.
-        estimated_stepping_batches: Number of steps of the whole training, for schedules such as ``OneCycleLR``.
-    """
+    """Attributes of a Trainer that a Lightning module may use."""
 
     logger = None
     loggers: tuple[Any, ...] = ()
 
     def __init__(self, max_epochs: int, num_training_batches: int) -> None:
         self.current_epoch = 0
-        self.global_step = 0
-        self.max_epochs = max_epochs
-        self.num_training_batches = num_training_batches
-        self.estimated_stepping_batches = max_epochs * num_training_batches
+        self.global_step = 0  # steps of the optimizer so far
+        self.max_epochs = max_epochs  # of the whole training
+        self.num_training_batches = num_training_batches  # steps of an epoch
+        self.estimated_stepping_batches = max_epochs * num_training_batches  # steps; for schedules such as OneCycleLR
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -62,28 +54,16 @@ class TrainerView:
 class LightningObjective(nn.Module):
     """The loss of a Lightning module on a batch, and the metrics that the module logs.
 
-    Its steps receive a batch as a tuple: the inputs, then the labels, then the weight if there is one.
-
-    Args:
-        network: Lightning module.
-        columns: Columns of the batch, in order.
-        epochs: Number of epochs of the whole training.
-        steps: Number of steps of an epoch.
-        as_fractions: Integer columns that the network takes as floats.
-
-    Attributes:
-        trainer: Attributes of a Trainer for the module.
-
-    Raises:
-        ConfigError: The module needs a Trainer.
+    Its steps receive a batch as a tuple of ``columns``: the inputs, then the labels, then the weight if there is one.
+    Integer columns in ``as_fractions`` are converted to floats. A module that needs a Trainer raises ConfigError.
     """
 
     def __init__(
         self,
         network: nn.Module,
         columns: Sequence[str],
-        epochs: int = 1,
-        steps: int = 1,
+        epochs: int = 1,  # of the whole training
+        steps: int = 1,  # of an epoch
         as_fractions: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -135,11 +115,7 @@ class LightningObjective(nn.Module):
 
 
 def _check_module(network: nn.Module) -> None:
-    """Check that a module can be trained without a Trainer.
-
-    Raises:
-        ConfigError: It optimizes manually, or overrides what only a Trainer calls.
-    """
+    """Check that a module can be trained without a Trainer: it optimizes automatically, and has none of its hooks."""
     name = type(network).__name__
     if not getattr(network, "automatic_optimization", True):
         raise ConfigError(
@@ -174,13 +150,9 @@ def _is_lightnings(module: str) -> bool:
 
 
 class Schedule:
-    """A learning rate schedule, stepped as Lightning does.
+    """A learning rate schedule, stepped as Lightning does: once in ``frequency`` intervals, ``"epoch"`` or ``"step"``.
 
-    Args:
-        scheduler: Scheduler of PyTorch.
-        interval: ``"epoch"`` or ``"step"``.
-        frequency: Number of intervals between its steps.
-        monitor: Metric for a scheduler such as ``ReduceLROnPlateau``.
+    ``monitor`` is the metric for a scheduler such as ``ReduceLROnPlateau``.
     """
 
     def __init__(
@@ -201,11 +173,7 @@ class Schedule:
             self._scheduler.step()
 
     def epoch_ended(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Record the end of an epoch, counted from 1.
-
-        Raises:
-            ConfigError: The monitored metric was not logged.
-        """
+        """Record the end of an epoch, counted from 1; the monitored metric must have been logged."""
         if self._interval != "epoch" or epoch % self._frequency:
             return
         if self._monitor is None:
@@ -230,11 +198,7 @@ class Schedule:
 
 
 def configured_by(network: nn.Module) -> tuple[torch.optim.Optimizer, Schedule | None]:
-    """Return the optimizer and, if there is one, the schedule of a Lightning module.
-
-    Raises:
-        ConfigError: ``configure_optimizers`` returns none, several, or something else.
-    """
+    """Return the one optimizer and, if there is one, the schedule of a Lightning module."""
     made: Any = getattr(network, "configure_optimizers")()  # noqa: B009  # nn.Module says it is a tensor or a module
     schedulers: Any = ()
     if isinstance(made, list | tuple) and len(made) == 1 and isinstance(made[0], Mapping):

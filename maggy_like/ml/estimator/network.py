@@ -27,9 +27,6 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
     """Make the network: a copy of the module, or the result of the function.
 
     One that ``torch.compile`` has made becomes the plain module. Its calls are compiled as before.
-
-    Raises:
-        ConfigError: The function takes other arguments, or does not return a module.
     """
     if isinstance(model, nn.Module):
         if arguments:
@@ -77,16 +74,10 @@ def first_line(error: Exception) -> str:
 
 
 def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
-    """Exclude modules from training.
+    """Exclude modules from training, and return them.
 
-    Args:
-        globs: Patterns of names in ``network.named_modules()``, such as ``"encoder*"``.
-
-    Returns:
-        The frozen modules. Keep them in evaluation mode during training, so that batch normalisation does not change.
-
-    Raises:
-        ConfigError: A pattern matches no module.
+    ``globs`` are patterns of names in ``network.named_modules()``, such as ``"encoder*"``, each of which must match.
+    Keep the returned modules in evaluation mode during training, so that batch normalisation does not change.
     """
     modules = {name: module for name, module in network.named_modules() if name}
     frozen: list[nn.Module] = []
@@ -123,13 +114,8 @@ def to_cpu(value: Any) -> Any:
 def make_portable(network: nn.Module, make: Any, arguments: Mapping[str, Any], seed: int) -> None:
     """Let a network that cannot be pickled, such as one with parametrizations, be pickled by its function and state.
 
-    Args:
-        make: Function that made the network, or the given module itself.
-        arguments: Arguments of that function.
-        seed: Seed of its random numbers.
-
-    Raises:
-        ConfigError: That cannot be pickled either, or the network was given as a module.
+    ``make`` is the function that made the network from ``arguments`` and, for its random numbers, ``seed``. It may be
+    the given module itself, which raises ConfigError if it cannot be pickled.
     """
     try:
         _structure(network)
@@ -177,11 +163,7 @@ def _structure(network: nn.Module) -> bytes:
 
 
 def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
-    """Return the two files by name, ``weights`` and ``structure``.
-
-    Raises:
-        ConfigError: Something in the network cannot be pickled.
-    """
+    """Return the two files by name, ``weights`` and ``structure``."""
     state = network.state_dict(keep_vars=True)
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     weights = io.BytesIO()
@@ -196,8 +178,7 @@ def network_to_bytes(network: nn.Module) -> dict[str, bytes]:
 def network_of_bytes(parts: dict[str, bytes]) -> nn.Module:
     """Load the network from the two files, in evaluation mode on the CPU.
 
-    Raises:
-        PlatformError: The code of the network's modules is missing or has changed.
+    If the code of its modules is missing or has changed, raise PlatformError.
     """
     weights = torch.load(io.BytesIO(parts["weights"]), map_location="cpu", weights_only=True)
     try:

@@ -43,27 +43,16 @@ _OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of outputs and labels.
+    """A loss of outputs and labels."""
 
-    Attributes:
-        function: Takes an output and a label.
-        per_row: The same with one loss for each row; None if the function returns only one.
-        kind: Kind of its labels.
-        name: Name in messages.
-    """
-
-    function: Callable[..., Any]
-    per_row: Callable[..., Any] | None
-    kind: Kind
-    name: str
+    function: Callable[..., Any]  # takes an output and a label
+    per_row: Callable[..., Any] | None  # the same with one loss for each row; None if the function returns only one
+    kind: Kind  # of the labels
+    name: str  # in messages
 
 
 def read_loss(loss: Any) -> Loss:
-    """Return the loss for a name, class, object or function.
-
-    Raises:
-        ConfigError: The name is unknown.
-    """
+    """Return the loss for a name, class, object or function."""
     if isinstance(loss, str):
         if _short(loss) not in _LOSSES:
             near = did_you_mean(loss, tuple(_LOSSES))
@@ -122,13 +111,8 @@ def make_scheduler(
 ) -> Any:
     """Create a learning rate schedule.
 
-    Args:
-        scheduler: A name, a class of torch.optim.lr_scheduler, or a function of the optimizer and ``options``.
-        options: Further arguments.
-        total_steps: How often it advances, for one that takes ``total_steps``.
-
-    Raises:
-        ConfigError: The name is unknown, the options are not accepted, or it returns something else.
+    ``scheduler`` is a name, a class of torch.optim.lr_scheduler, or a function of the optimizer and ``options``.
+    ``total_steps``, how often it advances, is passed to one that takes it.
     """
     kind = scheduler
     if isinstance(scheduler, str) and (kind := _SCHEDULERS.get(_short_schedule(scheduler))) is None:
@@ -167,11 +151,7 @@ _SCHEDULERS = {
 
 
 def optimizer_class(optimizer: Any) -> Callable[..., Any]:
-    """Return what makes the optimizer: a class of torch.optim, or a function of the user.
-
-    Raises:
-        ConfigError: The name is unknown.
-    """
+    """Return what makes the optimizer: a class of torch.optim, or a function of the user."""
     if isinstance(optimizer, torch.optim.Optimizer):
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
@@ -210,28 +190,20 @@ Metrics = dict[str, Tensor]
 class Objective(nn.Module):
     """The mean loss of a network on a batch, and its metrics.
 
-    Args:
-        network: Takes the inputs in order, and returns one output, or a tuple with one output for each label.
-        losses: One loss for each label.
-        features: Columns of the inputs.
-        labels: Columns of the labels.
-        as_fractions: Integer columns that the network takes as floats.
-        weight: Column with the weight of each row, if there is one.
-        class_weights: Weight of each class, if there are any.
-        weight_scale: Factor that makes the mean of all rows' weights 1, so that weights do not change the step size.
+    The network takes the inputs in order, and returns one output, or a tuple with one output for each label.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        losses: Sequence[Loss],
-        features: Sequence[str],
-        labels: Sequence[str],
+        losses: Sequence[Loss],  # one for each label
+        features: Sequence[str],  # columns of the inputs
+        labels: Sequence[str],  # columns of the labels
         *,
-        as_fractions: Sequence[str] = (),
-        weight: str | None = None,
-        class_weights: Sequence[float] | None = None,
-        weight_scale: float = 1.0,
+        as_fractions: Sequence[str] = (),  # integer columns that the network takes as floats
+        weight: str | None = None,  # column with the weight of each row
+        class_weights: Sequence[float] | None = None,  # weight of each class
+        weight_scale: float = 1.0,  # makes the mean of all rows' weights 1, so that weights do not change the step size
     ) -> None:
         super().__init__()
         self.network = network
@@ -283,14 +255,10 @@ def _in_full(output: Tensor) -> Tensor:
 def decoded(
     batch: Mapping[str, Any], decode: Mapping[str, Callable[[bytes], Any]], device: torch.device
 ) -> dict[str, Tensor]:
-    """Convert columns of bytes to tensors.
+    """Convert columns of bytes to tensors on a device.
 
-    Args:
-        decode: Functions from the bytes of a row to a tensor or array, by column.
-        device: Device of the tensors.
-
-    Raises:
-        DataError: Rows of a column differ in shape.
+    ``decode`` has functions from the bytes of a row to a tensor or array, by column. All rows of a column must have one
+    shape.
     """
     made: dict[str, Tensor] = dict(batch)
     for name in decode.keys() & batch.keys():

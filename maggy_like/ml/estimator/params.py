@@ -155,11 +155,7 @@ class PredictionParams(Params):
         return self.getOrDefault(param) if self.isDefined(param) else None
 
     def _take(self, given: Mapping[str, Any]) -> None:
-        """Set Params by name; those that are None are not changed.
-
-        Raises:
-            ConfigError: A Param does not exist, or a value is invalid for it.
-        """
+        """Set Params by name; those that are None are not changed."""
         known = [param.name for param in self.params]
         for name, value in given.items():
             if name not in known:
@@ -304,11 +300,7 @@ def read_parts(spark: SparkSession, path: str) -> dict[str, bytes]:
 
 
 def pickled(name: str, value: Any) -> bytes:
-    """Pickle a value.
-
-    Raises:
-        ConfigError: It cannot be pickled.
-    """
+    """Pickle a value; the error has its name."""
     try:
         return dumps(value)
     except Exception as error:
@@ -325,9 +317,7 @@ def save_metadata(instance: Any, path: str, spark: SparkSession, more: Mapping[s
 def load_metadata(instance: Any, path: str, spark: SparkSession) -> dict[str, Any]:
     """Read the metadata, and set the Params in it.
 
-    Raises:
-        ConfigError: An object of another class was saved there.
-        PlatformError: A later version wrote it in a newer format.
+    An object of another class raises ConfigError, and one in a newer format of a later version raises PlatformError.
     """
     metadata: dict[str, Any] = DefaultParamsReader.loadMetadata(path, spark)
     if metadata["class"] not in map(_name_of, type(instance).__mro__):
@@ -394,30 +384,18 @@ class ObjectsReader(MLReader[T]):
 
 @dataclass(frozen=True)
 class MadeColumn:
-    """A column that a model adds.
-
-    Attributes:
-        name: Name of the column.
-        param: Param that has the name, or the beginning of it.
-        output: Label of the output; None if the network has one output.
-        field: Field of the output, as in ``predict``.
-    """
+    """A column that a model adds."""
 
     name: str
-    param: str
-    output: str | None
-    field: str
+    param: str  # Param that has the name, or the beginning of it
+    output: str | None  # label of the output; None if the network has one output
+    field: str  # of the output, as in ``predict``
 
 
 def made_columns(params: PredictionParams, outputs: Mapping[str, Kind]) -> list[MadeColumn]:
-    """Return the new columns, in order.
+    """Return the new columns, in order; their names must differ.
 
-    Args:
-        params: Params of the model, or of the Estimator that makes it.
-        outputs: Kinds of the network's outputs, by label.
-
-    Raises:
-        ConfigError: Two columns have the same name.
+    ``params`` are those of the model, or of the Estimator that makes it. ``outputs`` are kinds by label.
     """
     made = []
     for label, kind in outputs.items():
@@ -448,12 +426,7 @@ def into(made: Sequence[MadeColumn]) -> dict[str, str | tuple[str, str]]:
 
 
 def check_room(df: DataFrame, made: Sequence[MadeColumn]) -> None:
-    """Check that the DataFrame lacks the new columns, as all of pyspark.ml does.
-
-    Raises:
-        DataError: It has one.
-        ConfigError: Spark does not tell two of the names apart.
-    """
+    """Check that the DataFrame lacks the new columns, as all of pyspark.ml does, and that Spark tells them apart."""
     there, added = as_told_apart(df, df.columns), as_told_apart(df, [column.name for column in made])
     for place, (column, name) in enumerate(zip(made, added, strict=True)):
         if name in there:

@@ -35,38 +35,17 @@ from optimizers.checks import did_you_mean
 
 @dataclass(frozen=True)
 class Data:
-    """Location of the rows of a training.
+    """Location of the rows of a training."""
 
-    Attributes:
-        train: URLs of Parquet files to train on.
-        validation: URLs of Parquet files to validate on; none without validation.
-        rows: Number of rows to train on.
-        held: Number of rows to validate on.
-    """
-
-    train: tuple[str, ...]
-    validation: tuple[str, ...]
-    rows: int
-    held: int = 0
+    train: tuple[str, ...]  # URLs of Parquet files to train on
+    validation: tuple[str, ...]  # URLs of Parquet files to validate on; none without validation
+    rows: int  # number of rows to train on
+    held: int = 0  # number of rows to validate on
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """One training: Params of the Estimator under other names, checked and completed.
-
-    Attributes:
-        rate: Learning rate; None if the optimizer brings its own.
-        schedule: Learning rate schedule; None for a constant rate.
-        clip: Largest norm of the gradients of a step; None for no limit.
-        accumulate: Number of batches for one step of the optimizer.
-        precision: ``"32"``, or ``"bf16"`` or ``"fp16"`` for autocast.
-        weight_scale: Factor that makes the mean weight of the rows 1.
-        as_fractions: Integer columns that the network takes as floats.
-        least_share: Number of rows that each rank needs of a batch.
-        data: Location of the rows.
-        stage_params: Names of searched Params of earlier stages.
-        variants: The training for each combination of their values.
-    """
+    """One training: Params of the Estimator under other names, checked and completed."""
 
     model: Any
     loss: Any
@@ -76,16 +55,16 @@ class TrainingPlan:
     model_params: dict[str, Any] = field(default_factory=dict)
     optimizer: Any = "adam"
     optimizer_params: dict[str, Any] = field(default_factory=dict)
-    rate: float | None = 1e-3
-    schedule: Any = None
+    rate: float | None = 1e-3  # learning rate; None if the optimizer brings its own
+    schedule: Any = None  # of the learning rate; None for a constant rate
     schedule_params: dict[str, Any] = field(default_factory=dict)
     schedule_interval: str = "epoch"
-    clip: float | None = None
-    accumulate: int = 1
-    precision: str = "32"
+    clip: float | None = None  # largest norm of the gradients of a step; None for no limit
+    accumulate: int = 1  # number of batches for one step of the optimizer
+    precision: str = "32"  # ``"32"``, or ``"bf16"`` or ``"fp16"`` for autocast
     weight: str | None = None
     class_weights: tuple[float, ...] | None = None
-    weight_scale: float = 1.0
+    weight_scale: float = 1.0  # factor that makes the mean weight of the rows 1
     batch_size: int = 32
     drop_last: bool = False
     epochs: int = 1
@@ -96,9 +75,10 @@ class TrainingPlan:
     decode: dict[str, Callable[[bytes], Any]] = field(default_factory=dict)
     callbacks: tuple[Callable[..., Any], ...] = ()
     seed: int = 0
-    as_fractions: tuple[str, ...] = ()
-    least_share: int = 1
-    stage_params: tuple[str, ...] = ()
+    as_fractions: tuple[str, ...] = ()  # integer columns that the network takes as floats
+    least_share: int = 1  # number of rows that each rank needs of a batch
+    stage_params: tuple[str, ...] = ()  # names of searched Params of earlier stages
+    # the training for each combination of their values
     variants: dict[tuple[Any, ...], TrainingPlan] = field(default_factory=dict)
 
     @property
@@ -114,11 +94,7 @@ class TrainingPlan:
 
     @property
     def losses(self) -> list[Loss]:
-        """Return the loss of each label.
-
-        Raises:
-            ConfigError: The number of losses is wrong, or a loss cannot be weighted by row.
-        """
+        """Return the loss of each label, which can be weighted by row if the plan has weights."""
         if self.loss is None:
             raise ConfigError(
                 "loss must be given, got None; use a name such as 'cross_entropy', a loss of torch.nn or a function"
@@ -140,11 +116,7 @@ class TrainingPlan:
         return losses
 
     def objective(self) -> Objective | LightningObjective:
-        """Make a new network with its loss.
-
-        Raises:
-            ConfigError: The network cannot be made.
-        """
+        """Make a new network with its loss."""
         network = build_network(self.model, self.model_params, self.seed)
         if is_lightning(network):
             return LightningObjective(network, self.columns, self.epochs, self.steps, self.as_fractions)
@@ -164,12 +136,7 @@ class TrainingPlan:
         return freeze(network, self.freeze)
 
     def with_config(self, config: Mapping[str, Any]) -> TrainingPlan:
-        """Apply the values of a configuration.
-
-        Args:
-            config: Values by names that :func:`check_names` accepted: of Params, of the model's function, of the
-                optimizer.
-        """
+        """Apply the values of a configuration to Params, the model's function or the optimizer, by :func:`home_of`."""
         of_model = () if isinstance(self.model, nn.Module) else _arguments(self.model)
         rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
         if self.variants:
@@ -202,8 +169,7 @@ SEARCHABLE = {
 def home_of(name: str, plan: TrainingPlan) -> str:
     """Return what a name of the search space belongs to: a ``param``, the ``model``'s function, or the ``optimizer``.
 
-    Raises:
-        ConfigError: It belongs to none of them.
+    If it belongs to none of them, raise ConfigError.
     """
     if name in SEARCHABLE:
         return "param"
@@ -236,15 +202,9 @@ State = dict[str, Any]
 def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Reporter) -> State:
     """Train a network for ``reporter.budget`` epochs, on all workers of the trial together.
 
-    Each epoch is saved and reported: ``loss`` over the training rows, ``validation_loss`` if there are validation
-    rows, and ``accuracy`` of both for losses over classes. The objective is the loss of the validation or, without
-    one, of the training.
-
-    Returns:
-        ``network``, the weights, and ``history``, the metrics of each epoch.
-
-    Raises:
-        ConfigError: There are more workers than rows, or the plan is not valid for this configuration.
+    Each epoch is saved and reported: ``loss`` over the training rows, ``validation_loss`` if there are validation rows,
+    and ``accuracy`` of both for losses over classes. The objective is the loss of the validation or, without one, of
+    the training. Return ``network``, the weights, and ``history``, the metrics of each epoch.
     """
     plan = plan.with_config(config)
     data = plan.data
@@ -321,9 +281,7 @@ def outcome(state: State) -> State:
 def most_ranks(rows: int, batch_size: int, *, held: int = 0, least: int = 1) -> int:
     """Return the maximum number of workers that can share the rows, at least 1.
 
-    Args:
-        held: Number of rows to validate on; 0 without validation.
-        least: Number of rows that each worker needs of a batch.
+    ``held`` rows are validated on, 0 without validation. Each worker needs ``least`` rows of a batch.
     """
     return max(1, min(rows // least, batch_size // least, held or rows))
 
@@ -331,12 +289,7 @@ def most_ranks(rows: int, batch_size: int, *, held: int = 0, least: int = 1) -> 
 def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least: int = 1) -> None:
     """Check that the workers can share the rows, and the rows of a batch.
 
-    Args:
-        held: Number of rows to validate on; 0 without validation.
-        least: Number of rows that each worker needs of a batch.
-
-    Raises:
-        ConfigError: There are more workers than can share them.
+    ``held`` rows are validated on, 0 without validation. Each worker needs ``least`` rows of a batch.
     """
     workers, most = f"{ranks} worker{'s' * (ranks > 1)}", most_ranks(rows, batch_size, held=held, least=least)
     fewer = f"workers={most}{' or fewer' * (most > 1)}"
@@ -352,21 +305,13 @@ def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Check that the device computes in a precision.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Check that the device computes in a precision."""
     if precision == "fp16" and device.type != "cuda":
         raise ConfigError("precision='fp16' must have workers with GPUs, got a CPU; use precision='bf16', or omit it")
 
 
 def check_batches(plan: TrainingPlan) -> None:
-    """Check that an epoch has a batch.
-
-    Raises:
-        ConfigError: All rows are in a last batch that is left out.
-    """
+    """Check that an epoch has a batch: not all rows may be in a last batch that is left out."""
     if not plan.steps:
         raise ConfigError(
             f"dropLast=True must leave a batch, got {plan.data.rows} rows to train on and batchSize={plan.batch_size}; "
@@ -415,13 +360,7 @@ def _advance(
 class _Steps:
     """The steps of the optimizer in an epoch: each averages the gradients of several batches, and may clip them.
 
-    Args:
-        plan: The training.
-        model: Prepared objective.
-        optimizer: Its optimizer.
-        scaler: Scales the loss, and skips steps whose gradients are infinite; it does nothing if it is disabled.
-        batches: Number of batches of the epoch.
-        device: Device of the batches.
+    The scaler scales the loss, and skips steps whose gradients are infinite; it does nothing if it is disabled.
     """
 
     def __init__(
@@ -430,7 +369,7 @@ class _Steps:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,
-        batches: int,
+        batches: int,  # of the epoch
         device: torch.device,
     ) -> None:
         self._plan, self._model, self._optimizer, self._scaler = plan, model, optimizer, scaler
@@ -543,11 +482,7 @@ class _Means:
 def configure_optimizer(
     plan: TrainingPlan, objective: Objective | LightningObjective
 ) -> tuple[torch.optim.Optimizer, Schedule | None]:
-    """Create the optimizer and the learning rate schedule, if there is one.
-
-    Raises:
-        ConfigError: A name is unknown, the options are not accepted, or there are several.
-    """
+    """Create the optimizer and the learning rate schedule, if there is one."""
     if not isinstance(objective, Objective):
         return configured_by(objective.network)
     optimizer = make_optimizer(plan.optimizer, objective.network.parameters(), plan.rate, plan.optimizer_params)
