@@ -64,24 +64,12 @@ class Column:
 def columns_of_arrow(
     schema: pa.Schema, names: Iterable[str] | None = None, fractions: str = "float32"
 ) -> tuple[Column, ...]:
-    """Describe the columns of an Arrow schema for a model.
+    """Describe the columns of an Arrow schema for a model: all, or those in ``names`` in this order.
 
-    Floats, doubles and decimals become ``float32``, the type of most models' parameters. Integers and booleans keep
-    their type. Lists of them are treated in the same way. Spark's vectors have the shape ``(-1,)``. If you need
-    another type, create the :class:`Column` yourself.
-
-    Args:
-        schema: Schema of a table or a Parquet file.
-        names: Columns to describe, in order. Default: all.
-        fractions: Type for floats, doubles and decimals: ``"float32"``, or ``"float64"``, which does not round
-            doubles.
-
-    Raises:
-        DataError: A column is missing, or has a type that no tensor can have.
-
-    Example:
-        >>> columns_of_arrow(pa.schema({"x": pa.list_(pa.float64()), "y": pa.int64()}), ["y"])
-        (Column(name='y', shape=(), dtype='int64'),)
+    Floats, doubles and decimals become ``float32``, the type of most models' parameters; ``fractions="float64"`` does
+    not round doubles. Integers and booleans keep their type. Lists of them are treated in the same way. Spark's vectors
+    have the shape ``(-1,)``. If you need another type, create the :class:`Column` yourself. A type that no tensor can
+    have raises DataError.
     """
     wanted = list(schema.names if names is None else names)
     check_names(wanted, schema.names)
@@ -90,11 +78,7 @@ def columns_of_arrow(
 
 
 def check_names(wanted: Sequence[str], there: Sequence[str]) -> None:
-    """Check that columns exist, each once.
-
-    Raises:
-        DataError: A column is missing or ambiguous; the message has the existing ones.
-    """
+    """Check that columns exist, each once."""
     for name in wanted:
         count = list(there).count(name)
         if count > 1:
@@ -106,11 +90,7 @@ def check_names(wanted: Sequence[str], there: Sequence[str]) -> None:
 
 
 def column_of_type(name: str, kind_of: pa.DataType) -> Column:
-    """Describe a column of an Arrow type for a model.
-
-    Raises:
-        DataError: No tensor can have the type.
-    """
+    """Describe a column of an Arrow type for a model; a type that no tensor can have raises DataError."""
     shape: tuple[int, ...] = ()
     inner = kind_of
     if isinstance(inner, pa.FixedShapeTensorType):
@@ -164,22 +144,10 @@ Values = npt.NDArray[Any]
 
 
 def to_tensor(array: pa.Array | pa.ChunkedArray, column: Column) -> torch.Tensor:
-    """Convert the values of a column to a tensor that owns its memory.
+    """Convert the values of a column to a tensor ``[rows, *shape]`` on the CPU that owns its memory.
 
-    Args:
-        array: Values of the column.
-        column: Shape and type. Bytes of equal length become a tensor if they are given a shape.
-
-    Returns:
-        A tensor ``[rows, *shape]`` on the CPU.
-
-    Raises:
-        DataError: There are nulls, rows of different lengths, or values that the type cannot hold. The message has the
-            column, the row and the remedy.
-
-    Example:
-        >>> to_tensor(pa.array([[1.0, 2.0], [3.0, 4.0]]), Column("x", (2,), "float32")).shape
-        torch.Size([2, 2])
+    Bytes of equal length become a tensor if they are given a shape. Nulls, rows of different lengths and values that
+    the type cannot hold raise DataError, whose message has the column, the row and the remedy.
     """
     values = to_numpy(array, column)
     return torch.from_numpy(values if values.flags.owndata and values.flags.writeable else values.copy())
@@ -196,17 +164,9 @@ def fractions_of(network: nn.Module) -> str:
 
 
 def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
-    """Convert the values of a column to an array, possibly a read-only view of Arrow's memory.
+    """Convert the values of a column to an array ``[rows, *shape]``, possibly a read-only view of Arrow's memory.
 
-    Args:
-        array: Values of the column.
-        column: Shape and type.
-
-    Returns:
-        An array ``[rows, *shape]``.
-
-    Raises:
-        DataError: As in :func:`to_tensor`.
+    It raises DataError as :func:`to_tensor` does.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -232,12 +192,7 @@ def to_numpy(array: pa.Array | pa.ChunkedArray, column: Column) -> Values:
 
 
 def alike_columns(schema: pa.Schema, columns: Sequence[Column]) -> list[list[int]]:
-    """Return the places of columns that :func:`values_together` can convert: plain numbers, grouped by type.
-
-    Args:
-        schema: Types of the columns.
-        columns: Shape and type of each in a batch.
-    """
+    """Return the places of columns that :func:`values_together` can convert: plain numbers, grouped by type."""
     groups: dict[pa.DataType, list[int]] = {}
     for place, (of, column) in enumerate(zip(schema.types, columns, strict=True)):
         is_plain = kind.is_float32(of) or kind.is_float64(of) or kind.is_signed_integer(of)
@@ -278,11 +233,7 @@ def _flat(array: pa.Array, column: Column) -> tuple[pa.Array, int]:
 
 
 def _common(lengths: Values, column: Column) -> int:
-    """Return the length that all rows have; -1 if there are no rows.
-
-    Raises:
-        DataError: They differ.
-    """
+    """Return the length that all rows must have; -1 if there are no rows."""
     if not len(lengths):
         return -1
     if len(odd := np.flatnonzero(lengths != lengths[0])):
@@ -294,19 +245,12 @@ def _common(lengths: Values, column: Column) -> int:
 
 
 class SparseRows(NamedTuple):
-    """Rows of which only some values are stored; the others are 0.
+    """Rows of which only some values are stored; the others are 0."""
 
-    Attributes:
-        counts: Number of values of each row.
-        places: Position of each value in its flattened row, row after row.
-        values: Values.
-        shape: Shape of a row.
-    """
-
-    counts: Values
-    places: Values
+    counts: Values  # number of values of each row
+    places: Values  # position of each value in its flattened row, row after row
     values: Values
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one row
 
     def filled(self) -> Values:
         """Return the rows with all their values, ``[rows, *shape]``."""
@@ -327,8 +271,7 @@ class SparseRows(NamedTuple):
 def sparse_rows(array: pa.StructArray, column: Column) -> SparseRows:
     """Return Spark's vectors without their zeros: dense ones have only values, sparse ones also a size and positions.
 
-    Raises:
-        DataError: As in :func:`to_tensor`.
+    It raises DataError as :func:`to_tensor` does.
     """
     check_nulls(array, column)
     is_sparse = array.field("type").to_numpy(zero_copy_only=False) == 0
@@ -370,11 +313,7 @@ def _of_bytes(array: pa.Array, column: Column) -> Values:
 
 
 def _converted(values: Values, column: Column) -> Values:
-    """Convert the values to the column's type.
-
-    Raises:
-        DataError: An integer type cannot hold one of them.
-    """
+    """Convert the values to the column's type; a value that an integer type cannot hold raises DataError."""
     if values.dtype == np.dtype(object) or values.dtype.kind not in "fiub":
         raise DataError(f"column {column.name!r} must have numbers for a tensor, got values of the type {values.dtype}")
     if values.dtype == column.dtype:
@@ -399,11 +338,7 @@ def _known(lengths: tuple[int, ...], column: Column) -> tuple[int, ...]:
 
 
 def _shaped(values: Values, column: Column, rows: int) -> Values:
-    """Reshape the values to the column's shape.
-
-    Raises:
-        DataError: A row's values do not fill it.
-    """
+    """Reshape the values to the column's shape, which each row must fill."""
     told = column.shape or ()
     found = values.shape[1:]
     if len(found) == len(told) and all(want in (-1, have) for want, have in zip(told, found, strict=True)):

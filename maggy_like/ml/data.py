@@ -51,30 +51,17 @@ _written: dict[str, int] = {}  # the process that wrote each: a fork of it remov
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Rows in Parquet files.
+    """Rows in Parquet files."""
 
-    Attributes:
-        train: URLs of the training rows, as fsspec reads them: files, or a folder of files.
-        validation: URLs of the validation rows; none if nothing was set apart.
-        is_split: Whether rows were to be set apart.
-        columns: Columns that were asked for; the files may have more.
-        copy: URL of the folder that was written; None if the DataFrame was in Parquet files already.
-        paths: Location of all rows, as Spark spells it.
-    """
-
-    train: tuple[str, ...]
-    validation: tuple[str, ...]
-    is_split: bool
-    columns: tuple[str, ...]
-    copy: str | None
-    paths: tuple[str, ...]
+    train: tuple[str, ...]  # URLs of the training rows, as fsspec reads them: files, or a folder of files
+    validation: tuple[str, ...]  # URLs of the validation rows; none if nothing was set apart
+    is_split: bool  # whether rows were to be set apart
+    columns: tuple[str, ...]  # that were asked for; the files may have more
+    copy: str | None  # URL of the folder that was written; None if the DataFrame was in Parquet files already
+    paths: tuple[str, ...]  # location of all rows, as Spark spells it
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Return the rows as they are stored, with vectors as structs of their parts.
-
-        Args:
-            df: DataFrame that they were prepared from.
-        """
+        """Return the rows of the original ``df`` as they are stored, with vectors as structs of their parts."""
         has_vectors = any(isinstance(df.schema[name].dataType, VectorUDT) for name in self.columns)
         return df if self.copy is None and not has_vectors else _read(df, self.columns, self.paths)
 
@@ -103,26 +90,16 @@ def prepare_data(
 ) -> PreparedData:
     """Make the rows of a DataFrame readable for all workers, as Parquet files.
 
-    A DataFrame that only reads Parquet files is not copied. Any other is computed once and written to a folder below
-    ``url``. If an equal copy exists, of this process or one with ``keep``, it is used and the new one is removed. Only
-    the rows tell whether copies are equal, because a plan may read a clock, a setting or a function's globals.
+    A DataFrame that only reads Parquet files is not copied. Of any other, ``columns`` are computed once and written to
+    a folder below ``url``, a path or URL that Spark and all workers can access. Vectors are written unchanged, sparse
+    ones sparse. Without ``keep``, the copy is removed when this Python process exits. If an equal copy exists, of this
+    process or one with ``keep``, it is used and the new one is removed. Only the rows tell whether copies are equal,
+    because a plan may read a clock, a setting or a function's globals.
 
-    Args:
-        df: DataFrame. Vectors are written unchanged, sparse ones sparse.
-        columns: Columns that are needed; no others are written.
-        url: Path or URL of a folder that Spark and all workers can access.
-        validation_column: Name of a boolean column that is true for validation rows. It requires a copy.
-        validation_fraction: Fraction of the rows to set apart at random, from 0 to less than 1.
-        seed: Seed of that choice.
-        keep: If True, the copy is kept. Default: it is removed when this Python process exits.
+    ``validation_column`` is a boolean column that is true for validation rows; it requires a copy. Instead,
+    ``validation_fraction`` of the rows, from 0 to less than 1, is set apart at random, with ``seed``.
 
-    Raises:
-        ConfigError: The URL is a local path but Spark runs elsewhere, or it cannot be written.
-
-    Example:
-        >>> prepared = prepare_data(df, ["features", "label"], "s3a://bucket/data")  # doctest: +SKIP
-        >>> prepared.train  # doctest: +SKIP
-        ('s3://bucket/data/5f0c.../part-00000-....parquet',)
+    A ``url`` that cannot be written, or that is a local path while Spark runs elsewhere, raises ConfigError.
     """
     is_split = validation_column is not None or validation_fraction > 0
     if not is_split and (files := parquet_files(df, columns)):
@@ -176,9 +153,8 @@ def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
 def _settled(folder: str, mark: str, keep: bool) -> str:
     """Return the folder of these rows: an earlier one that has them, or the new one, which is marked.
 
-    Args:
-        folder: New folder, completely written.
-        mark: Name of a file in all folders of exactly these rows; no reader takes it for rows.
+    ``folder`` is the new one, completely written. ``mark`` is the name of a file in all folders of exactly these rows;
+    no reader takes it for rows.
     """
     own = mark if keep else f"{mark}-{_OWN}"
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
@@ -240,14 +216,8 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
 
     A plan that filters, computes, renames, joins or unions must be written before others can read its rows. So must
     files that other readers would read differently: if their types are not the DataFrame's (unsigned numbers, or a
-    schema given to the reader), or their number of rows differs (a path that was given twice).
-
-    Args:
-        df: DataFrame; it may have more columns than needed.
-        columns: Columns that are needed.
-
-    Returns:
-        Their names, as Spark spells them.
+    schema given to the reader), or their number of rows differs (a path that was given twice). Only ``columns`` of
+    ``df`` count. The names of the files are as Spark spells them.
     """
     selected = df.select(*(quoted(name) for name in columns))
     plan = _explained(selected, "simple").split("== Physical Plan ==", 1)[-1].strip()
@@ -266,8 +236,8 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
 def rows_key(df: DataFrame) -> tuple[int, str]:
     """Return the number of rows, and a key that two DataFrames share only if their rows are the same, in any order.
 
-    Args:
-        df: Stored rows, because a plan may yield other rows each time (a clock, a random number, a Python function).
+    ``df`` must have stored rows, because a plan may yield other rows each time (a clock, a random number, a Python
+    function).
     """
     given = [part for name in df.columns for part in _hashed(df, name)]
     sums = [F.sum(F.xxhash64(F.lit(salt), *given).cast("decimal(38,0)")) for salt in (1, 2)]
@@ -325,45 +295,27 @@ def _is_alike(file: pa.DataType, wanted: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """Statistics of one column.
+    """Statistics of one column."""
 
-    Attributes:
-        nulls: Number of rows in which it is null, or contains a null at any depth.
-        not_a_number: Number of rows in which it is or contains a NaN or an infinity.
-        shortest: Smallest length of its arrays; None for a column without arrays.
-        longest: Largest length of its arrays.
-        shortest_inner: Smallest length of the arrays within its arrays, for each level of them.
-        longest_inner: Largest length of these.
-        least: Smallest number, also in arrays; None for a column without numbers, for vectors, or if all are null.
-        greatest: Largest number.
-        extremes: For arrays of whole numbers, a row with the smallest number and one with the largest.
-        total: Sum of its numbers; None for a column of arrays.
-        fractions: Number of rows in which it is not a whole number.
-        largest: Largest absolute value of its numbers, also in arrays; None for a column without numbers.
-    """
-
-    nulls: int
-    not_a_number: int
-    shortest: int | None = None
-    longest: int | None = None
-    shortest_inner: Sequence[int | None] = ()
-    longest_inner: Sequence[int | None] = ()
+    nulls: int  # number of rows in which it is null, or contains a null at any depth
+    not_a_number: int  # number of rows in which it is or contains a NaN or an infinity
+    shortest: int | None = None  # smallest length of its arrays; None for a column without arrays
+    longest: int | None = None  # largest length of its arrays
+    shortest_inner: Sequence[int | None] = ()  # smallest length of the arrays within its arrays, per level
+    longest_inner: Sequence[int | None] = ()  # largest length of these
+    # smallest number, also in arrays; None for a column without numbers, for vectors, or if all are null
     least: float | None = None
-    greatest: float | None = None
-    extremes: Sequence[Any] = ()
-    total: float | None = None
-    fractions: int = 0
+    greatest: float | None = None  # largest number, likewise
+    extremes: Sequence[Any] = ()  # for arrays of whole numbers, a row with the smallest number and one with the largest
+    total: float | None = None  # sum of its numbers; None for a column of arrays
+    fractions: int = 0  # number of rows in which it is not a whole number
+    # largest absolute value of its numbers, also in arrays; None for a column without numbers
     largest: float | None = None
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of a DataFrame.
-
-    Attributes:
-        rows: Number of rows.
-        columns: Statistics of each column, by name.
-    """
+    """Number of rows of a DataFrame, and statistics of each column by name."""
 
     rows: int
     columns: dict[str, ColumnStatistics]

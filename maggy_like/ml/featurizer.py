@@ -27,16 +27,7 @@ from optimizers.checks import did_you_mean
 class LayerOutput(nn.Module):
     """A network that ends at one of its modules: the output is that of the module, and later ones are not computed.
 
-    Args:
-        network: The whole network.
-        layer: Name of the module, as in ``network.named_modules()``.
-
-    Raises:
-        ConfigError: There is no module of that name.
-
-    Example:
-        >>> LayerOutput(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "0")(torch.ones(3, 2, 2)).shape
-        torch.Size([3, 4])
+    ``layer`` is the name of the module, as in ``network.named_modules()``.
     """
 
     def __init__(self, network: nn.Module, layer: str) -> None:

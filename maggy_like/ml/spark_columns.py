@@ -19,18 +19,9 @@ from maggy_like.ml.columns import Column, check_names, columns_of_arrow
 
 
 def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> tuple[Column, ...]:
-    """Describe the columns of a DataFrame for a model; vectors have the shape ``(-1,)``.
+    """Describe the columns of a DataFrame for a model: all, or those in ``names`` in this order.
 
-    Args:
-        schema: Schema of the DataFrame.
-        names: Columns to describe, in order. Default: all.
-
-    Raises:
-        DataError: A column is missing, or has a type that no tensor can have.
-
-    Example:
-        >>> columns_of_spark(StructType().add("x", VectorUDT()).add("y", "integer"), ["x"])
-        (Column(name='x', shape=(-1,), dtype='float32'),)
+    Vectors have the shape ``(-1,)``. A type that no tensor can have raises DataError.
     """
     wanted = list(schema.names if names is None else names)
     check_names(wanted, schema.names)
@@ -51,15 +42,8 @@ def _as_arrow(field: StructField) -> pa.Field:
 def arrays_of_vectors(df: DataFrame, names: Iterable[str] | None = None, dtype: str = "float32") -> DataFrame:
     """Convert the vectors of a DataFrame, dense and sparse, to arrays, and keep its other columns.
 
-    Spark computes it on executors, in classic sessions and through Spark Connect.
-
-    Args:
-        df: DataFrame.
-        names: Columns to look at. Default: all.
-        dtype: ``"float32"`` or ``"float64"``.
-
-    Raises:
-        DataError: A column is missing.
+    Only columns in ``names`` are converted, if it is given. ``dtype`` is ``"float32"`` or ``"float64"``. Spark computes
+    it on executors, in classic sessions and through Spark Connect.
     """
     wanted = list(df.columns if names is None else names)
     check_names(wanted, df.columns)
@@ -84,11 +68,7 @@ def as_told_apart(df: DataFrame, names: Iterable[str]) -> list[str]:
 
 
 def check_one(df: DataFrame, name: str) -> None:
-    """Check that a name stands for one column of Spark.
-
-    Raises:
-        DataError: It stands for several.
-    """
+    """Check that a name stands for only one column of Spark."""
     (wanted,) = as_told_apart(df, [name])
     alike = [there for there, it in zip(df.columns, as_told_apart(df, df.columns), strict=True) if it == wanted]
     if len(alike) > 1:

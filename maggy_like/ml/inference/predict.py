@@ -95,12 +95,7 @@ def predict(
 
 
 def _checked(df: DataFrame, name: str, part: str | tuple[str, str], kind: Kinds) -> tuple[str | None, str]:
-    """Return the output (None for the only one) and the field of a new column.
-
-    Raises:
-        DataError: The column exists already.
-        ConfigError: There is no such output or field.
-    """
+    """Check a new column, and return its output (None for the only one) and its field."""
     if as_told_apart(df, [name])[0] in as_told_apart(df, df.columns):
         raise DataError(f"into must have new columns, got {name!r}, which exists already; drop it, or use another name")
     output, field = (None, part) if isinstance(part, str) else part
@@ -202,12 +197,7 @@ def _predictor(
 
 
 def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kinds) -> None:
-    """Run the network once if the shapes of its inputs are known.
-
-    Raises:
-        ConfigError: It cannot take them.
-        DataError: Its output does not have one row for each.
-    """
+    """Check that the network takes its inputs, if their shapes are known, and returns one row for each."""
     if any(column.shape is None or -1 in column.shape for column in inputs):
         return
     network = shipped.made()
@@ -234,11 +224,7 @@ def _in_rows(df: DataFrame, name: str) -> DataFrame:
 
 
 def _input(df: DataFrame, column: Column) -> SparkColumn:
-    """Return the column of a DataFrame as the network's function takes it.
-
-    Raises:
-        DataError: It is missing, of another type, or has vectors of another length.
-    """
+    """Check a column of a DataFrame, and return it as the network's function takes it."""
     (there,) = columns_of_spark(df.schema, [column.name])
     check_one(df, column.name)
     check_type(there, column)

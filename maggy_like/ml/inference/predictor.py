@@ -53,11 +53,9 @@ NOT_FINITE = "the network gave a number that is not finite"
 
 
 def types_of(fields: Sequence[str], fractions: str) -> dict[str, pa.DataType]:
-    """Return the types of fields of a result.
+    """Return the types of fields of a result, some of :data:`FIELDS`.
 
-    Args:
-        fields: Some of :data:`FIELDS`.
-        fractions: The precision in which the network computes; its numbers are not rounded.
+    ``fractions`` is the precision in which the network computes; its numbers are not rounded.
 
     Example:
         >>> types_of(["label", "vector"], "float64")
@@ -68,10 +66,7 @@ def types_of(fields: Sequence[str], fractions: str) -> dict[str, pa.DataType]:
 
 
 def fields_for(taken: Collection[str]) -> tuple[str, ...]:
-    """Return the fields of a result that columns need.
-
-    Args:
-        taken: Their fields, or ``struct`` for the whole result.
+    """Return the fields that a result needs for columns of the fields ``taken``; ``struct`` is the whole result.
 
     Example:
         >>> fields_for({"raw", "label"})
@@ -82,11 +77,7 @@ def fields_for(taken: Collection[str]) -> tuple[str, ...]:
 
 
 def check_kinds(kinds: Kinds) -> None:
-    """Check the names of kinds of outputs.
-
-    Raises:
-        ConfigError: A name is unknown, or there is no output.
-    """
+    """Check that there is an output, and that the kind of each is known."""
     if not kinds:
         raise ConfigError(
             "kind must have at least one output, got none; use the kind of the output, or a dict for several"
@@ -97,11 +88,7 @@ def check_kinds(kinds: Kinds) -> None:
 
 
 def read_outputs(output: Any, kinds: Kinds, rows: int) -> list[dict[str, torch.Tensor]]:
-    """Return :func:`read_output` of each output.
-
-    Raises:
-        DataError: The number of outputs is not that of kinds, or an output is malformed.
-    """
+    """Return :func:`read_output` of each output, of which there must be one for each kind."""
     if isinstance(kinds, str):
         return [read_output(output, kinds, rows)]
     outputs = list(output) if isinstance(output, tuple | list) else [output]
@@ -114,10 +101,8 @@ def read_outputs(output: Any, kinds: Kinds, rows: int) -> list[dict[str, torch.T
 def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
     """Return label, score and vector of each row, on the CPU, as far as the kind has them.
 
-    Several outputs of the kind ``other`` are concatenated to one vector.
-
-    Raises:
-        DataError: The output is not a tensor, or does not have one row for each row.
+    Several outputs of the kind ``other`` are concatenated to one vector. Each must be a tensor with one row for each of
+    the rows, otherwise DataError is raised.
     """
     outputs = list(output) if isinstance(output, tuple | list) else [output]
     if len(outputs) > 1 and kind != "other":
@@ -159,11 +144,8 @@ def to_struct(
 ) -> pa.StructArray:
     """Return structs for all rows: for a row without a result, nulls and its error.
 
-    Args:
-        found: Values of the rows that have a result, by field, in parts.
-        row_of: For each row, its position among those; -1 if it has no result.
-        errors: Errors by row.
-        fields: Fields of the structs and their types, as :func:`types_of` returns them.
+    ``found`` has the values of the rows that have a result, by field, in parts. ``row_of`` has the position of each row
+    among those, or -1 if it has no result. ``errors`` are by row, and ``fields`` as :func:`types_of` returns them.
     """
     rows, missing = len(row_of), row_of < 0
     places = pa.array(row_of, mask=missing) if missing.any() or len(found) > 1 else None
@@ -197,25 +179,15 @@ _loaded: OrderedDict[tuple[str, str], nn.Module] = OrderedDict()
 
 @dataclass(frozen=True)
 class ShippedNetwork:
-    """A network as bytes; equal bytes are one network.
+    """A network as bytes; equal bytes are one network."""
 
-    Attributes:
-        content: Pickled network with the classes of a notebook or script.
-        digest: Key of the network in a worker's cache.
-        fractions: Precision in which it computes: ``"float32"`` or ``"float64"``.
-    """
-
-    content: bytes
-    digest: str
-    fractions: str
+    content: bytes  # pickled, with the classes of a notebook or script
+    digest: str  # key of the network in a worker's cache
+    fractions: str  # precision in which it computes: ``"float32"`` or ``"float64"``
 
     @classmethod
     def of(cls, network: nn.Module) -> ShippedNetwork:
-        """Pickle a network on the CPU.
-
-        Raises:
-            ConfigError: Something in it cannot be pickled.
-        """
+        """Pickle a network on the CPU."""
         held = [*network.parameters(), *network.buffers()]
         on_cpu = network if all(it.device.type == "cpu" for it in held) else copy.deepcopy(network).cpu()
         try:
@@ -259,15 +231,7 @@ def task_device() -> torch.device:
 
 
 def device_index(address: str, visible: str | None) -> int:
-    """Return the number by which torch knows the GPU of an address.
-
-    Args:
-        visible: ``CUDA_VISIBLE_DEVICES``, which CUDA counts by.
-
-    Example:
-        >>> device_index("3", None), device_index("3", "2,3")
-        (3, 1)
-    """
+    """Return torch's number of the GPU at an address; ``visible`` is ``CUDA_VISIBLE_DEVICES``, which CUDA counts by."""
     known = visible.split(",") if visible else []
     return known.index(address) if address in known else int(address)
 
@@ -276,12 +240,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def usable_rows(values: pa.Array, column: Column) -> Mask:
-    """Return which rows have all values of the column's shape and no null, without a loop over rows.
-
-    Example:
-        >>> usable_rows(pa.array([[1.0, 2.0], None, [3.0], [4.0, None]]), Column("x", (2,), "float32")).tolist()
-        [True, False, False, False]
-    """
+    """Return which rows have all values of the column's shape and no null, without a loop over rows."""
     if column.shape is not None and is_bytes(values.type):
         length = math.prod(column.shape) * np.dtype(column.dtype).itemsize
         return np.array(pc.fill_null(pc.equal(pc.binary_length(values), length), False).to_numpy(zero_copy_only=False))
@@ -293,12 +252,7 @@ def usable_rows(values: pa.Array, column: Column) -> Mask:
 
 
 def fault(value: pa.Scalar, column: Column) -> str | None:
-    """Return why a row's value cannot be used, by the rules of :func:`usable_rows`; None if it can be.
-
-    Example:
-        >>> fault(pa.scalar([3.0]), Column("x", (2,), "float32"))
-        "column 'x' has 1 elements where 2 are expected"
-    """
+    """Return why a row's value cannot be used, by the rules of :func:`usable_rows`; None if it can be."""
     plain = value.as_py()
     if plain is not None and is_vector(value.type):
         plain = range(len(plain["values"]) if plain["size"] is None else plain["size"])
@@ -351,18 +305,10 @@ class _End(NamedTuple):
 
 
 def read_ahead(items: Iterator[T], ahead: int = 1) -> Iterator[T]:
-    """Yield the items of an iterator, while a thread fetches the next ones.
+    """Yield the items of an iterator, while a thread, its only user from now on, fetches the next ones.
 
     The thread starts at once, and is never more than ``ahead`` items ahead of the caller. An error of the iterator is
     raised at its position. If the caller leaves early, the thread ends after the item that it is fetching.
-
-    Args:
-        items: Iterator, which only the thread uses from now on.
-        ahead: Maximum number of items that wait for the caller.
-
-    Example:
-        >>> list(read_ahead(iter("abc")))
-        ['a', 'b', 'c']
     """
     fetched: SimpleQueue[T | _End] = SimpleQueue()
     places, is_left = threading.Semaphore(ahead), threading.Event()
@@ -427,27 +373,19 @@ class _Prepared(NamedTuple):
 class Predictor:
     """Computes the output of a network for batches of rows, while a thread prepares the next batch.
 
-    A row that the network cannot take has an error in place of a result: a null, an array of another length, bytes
-    that cannot be decoded, an index out of range, or a result that is not finite. Arrays of open length (a shape with
-    -1) and decoded values of several shapes are computed separately for each shape.
-
-    Attributes:
-        network: Network, loaded once per worker.
-        inputs: Inputs of the network, in order.
-        kind: Kind of its output, or of each of several by name; the results then have a field for each.
-        batch_size: Maximum number of rows of a batch; fewer if they are long vectors, which are sparse until then.
-        decode: Functions from the bytes of a row to a tensor or array, by column.
-        fields: Fields of the results of an output.
-        device: Device of the network. Default: the GPU of the Spark task if it has one, otherwise the CPU.
+    A row that the network cannot take has an error in place of a result: a null, an array of another length, bytes that
+    cannot be decoded, an index out of range, or a result that is not finite. Arrays of open length (a shape with -1)
+    and decoded values of several shapes are computed separately for each shape.
     """
 
-    network: ShippedNetwork
-    inputs: tuple[Column, ...]
-    kind: Kinds
-    batch_size: int = 1024
+    network: ShippedNetwork  # loaded once per worker
+    inputs: tuple[Column, ...]  # in the order in which the network takes them
+    kind: Kinds  # of the output, or of each of several by name; the results then have a field for each
+    batch_size: int = 1024  # maximum number of rows; fewer if they are long vectors, which are sparse until then
+    # from the bytes of a row to a tensor or array, by column
     decode: Mapping[str, Callable[[bytes], Any]] = field(default_factory=dict)
-    fields: tuple[str, ...] = tuple(FIELDS)
-    device: torch.device | None = None
+    fields: tuple[str, ...] = tuple(FIELDS)  # of the results of an output
+    device: torch.device | None = None  # default: the GPU of the Spark task if it has one, otherwise the CPU
 
     def __call__(self, batches: Iterator[Sequence[pa.Array]]) -> Iterator[pa.StructArray]:
         """Yield results for batches of columns, row by row, in one or more parts for each batch."""
@@ -572,11 +510,7 @@ def in_precision_of(network: nn.Module, tensors: Sequence[torch.Tensor]) -> list
 
 
 def check_type(found: Column, wanted: Column) -> None:
-    """Check that a column can be an input.
-
-    Raises:
-        DataError: It has another number of dimensions, and cannot be reshaped.
-    """
+    """Check that a column can be an input: it has as many dimensions, or can be reshaped."""
     if found.shape is None or wanted.shape is None:
         fits = found.shape is None  # of one length, or decoded
     else:

@@ -243,15 +243,7 @@ class ParquetLoader:
 
 
 def check_fits(columns: Sequence[Column], rows: int) -> None:
-    """Check that this machine can hold a batch, with all zeros of its vectors.
-
-    Args:
-        columns: Columns with the shapes of their rows.
-        rows: Number of rows of a batch.
-
-    Raises:
-        DataError: A batch takes more than the whole memory.
-    """
+    """Check that this machine's memory can hold a batch of ``rows`` rows, with all zeros of its vectors."""
     largest = max(columns, key=row_bytes)
     size, memory = rows * sum(map(row_bytes, columns)), _memory()
     if size > memory:
@@ -271,12 +263,7 @@ def _memory() -> int:
 
 
 def _wanted(columns: Sequence[str | Column] | None, source: RowSource, fractions: str) -> tuple[Column, ...]:
-    """Return the requested columns, in order.
-
-    Raises:
-        ConfigError: They are a single text, or none.
-        DataError: One is missing, or of a type that no tensor has.
-    """
+    """Return the requested columns, in order; all if ``columns`` is None."""
     if columns is None:
         return columns_of_arrow(source.schema, fractions=fractions)
     if isinstance(columns, str) or not columns:
@@ -293,12 +280,7 @@ def _wanted(columns: Sequence[str | Column] | None, source: RowSource, fractions
 
 
 class _Ahead(Generic[T]):
-    """Items that a thread makes in advance; an error is raised at the position of its item.
-
-    Args:
-        items: Makes the items.
-        count: Number of items to begin at once.
-    """
+    """Items that a thread makes in advance, ``count`` at first; an error is raised at the position of its item."""
 
     def __init__(self, items: Generator[T], count: int) -> None:
         self._items = items

@@ -32,20 +32,11 @@ def fsspec_url(url: str) -> str:
 
 
 def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[str]]:
-    """Find the Parquet files of a folder, or return the files themselves.
+    """Return the file system of Parquet files, whether it is a disk of this machine, and their paths.
 
-    Files and folders whose names start with ``_`` or ``.`` are ignored, as in Spark.
-
-    Args:
-        urls: A file or a folder, or several on one file system.
-
-    Returns:
-        The file system; whether it is a disk of this machine; the paths, in the order of their names.
-
-    Raises:
-        ConfigError: There are no URLs, or they are on several file systems.
-        DataError: There are no files, or a folder is a Delta or Iceberg table, whose log decides which files are
-            valid.
+    A URL is that of a file, or of a folder, whose files are in the order of their names. Files and folders whose names
+    start with ``_`` or ``.`` are ignored, as in Spark. Several URLs must be on one file system. A folder that is a
+    Delta or Iceberg table is rejected, because its log decides which files are valid.
     """
     given = [urls] if isinstance(urls, str) else [str(url) for url in ([urls] if hasattr(urls, "__fspath__") else urls)]
     if not given:
@@ -103,31 +94,19 @@ _FEW = 0.5  # share of a vector's numbers from which on the zeros among them are
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredRows:
-    """Properties of columns that are known before reading.
+    """Properties of columns that are known before reading."""
 
-    Attributes:
-        columns: Columns with the lengths of their rows.
-        row_bytes: Approximate size of a row in memory.
-        sparse: Names of vectors that are mostly zeros and are stored without them.
-    """
-
-    columns: tuple[Column, ...]
-    row_bytes: int
-    sparse: frozenset[str]
+    columns: tuple[Column, ...]  # with the lengths of their rows
+    row_bytes: int  # approximate size of a row in memory
+    sparse: frozenset[str]  # names of vectors that are mostly zeros and are stored without them
 
 
 class RowSource(Protocol):
-    """Rows in row groups.
-
-    Attributes:
-        schema: Schema of the columns.
-        group_rows: Number of rows of each row group.
-        partitions: Columns that exist only in names of folders, ``date=2026-11-23/``.
-    """
+    """Rows in row groups."""
 
     schema: pa.Schema
-    group_rows: list[int]
-    partitions: frozenset[str]
+    group_rows: list[int]  # number of rows of each row group
+    partitions: frozenset[str]  # columns that exist only in names of folders, ``date=2026-11-23/``
 
     def measured(self, columns: Sequence[Column]) -> MeasuredRows:
         """Return what is known of the columns before reading, and check for nulls."""
@@ -172,14 +151,8 @@ class TableSource:
 class FileSource:
     """Parquet files, whose footers are read once and are pickled with the loader.
 
-    Args:
-        urls: A file or a folder of files, or several, on any file system of fsspec.
-
-    Attributes:
-        schemas: Schema of each file.
-
-    Raises:
-        DataError: There are no files, or one of them is not a Parquet file.
+    ``urls`` are one or several files or folders of files, on any file system of fsspec. If there are no files, or one
+    is not a Parquet file, DataError is raised.
     """
 
     def __init__(self, urls: str | Sequence[str]) -> None:
@@ -189,7 +162,7 @@ class FileSource:
             self._footers = list(pool.map(self._footer, self._paths))
         self._groups = [(n, group) for n, footer in enumerate(self._footers) for group in range(footer.num_row_groups)]
         self.group_rows = [self._footers[n].row_group(group).num_rows for n, group in self._groups]
-        self.schemas = list[pa.Schema]()
+        self.schemas = list[pa.Schema]()  # one per file
         for n, footer in enumerate(self._footers):
             is_like_first = n and footer.schema.equals(self._footers[0].schema)
             self.schemas.append(self.schemas[0] if is_like_first else footer.schema.to_arrow_schema())
@@ -292,11 +265,7 @@ class FileSource:
                 file.close()
 
     def _open(self, n: int) -> Any:
-        """Open a file by the footer that was read.
-
-        Raises:
-            DataError: It was written again since.
-        """
+        """Open a file by the footer that was read, unless it was written again since."""
         if self._state(self._paths[n]) != self._made[n]:
             raise DataError(
                 f"{self._paths[n]} has changed since the loader was created; write new data to a new folder, or create "
@@ -308,11 +277,7 @@ class FileSource:
 
 
 def source_of(data: Any) -> RowSource:
-    """Return the source for the data of a loader.
-
-    Raises:
-        DataError: It is neither a URL, nor URLs, nor a table.
-    """
+    """Return the source for the data of a loader: a URL or several, a table, or a DataFrame."""
     if isinstance(data, pa.Table):
         return TableSource(data)
     if hasattr(data, "toArrow"):  # a DataFrame of Spark, which nobody has without pyspark

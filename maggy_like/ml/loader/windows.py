@@ -45,26 +45,9 @@ class WindowPlan:
     all batches. So each row is read once by exactly one rank, all ranks have the same number of steps, and at most two
     row groups of a rank are read by another rank too.
 
-    Args:
-        group_rows: Number of rows of each row group.
-        batch_size: Number of rows of a batch of all ranks together; the shares differ by at most one row.
-        ranks: Number of ranks.
-        drop_last: If True, the rows of an incomplete last batch are left out.
-        least_share: Minimum number of rows that each rank needs of the last batch; a batch with fewer is joined with
-            the one before it.
-
-    Attributes:
-        rows: Number of rows of an epoch.
-        steps: Number of steps of an epoch, on each rank.
-
-    Raises:
-        ConfigError: A batch has fewer rows than there are ranks.
-        DataError: There are too few rows for each rank to have one.
-
-    Example:
-        >>> plan = WindowPlan([3, 4], batch_size=4, ranks=2)
-        >>> plan.steps, plan.run(0), plan.run(1)
-        (2, (0, 4), (4, 7))
+    ``batch_size`` is that of all ranks together, whose shares differ by at most one row. ``drop_last`` leaves out the
+    rows of an incomplete last batch. A last batch with fewer than ``least_share`` rows for each rank is joined with the
+    one before it. There must be a row for each rank in a batch (ConfigError) and in the table (DataError).
     """
 
     def __init__(
@@ -83,8 +66,8 @@ class WindowPlan:
             self._last = 0
         elif self._full and 0 < self._last < least_share * ranks:
             self._full, self._last = self._full - 1, self._last + batch_size
-        self.rows = self._full * batch_size + self._last
-        self.steps = self._full + (self._last > 0)
+        self.rows = self._full * batch_size + self._last  # of an epoch
+        self.steps = self._full + (self._last > 0)  # of an epoch, on each rank
         if there < ranks or not self.rows:
             least = f"a batch of {batch_size} (drop_last=True)" if there >= ranks else f"{ranks} ranks"
             raise DataError(f"the table must have enough rows for {least}, got {there}")
@@ -108,37 +91,21 @@ class WindowPlan:
     def windows(self, rows: int) -> list[range]:
         """Return the steps whose rows are shuffled with each other, the same on all ranks.
 
-        An incomplete last batch is in the window of the one before it, because ranks may have no share of it.
-
-        Args:
-            rows: Approximate number of a rank's rows in a window.
-
-        Example:
-            >>> WindowPlan([9], batch_size=2, ranks=1).windows(rows=4)
-            [range(0, 2), range(2, 5)]
+        A window has about ``rows`` rows of each rank. An incomplete last batch is in the window of the one before it,
+        because ranks may have no share of it.
         """
         size = max(rows // self.share(0, rank=0).samples, 1)
         starts = list(range(0, max(self._full, 1), size))
         return [range(start, stop) for start, stop in zip(starts, [*starts[1:], self.steps], strict=True)]
 
     def order(self, seed: int | None, epoch: int) -> list[int]:
-        """Return the epoch's order of row groups.
-
-        Args:
-            seed: Seed of the shuffle; None for the order of the table.
-            epoch: Number of the epoch, from 0.
-        """
+        """Return the order of row groups in an epoch, counted from 0: that of the table if ``seed`` is None."""
         count = len(self._group_rows)
         order = np.arange(count) if seed is None else np.random.default_rng([seed, epoch, *_STREAM]).permutation(count)
         return [int(group) for group in order]
 
     def pieces(self, order: Sequence[int], start: int, stop: int) -> list[Piece]:
-        """Return the pieces of row groups with the rows from ``start`` to ``stop`` of an epoch's order.
-
-        Example:
-            >>> WindowPlan([3, 4], batch_size=4, ranks=2).pieces([1, 0], 3, 6)
-            [Piece(group=1, start=3, stop=4), Piece(group=0, start=0, stop=2)]
-        """
+        """Return the pieces of row groups with the rows from ``start`` to ``stop`` of an epoch's order."""
         ends = np.cumsum(self._group_rows[list(order)])
         pieces = []
         place = int(np.searchsorted(ends, start, side="right"))
@@ -176,11 +143,9 @@ class Buffers:
 class Window:
     """The buffer being filled: each row is written to its shuffled position as it is read, which is the only copy.
 
-    Args:
-        columns: Columns that are read.
-        positions: Position of each row, in the order of reading.
-        sparse: Names of vectors that are stored without their zeros until their batch is made.
-        buffers: Memory of the columns; None for pinned memory, so that copies to a GPU overlap with its computations.
+    ``positions`` are those of the rows in the order of reading. Vectors with names in ``sparse`` are stored without
+    their zeros until their batch is made. ``buffers`` is None for pinned memory, so that copies to a GPU overlap with
+    its computations.
     """
 
     def __init__(
@@ -203,11 +168,7 @@ class Window:
         return self._rows - self._filled
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write rows to their positions.
-
-        Raises:
-            DataError: A column has nulls, or rows that cannot form one tensor.
-        """
+        """Write rows to their positions."""
         stop = self._filled + len(batch)
         here = self._positions[self._filled : stop]
         if self._together is None:
@@ -282,12 +243,8 @@ def fill_windows(
 ) -> Generator[Window]:
     """Yield windows in turn, each with the next rows.
 
-    Args:
-        batches: Rows, with the columns in order.
-        columns: Description of the columns.
-        places: Position of each row, window after window.
-        sparse: Names of vectors that are mostly zeros.
-        pinned: Whether to use pinned memory.
+    The columns of ``batches`` are in the order of ``columns``. ``places`` has the position of each row, window after
+    window, and ``sparse`` the names of vectors that are mostly zeros.
     """
     left: pa.RecordBatch | None = None
     buffers = None if pinned else Buffers()
