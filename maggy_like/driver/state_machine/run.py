@@ -143,12 +143,7 @@ class Worker:
 
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
-    """An attempt of a trial that runs, on one worker or on several.
-
-    Attributes:
-        ends: How its ranks ended, in the order in which the messages came.
-        halted: How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
-    """
+    """An attempt of a trial that runs, on one worker or on several."""
 
     trial: int
     number: int  # which attempt of the trial it is, from 1
@@ -158,9 +153,11 @@ class RunningAttempt:
     failure: Failure | None = None  # how its end is recorded then, if that is a fault
     cause: str = ""  # why the search is over, if that ends it
     saved: set[str] = field(default_factory=set)  # names of the states that it has saved
+    # How its ranks ended, in the order of the messages.
     ends: dict[int, Finished | Failure] = field(default_factory=dict)
     waits: dict[WorkerId, float] = field(default_factory=dict)  # the members that wait for the store, and since when
     discounted: float = 0.0  # seconds for which any of them did, and which count against no limit
+    # How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
     halted: dict[int, int] | None = None
     leave_by: float | None = None  # when it is ended at the latest, since a member's machine is about to be taken away
 
