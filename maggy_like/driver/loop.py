@@ -261,16 +261,7 @@ LONGEST = 5.0
 
 
 class Pace:
-    """Decides when something is due, so that it takes at most a share of the time.
-
-    Example:
-        >>> pace = Pace(interval=0.1, share=0.02)
-        >>> pace.is_due(5.0)
-        True
-        >>> pace.took(5.0, 5.05)
-        >>> pace.is_due(7.0), pace.is_due(7.6)
-        (False, True)
-    """
+    """Decides when something is due, so that it takes at most a share of the time."""
 
     def __init__(self, interval: float, share: float) -> None:
         self._interval = interval  # seconds between two times at least
@@ -302,18 +293,7 @@ MAX_LINE_BYTES = 8 << 20
 
 
 class Driver:
-    """Runs one search.
-
-    Args:
-        journal: Journal for events, which is written before anything that depends on them is sent.
-        base: Snapshot with what stays the same.
-        workers: Number of workers that must connect and leave before the driver is done. 0 if the number may grow.
-        keep: Stores the value of a function that may return anything. None for a training function.
-
-    Attributes:
-        imported: Modules that trials have imported, which the next run of this process should import at once.
-        backlog: The newest events in the journal, for callbacks and trackers.
-    """
+    """Runs one search. What depends on an event is sent only once the event is in the journal."""
 
     def __init__(
         self,
@@ -321,9 +301,10 @@ class Driver:
         proposer: Proposer,
         server: Server,
         journal: Journal,
-        base: Snapshot,
-        workers: int,
+        base: Snapshot,  # what stays the same in all snapshots
+        workers: int,  # number of workers that must connect and leave before the driver is done; 0 if it may grow
         *,
+        # Stores the value of a function that may return anything; None for a training function.
         keep: Callable[[Any], None] | None,
         timeout: float | None,
     ) -> None:
@@ -332,8 +313,10 @@ class Driver:
         self.met: set[WorkerId] = set()  # workers that have connected, including lost ones
         self.ready: set[WorkerId] = set()  # workers that were ready for trials
         self.leaving: set[WorkerId] = set()  # workers that have sent their last message
+        # Modules that trials have imported; the next run of this process should import them at once.
         self.imported: dict[str, None] = {}
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)  # log lines for the displays
+        # The newest events, for callbacks and trackers.
         self.backlog = Backlog(partial(read_after, journal.folder), journal.last)
         self._last = journal.last  # number of the last event's record
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()  # lost workers that the engine must replace

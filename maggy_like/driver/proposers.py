@@ -64,12 +64,9 @@ class Proposer(ABC):
     optimizer within it, that one is copied.
 
     Only :meth:`interrupt` may be called from any thread. All other methods are for the optimizer's thread.
-
-    Attributes:
-        patience: Seconds that an interrupted proposer may take to end.
     """
 
-    patience = 1.0
+    patience = 1.0  # seconds that an interrupted proposer may take to end
 
     def __init__(self, study: Study) -> None:
         with _claiming:
@@ -83,11 +80,7 @@ class Proposer(ABC):
 
     @abstractmethod
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
-        """Add ``updates`` to the history, and return the optimizer's ``index``-th answer.
-
-        Raises:
-            Exception: The optimizer raised it.
-        """
+        """Add ``updates`` to the history, and return the optimizer's ``index``-th answer, or raise its error."""
 
     def interrupt(self) -> None:
         """Cut off a running question if possible. No other one follows."""

@@ -70,12 +70,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, str]:
-    """Return the driver's machine and versions, without importing anything.
-
-    Example:
-        >>> environment()["python"]
-        '3.11.9'
-    """
+    """Return the driver's machine and versions, without importing anything."""
     known = {
         "host": platform.node(),
         "system": platform.platform(),

@@ -132,13 +132,7 @@ class StopSwitch:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything that the runner needs for a run.
-
-    Attributes:
-        save_returned: Stores the value of a function that may return anything (see
-            :attr:`WorkerTask.returns_anything`).
-        sources: Text of the files and notebook cells with the function's code.
-    """
+    """Everything that the runner needs for a run."""
 
     settings: Settings  # the checked settings
     engine: Engine  # engine that provides the workers
@@ -147,6 +141,7 @@ class RunSpec:
     displays: Sequence[Display]  # displays of the run
     callbacks: Sequence[Listener] = ()  # callbacks for each recorded event
     stop: StopSwitch = field(default_factory=StopSwitch)  # switch with which other threads stop the run
-    save_returned: Callable[[Any], None] | None = None
+    save_returned: Callable[[Any], None] | None = None  # stores what a function given to ``run`` returned
+    # Text of the files and notebook cells with the function's code.
     sources: Mapping[str, str] = field(default_factory=dict)
     driver: DriverSide = "client"  # place of the driver: this process (``client``) or a task of the ``cluster``

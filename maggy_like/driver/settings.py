@@ -160,18 +160,14 @@ def read_confirmation(given: Any) -> Confirmation | None:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Search space, objectives and optimizer of a search.
-
-    Attributes:
-        directions: Direction of each objective. None if a single objective has no name yet.
-    """
+    """Search space, objectives and optimizer of a search."""
 
     space: SearchSpace
     optimizer: Optimizer
     optimizer_name: str  # name of the optimizer for users
     kind: str = "search"  # what users call such a run
     metrics: tuple[str, ...] = ()  # names of the objectives. Empty if a single objective has no name yet
-    directions: tuple[Direction | None, ...] = (None,)
+    directions: tuple[Direction | None, ...] = (None,)  # of each objective. None if a single objective has no name yet
     guessed: bool = False  # whether the directions follow from the names of the objectives
     value: ValueRule = "best"  # value of a trial (see :class:`~optimizers.core.study_state.Ranking`)
     seed: int = 0
@@ -235,21 +231,16 @@ class SizeSettings:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """Name and files of a run.
-
-    Attributes:
-        overwrite: Whether to delete an earlier run of that name. None if the caller does not have this argument.
-        function: Where another process finds the function that a trial calls (see
-            :func:`~maggy_like.train_function.code.place_of`).
-    """
+    """Name and files of a run."""
 
     name: str  # name of the run
     paths: RunPaths  # paths of its files
     resume: bool = False  # whether to resume its journal
     keep_checkpoints: int = 2  # number of the newest states of an attempt to keep
     code: str = ""  # hash of the training function's code. Empty if unknown
+    # Whether to delete an earlier run of that name. None if the caller does not have this argument.
     overwrite: bool | None = None
-    function: str = ""
+    function: str = ""  # where another process finds the function that a trial calls (see ``code.place_of``)
 
 
 @dataclass(frozen=True)

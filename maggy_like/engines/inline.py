@@ -41,11 +41,7 @@ class InlineRun(EngineRun):
         self._launcher.refuse()
 
     def poll(self) -> str | None:
-        """Run a trial here, if one is assigned.
-
-        Raises:
-            KeyboardInterrupt: The function was interrupted, which must end the run.
-        """
+        """Run a trial here, if one is assigned. A KeyboardInterrupt from its function must end the run."""
         self._launcher.run_trial()
         return None if self._thread.is_alive() else ""
 

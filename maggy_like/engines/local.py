@@ -30,10 +30,6 @@ def usable_cores() -> int:
     """Return how many cores this process may use, by its affinity mask and its control group's quota.
 
     A quota of one and a half cores counts as two.
-
-    Example:
-        >>> 1 <= usable_cores() <= os.cpu_count()
-        True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min([cores, *_quotas()])))

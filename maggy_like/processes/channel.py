@@ -42,11 +42,7 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, message: bytes) -> None:
-        """Send one message.
-
-        Raises:
-            Disconnected: It cannot be sent.
-        """
+        """Send one message; raise ``Disconnected`` if it cannot be sent."""
         try:
             with self._lock:
                 self._sock.sendall(_LENGTH.pack(len(message)) + message)
@@ -81,11 +77,7 @@ class Channel:
         return message
 
     def drain(self) -> tuple[list[bytes], bool]:
-        """Return all complete messages that have arrived, without waiting.
-
-        Returns:
-            The messages, and whether the other end is still open.
-        """
+        """Return all complete messages that have arrived, without waiting, and whether the other end is still open."""
         alive = self._fill(socket.MSG_DONTWAIT)
         messages = []
         while (message := self._next()) is not None:

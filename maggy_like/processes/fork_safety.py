@@ -43,17 +43,10 @@ class SharingCheck:
 
     Forks share open files and connections. They do not run their parent's exit hooks and finalizers. Their random
     numbers are seeded again, which would undo a seed that a module sets.
-
-    Example:
-        >>> check = SharingCheck()
-        >>> with check:
-        ...     data = list(range(3))
-        >>> check.reason
-        ''
     """
 
     def __init__(self) -> None:
-        self.reason = ""
+        self.reason = ""  # why forks cannot share it; empty if they can
 
     def __enter__(self) -> None:
         self._before = _descriptors(), set(children()), set(_finalizers()), _numpy_is_seeded(), _torch_seed()

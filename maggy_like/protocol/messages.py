@@ -134,11 +134,7 @@ OutcomeKind = Literal["returned", "stopped", "raised", "died"]
 
 
 class RankInfo(msgspec.Struct, frozen=True):
-    """The place of a worker among those that run an attempt together, in torchrun's terms.
-
-    Attributes:
-        devices: The GPUs of all ranks on its host: the ``n``-th is for local rank ``n``, the others follow.
-    """
+    """The place of a worker among those that run an attempt together, in torchrun's terms."""
 
     rank: int  # the worker's number
     world_size: int  # number of workers
@@ -146,16 +142,11 @@ class RankInfo(msgspec.Struct, frozen=True):
     local_world_size: int  # number of workers on its host
     group_rank: int  # number of its host
     group_world_size: int  # number of hosts
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # GPUs of its host's ranks: the ``n``-th is for local rank ``n``, the others follow
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A worker introduces itself; the driver ignores anything it sends before.
-
-    Attributes:
-        store_unseen: Why the worker does not see the driver's store; None if it does, empty if the URL means another
-            place on its machine.
-    """
+    """A worker introduces itself; the driver ignores anything it sends before."""
 
     version: Number
     worker: Number
@@ -163,6 +154,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     host: Host
     pid: Count
     accelerators: Annotated[list[Host], Meta(max_length=1000)]
+    # Why it does not see the driver's store; None if it does, empty if the URL means another place on its machine.
     store_unseen: Line | None
     connection: Count = 1  # how many hellos this incarnation has sent, so that the driver ignores an old one
     versions: Versions | None = None  # what the worker runs
@@ -177,17 +169,14 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
-    """Measurements of a trial.
-
-    Attributes:
-        slowed: Whether the trial had to wait because it reports faster than the driver receives; set once per attempt.
-    """
+    """Measurements of a trial."""
 
     trial: Number
     attempt: Number
     objective: Name  # name of the metric in ``columns`` that is optimised
     columns: dict[Name, Columns]
     awaiting: bool = False  # whether the trial waits for a :class:`Decided` before it continues
+    # Whether the trial had to wait because it reports faster than the driver receives; set once per attempt.
     slowed: bool = False
 
     def __post_init__(self) -> None:
@@ -201,9 +190,8 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
     """A trial saved its state.
 
-    Attributes:
-        name: The state's name. It must belong to this attempt (see :mod:`maggy_like.protocol.state_names`), since
-            other processes load and remove the state.
+    The name must belong to this attempt (see :mod:`maggy_like.protocol.state_names`), since other processes load and
+    remove the state.
     """
 
     trial: Number
@@ -229,18 +217,14 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True, tag="waiting"):
 
 
 class Logged(msgspec.Struct, frozen=True, omit_defaults=True, tag="logged"):
-    """Lines that a trial printed; ``dropped`` more are only in the trial's log file.
-
-    Attributes:
-        live: The unfinished line after them, such as a progress bar. The next message of the same trial and rank
-            replaces it.
-    """
+    """Lines that a trial printed; ``dropped`` more are only in the trial's log file."""
 
     trial: Number
     attempt: Number
     lines: Annotated[list[Line], Meta(max_length=1000)]
     dropped: Count = 0
     rank: Number | None = None  # the rank that printed them, if several workers run the trial together
+    # The unfinished line after them, such as a progress bar; the next message of the same trial and rank replaces it.
     live: Line = ""
 
 
@@ -262,32 +246,25 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
 
 
 class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
-    """A trial's attempt is over; the worker is ready for the next.
-
-    Attributes:
-        outcome: ``returned``, ``stopped`` (as requested), ``raised`` or ``died`` (the process ended or was killed).
-        types: The names of an exception's class and its base classes.
-        place: Where in the user's code an exception was raised, as ``file:function:line``.
-        attributes: What the function returned apart from its numbers
-            (see :func:`maggy_like.protocol.values.as_attributes`).
-        cut_at: The step past its budget whose report ended the function; None if the function ended by itself.
-    """
+    """A trial's attempt is over; the worker is ready for the next."""
 
     trial: Number
     attempt: Number
-    outcome: OutcomeKind
+    outcome: OutcomeKind  # ``stopped``: as requested; ``died``: the process ended or was killed
     value: float | None = None
     metrics: dict[Name, float] = {}
     kind: FailureKind | None = None  # the kind of failure, if it raised or died
     message: Text = ""
     traceback: Text = ""
+    # The names of the exception's class and its base classes.
     types: Annotated[list[Annotated[str, Meta(max_length=MAX_PLACE)]], Meta(max_length=MAX_TYPES)] = []
+    # Where in the user's code the exception was raised, as ``file:function:line``.
     place: Annotated[str, Meta(max_length=MAX_PLACE)] = ""
     at: float = 0.0  # Unix time of a failure, which shows which rank failed first
     returned: Any = None  # what a function given to ``run`` returned, if it is plain data
     stored: bool = False  # whether the returned value is in the store, because it is not plain data
-    attributes: dict[str, Any] = {}
-    cut_at: Step | None = None
+    attributes: dict[str, Any] = {}  # what the function returned apart from its numbers (see ``values.as_attributes``)
+    cut_at: Step | None = None  # the step past its budget whose report ended the function; None if it ended by itself
     paused: bool = False  # whether the function waits in its report for the trial's next attempt
     whole: bool = False  # whether the function was free to train to the whole budget, and returned without a report
 
@@ -332,12 +309,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Assign(msgspec.Struct, frozen=True, tag="assign"):
-    """Run this attempt of this trial.
-
-    Attributes:
-        checkpoint: Name of the state to continue from, if any: the trial's own, or that of the trial it starts from.
-        older: Names of states saved before that one, the newest first, in case it is damaged or missing.
-    """
+    """Run this attempt of this trial."""
 
     trial: int
     attempt: int
@@ -346,8 +318,10 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     milestones: tuple[int, ...] = ()  # steps at which the trial must wait for a :class:`Decided`
     objective: str | None = None  # the metric that is optimised, or None while it is not known
     is_search: bool = True  # whether a metric is optimised; if not, the first reported metric takes its place
+    # Name of the state to continue from: the trial's own, or that of the trial it starts from.
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()  # names of this trial's older states that are no longer needed
+    # Names of states saved before ``checkpoint``, newest first, in case it is damaged or missing.
     older: tuple[str, ...] = ()
     open_ended: bool = False  # if True, a function that does not read its budget may train past it
     rank_info: RankInfo | None = None  # the worker's rank, if several run the attempt together

@@ -61,30 +61,17 @@ LOG_PATIENCE = 10.0
 
 
 class DriverProcess(msgspec.Struct, frozen=True):
-    """The driver's process, since workers may run on other machines and other Pythons.
-
-    Attributes:
-        own_modules: The paths of the user's own modules, which are not of an installed package, by name.
-    """
+    """The driver's process, since workers may run on other machines and other Pythons."""
 
     host: str  # name of the machine
     executable: str  # the Python interpreter
     python: str  # its minor version
     folder: str  # the absolute path of the working folder
-    own_modules: dict[str, str] = {}
+    own_modules: dict[str, str] = {}  # paths of the user's own modules (not of an installed package), by name
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """The settings that all workers of a run share. They contain no secret.
-
-    Attributes:
-        ipv6: Whether the driver listens at an IPv6 address, to which a name in ``address`` is resolved if possible.
-        rank_ports: Lowest and highest port on which rank 0 of several may listen; any if None.
-        log_copies: URL of the folder in the store to which workers that do not see ``logs`` copy the files; empty if
-            the run has none.
-        isolation: ``process`` (a fresh child per trial), ``worker`` (one child for all), ``none``
-            (the trial runs in the launching process itself).
-    """
+    """The settings that all workers of a run share. They contain no secret."""
 
     address: str  # ZeroMQ address of the driver
     server_key: bytes  # the driver's public CURVE key
@@ -95,7 +82,9 @@ class WorkerTask(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]  # the driver's command line, which is also ``sys.argv`` in a trial
     store: str  # URL of the folder that holds the checkpoints
     logs: str  # folder for the trials' log files, a path or a URL
+    # URL of the store's folder for copies by workers that do not see ``logs``; empty if it has none.
     log_copies: str = ""
+    # ``process``: a fresh child per trial; ``worker``: one child for all; ``none``: in the launching process itself.
     isolation: Isolation = "process"
     interval: float = 0.1  # seconds between two batches of measurements
     grace: float = 5.0  # seconds between the request that a trial stops and its kill
@@ -105,8 +94,9 @@ class WorkerTask(msgspec.Struct, frozen=True):
     sources: dict[str, str] = {}  # text of the files and notebook cells of the function's code, by file name
     silence: float = 60.0  # seconds without a message of the driver after which the worker gives up
     driver: DriverProcess | None = None  # the driver's process; None if it started the workers itself
+    # Whether the driver listens at an IPv6 address, to which a name in ``address`` is resolved if possible.
     ipv6: bool = False
-    rank_ports: tuple[int, int] | None = None
+    rank_ports: tuple[int, int] | None = None  # lowest and highest port for rank 0 of several; any if None
     name: str = ""  # the run's name
     about: str = ""  # a short description of the run for a cluster's list of jobs
 
@@ -121,14 +111,10 @@ class WorkerTask(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """One worker's slot. The agent has it, not the processes that run trials.
-
-    Attributes:
-        keys: The worker's own CURVE key pair, public and secret; not in ``repr``, so that no log shows it.
-    """
+    """One worker's slot. The agent has it, not the processes that run trials."""
 
     index: int  # number of the slot, from 0
     incarnation: int  # how often this slot has been launched
     host: str  # name of the machine
-    keys: KeyPair = field(repr=False)
+    keys: KeyPair = field(repr=False)  # its CURVE key pair, public and secret; not in ``repr``, so that no log shows it
     accelerators: tuple[str, ...] = ()  # addresses of the worker's GPUs

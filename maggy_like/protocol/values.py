@@ -68,10 +68,6 @@ def as_attributes(values: Mapping[Any, Any]) -> dict[str, Any]:
     Booleans, numbers, text and None, and lists and dicts of these, are kept unchanged; anything else becomes its
     shortened repr. The function never raises, since a finished training must not fail because of a remark. Applied to
     its own result it changes nothing, so the driver can bound what workers send.
-
-    Example:
-        >>> as_attributes({"note": "hello", "layers": (64, 32), "device": object})
-        {'note': 'hello', 'layers': [64, 32], 'device': "<class 'object'>"}
     """
     names = list(values)[:MAX_ATTRIBUTES]
     return {_cut(_text(name), MAX_NAME): _attribute(values[name]) for name in names}

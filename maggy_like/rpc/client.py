@@ -37,17 +37,7 @@ answer shows that the driver is alive, and acknowledges what it has received."""
 
 
 class Heartbeat:
-    """Determines when a worker's next heartbeat is due, by the monotonic clock.
-
-    Example:
-        >>> heartbeat = Heartbeat(now=0.0)
-        >>> heartbeat.beat(0.0)
-        >>> heartbeat.due
-        1.0
-        >>> heartbeat.spoke(0.9)
-        >>> heartbeat.due
-        2.9
-    """
+    """Determines when a worker's next heartbeat is due, by the monotonic clock."""
 
     def __init__(self, now: float, interval: float = HEARTBEAT) -> None:
         self._interval = interval  # seconds between two heartbeats of a worker that sends nothing else
@@ -147,10 +137,8 @@ class Client:
     """A DEALER socket to the driver, used from one thread. Only :meth:`close` waits.
 
     Messages reach the driver once and in order, even if the connection breaks: each is kept until the driver has
-    acknowledged it, and sent again on the next connection.
-
-    Args:
-        ipv6: Whether the driver listens at an IPv6 address. A name is resolved again for each connection.
+    acknowledged it, and sent again on the next connection. A name in ``address`` is resolved again for each connection;
+    ``ipv6`` means that the driver listens at an IPv6 address.
     """
 
     def __init__(self, address: str, server_key: bytes, keys: KeyPair, *, ipv6: bool = False) -> None:

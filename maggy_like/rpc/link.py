@@ -89,14 +89,7 @@ def bare_frame(session: bytes, body: bytes) -> bytes:
 
 
 class Link:
-    """One end of a session.
-
-    Example:
-        >>> here, there = Link(b"8 bytes."), Link(b"8 bytes.")
-        >>> frame = here.number(b"once")
-        >>> there.take(read_header(frame), len(frame)), there.take(read_header(frame), len(frame))
-        (<Arrival.NEXT: 'next'>, <Arrival.REPEATED: 'repeated'>)
-    """
+    """One end of a session."""
 
     def __init__(self, session: bytes, max_bytes: int = 16 << 20, max_count: int = 1000) -> None:
         self.session = session

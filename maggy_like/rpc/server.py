@@ -51,12 +51,9 @@ URGENT_START = 1 << 20
 
 
 class _Queue(msgspec.Struct, Generic[_Frame]):
-    """The waiting frames of one connection.
+    """The waiting frames of one connection."""
 
-    Attributes:
-        frames: Frames in order, each with its due time and its cost; None stands for a frame that was not kept.
-    """
-
+    # In order, each with its due time and its cost; None stands for one that was not kept.
     frames: deque[tuple[int, int, _Frame | None]]
     end: int  # due time of the last frame that arrived
     urgent: int = 0  # number of frames up to the last urgent one
@@ -70,14 +67,6 @@ class FairBacklog(Generic[_Frame]):
     1994, equations 3 and 4, with equal shares). The frames of one connection stay in order. An urgent one is due
     sooner, and so are earlier ones of its connection. It costs as much as any other, so a connection that declares
     everything urgent soon waits for its share like the others.
-
-    Example:
-        >>> backlog = FairBacklog()
-        >>> for frame in (bytes(9000), bytes(9001)):
-        ...     backlog.put(b"heavy", frame)
-        >>> backlog.put(b"light", b"now")
-        >>> [backlog.take()[0] for _ in range(3)]
-        [b'light', b'heavy', b'heavy']
     """
 
     def __init__(self) -> None:
@@ -226,8 +215,8 @@ class Handshakes:
     def attend(self, ready: Container[object]) -> None:
         """Process what happened; bounded, never waits.
 
-        Args:
-            ready: Those of :attr:`sockets` that can be read, because trying the others takes time from each message.
+        ``ready`` holds those of :attr:`sockets` that can be read, because trying the others takes time from each
+        message.
         """
         for _ in range(_ROUND if self._allowed.socket in ready else 0):
             if not self._allowed.answer():
@@ -370,15 +359,8 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Server:
     """A ROUTER socket. Used from the driver's thread, except :meth:`wake` and :meth:`admit`.
 
-    It accepts only the workers that were admitted, each with its own key, and each only for itself.
-
-    Args:
-        bind: Name or address of this machine to bind to. Default: ``host``.
-        keys: The server's key pair. Default: a new one.
-
-    Attributes:
-        is_ipv6: Whether it is bound to an IPv6 address, which workers must then choose among the addresses of
-            ``host``.
+    It accepts only the workers that were admitted, each with its own key, and each only for itself. It binds to
+    ``bind``, a name or address of this machine, or to ``host`` by default.
     """
 
     def __init__(self, host: str, *, bind: str = "", ports: PortRange = ANY_PORT, keys: KeyPair | None = None) -> None:
@@ -388,7 +370,7 @@ class Server:
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 500)
         limit_server(self._socket)
-        self.is_ipv6 = ":" in bound
+        self.is_ipv6 = ":" in bound  # whether workers must choose an IPv6 address among those of ``host``
         self._socket.setsockopt(zmq.IPV6, int(self.is_ipv6))
         keys = keys or new_key_pair()
         self.public_key = keys[0]  # key by which workers recognise the driver

@@ -65,19 +65,14 @@ class CheckpointStore:
         return str(StateName(self._trial, attempt, self._count, suffix))
 
     def url_of(self, name: str) -> str:
-        """Return the URL of a state.
-
-        Raises:
-            ValueError: The name is not valid.
-        """
+        """Return the URL of a state; raise ValueError if the name is not valid."""
         return state_url(self._url or "memory:", name)
 
     def save(self, name: str, state: Any) -> None:
         """Save a state, completely or not at all.
 
-        Raises:
-            ReportError: It cannot be pickled, or cannot be written now or later.
-            ValueError: The name is not valid.
+        Raise ReportError if it cannot be pickled, or cannot be written now or later, and ValueError if the name is not
+        valid.
         """
         data = _pickle("the state given to checkpoint()", state)
         if self._url is None:
@@ -86,11 +81,7 @@ class CheckpointStore:
             _save(self.url_of(name), data, self._retry)
 
     def keep(self, returned: Any) -> None:
-        """Save what a function given to ``run`` returned.
-
-        Raises:
-            ReportError: It cannot be pickled.
-        """
+        """Save what a function given to ``run`` returned; raise ReportError if it cannot be pickled."""
         if self._url is not None:
             save_state(returned_url(self._url), returned, self._retry)
 
@@ -106,8 +97,7 @@ class CheckpointStore:
     def remove(self, name: str) -> bool:
         """Remove a state of this trial, or the parts of an incomplete one; errors do not fail the trial.
 
-        Returns:
-            False if the store is unavailable, since each further attempt would take seconds.
+        Return False if the store is unavailable, since each further attempt would take seconds.
         """
         try:
             if self._url is not None and parse_name(name).trial == self._trial:
@@ -123,9 +113,7 @@ class CheckpointStore:
     def load(self, name: str) -> Any:
         """Load a state.
 
-        Raises:
-            StateLostError: It is damaged or does not exist.
-            ValueError: The name is not valid.
+        Raise StateLostError if it is damaged or does not exist, and ValueError if the name is not valid.
         """
         if self._url is None:
             return _unpickle(self._memory)
@@ -137,12 +125,7 @@ class CheckpointStore:
 
 
 def load_state(url: str, retry: Retry = once) -> Any:
-    """Load a state that one process saved.
-
-    Raises:
-        StateGoneError: It does not exist.
-        StateLostError: It is damaged.
-    """
+    """Load a state that one process saved; raise StateGoneError if it is missing, StateLostError if it is damaged."""
     try:
         data = retry("read", partial(_read, url), FileNotFoundError)
     except FileNotFoundError as error:
@@ -154,11 +137,7 @@ def load_state(url: str, retry: Retry = once) -> Any:
 
 
 def await_state(url: str, retry: Retry = once) -> Any:
-    """Load a state that rank 0 may still be writing.
-
-    Raises:
-        ReportError: It did not appear within ``WRITE_PATIENCE``.
-    """
+    """Load a state that rank 0 may still write; raise ReportError if it does not appear within ``WRITE_PATIENCE``."""
     waited, pause = 0.0, 0.01
     while True:
         try:
@@ -175,11 +154,7 @@ def await_state(url: str, retry: Retry = once) -> Any:
 
 
 def save_state(url: str, returned: Any, retry: Retry = once) -> None:
-    """Save what a function returned.
-
-    Raises:
-        ReportError: It cannot be pickled.
-    """
+    """Save what a function returned; raise ReportError if it cannot be pickled."""
     _save(url, _pickle("what the function returned", returned), retry)
 
 

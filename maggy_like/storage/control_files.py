@@ -14,16 +14,12 @@ T = TypeVar("T")
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
-    """An error that ended a run, for clients: its class, its message and its notes.
-
-    Attributes:
-        details: The further arguments of a :class:`~maggy_like.errors.TrialsFailedError`: traceback and remedy.
-    """
+    """An error that ended a run, for clients: its class, its message and its notes."""
 
     kind: str
     message: str
     notes: tuple[str, ...] = ()
-    details: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()  # the further arguments of a ``TrialsFailedError``: traceback and remedy
 
 
 class DriverRecord(msgspec.Struct, frozen=True):

@@ -142,12 +142,7 @@ def _has_soft_limit() -> bool:
 
 
 def refusal(store: str, verb: str, error: BaseException) -> str:
-    """Return the message about a store's refusal.
-
-    Example:
-        >>> refusal("file:///states", "written", OSError(28, "No space left on device"))
-        'the store file:///states cannot be written (No space left on device)'
-    """
+    """Return the message about a store's refusal; ``verb`` is ``written`` or ``read``."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return f"the store {store} cannot be {verb} ({said[:MAX_REASON]})"
 

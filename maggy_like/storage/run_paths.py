@@ -174,13 +174,9 @@ class OutputFolder:
         self.path = Path(made) if own is None else own / "workers"  # its path on this machine
 
     def move(self, *, is_away: bool = False) -> str:
-        """Move the files to the run's folder at a URL, with a single try.
+        """Move the files to the run's folder at a URL, with a single try; if the store ``is_away``, they stay.
 
-        Args:
-            is_away: If True, the store is unavailable, and the files stay.
-
-        Returns:
-            A line with their place; empty for a run at a path, and without output.
+        Return a line with their place; empty for a run at a path, and without output.
         """
         if not self._url or not self.path.exists() or self._is_tried:
             return ""

@@ -22,9 +22,7 @@ _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$
 def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
     """Return text to append to the message of an error; empty if it is not about what a trial lacks.
 
-    Args:
-        error: Error that was raised on a worker.
-        driver: Process of the driver; None if it is on this machine and interpreter.
+    The error was raised on a worker. ``driver`` is None if the driver's process is on this machine and interpreter.
     """
     if (limit := address_space()) is not None and _is_of_memory(error):
         return f"; {here()} may have {limit >> 20} MB of address space, {too_small()}"

@@ -32,16 +32,12 @@ class IdenticalFailures:
 
     A resumed search counts from zero, and retries the trials that had ended it, because the function may have been
     fixed. A success before the resume still counts.
-
-    Args:
-        retries: Whether the scheduler can forget that a trial has failed, so that a resumed run tries it again.
-
-    Attributes:
-        enough: Number of failed trials that ends the search; it follows the number of workers.
     """
 
     def __init__(self, enough: int, catch: Collection[str], *, retries: bool = True) -> None:
-        self.enough = enough  # number of failed trials that ends the search; 0 for never
+        # Number of failed trials that ends the search; it follows the number of workers, and 0 means never.
+        self.enough = enough
+        # Whether the scheduler can forget that a trial has failed, so that a resumed run tries it again.
         self._retries = retries
         self._catch = frozenset(catch)
         self._paused = set[int]()

@@ -21,17 +21,12 @@ TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
-    """A worker introduced itself; it cannot take trials yet.
-
-    Attributes:
-        store_unseen: Why it has no access to the run's store (see :class:`maggy_like.protocol.messages.Hello`); None
-            if it has.
-    """
+    """A worker introduced itself; it cannot take trials yet."""
 
     worker: WorkerId
     host: str
     accelerators: tuple[str, ...] = ()
-    store_unseen: str | None = None
+    store_unseen: str | None = None  # why it has no access to the run's store; None if it has (see :class:`Hello`)
 
 
 class WorkerReady(msgspec.Struct, frozen=True, gc=False):

@@ -52,25 +52,17 @@ class LoggedInput(NamedTuple):
 
 
 class StateMachine:
-    """Hands trials to workers until the search is over.
-
-    Args:
-        settings: Settings of the run. None for the defaults.
-        size: Number of workers, or the most that may join.
-        grows: Whether workers come and go.
-        heartbeat_timeout: Seconds of silence after which a worker counts as lost.
-        store_patience: Seconds that a trial may wait for the store.
-    """
+    """Hands trials to workers until the search is over."""
 
     def __init__(
         self,
         study: Study,
         settings: Settings | None = None,
         *,
-        size: int = 1,
-        grows: bool = False,
-        heartbeat_timeout: float = 15.0,
-        store_patience: float = STORE_PATIENCE,
+        size: int = 1,  # number of workers, or the most that may join
+        grows: bool = False,  # whether workers come and go
+        heartbeat_timeout: float = 15.0,  # seconds of silence after which a worker counts as lost
+        store_patience: float = STORE_PATIENCE,  # seconds that a trial may wait for the store
     ) -> None:
         self.study = study
         self._run = Run(

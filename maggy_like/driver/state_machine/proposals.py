@@ -26,14 +26,6 @@ class Prefetch:
     Each trial that takes a proposal orders another, and the optimizer serves one order at a time: a queue
     with one server, whose orders in store follow Lindley's recursion (Proc. Camb. Phil. Soc. 48, 1952). The
     longest that this queue has been of late is the number of proposals that had to be ready.
-
-    Example:
-        >>> prefetch = Prefetch(workers=4)
-        >>> prefetch.asked(0.5)
-        >>> for wanted in (0.0, 0.1, 10.0, 10.1):
-        ...     prefetch.taken(wanted)
-        >>> prefetch.depth
-        2
     """
 
     def __init__(self, workers: int) -> None:
@@ -86,10 +78,6 @@ class Proposals:
     The results that an ask knows depend on its time; its answer depends only on what it knows. So if asks take no time
     (in virtual time), a search is reproducible. The journal has no waiting proposals: a resumed search asks again,
     from the first index that became no trial, with the results known by then.
-
-    Args:
-        workers: Number of workers, and so of proposals to keep ready if results do not matter. For an adaptive
-            optimizer, :class:`Prefetch` limits it.
     """
 
     def __init__(self, study: Study, workers: int, n_configs: int | None = None) -> None:
@@ -97,8 +85,8 @@ class Proposals:
         self._points = deque(study.points)
         self._ready: deque[tuple[int, Proposal]] = deque()
         self._unsent: list[Pending] = []  # configurations that wait, and that the optimizer has not been sent yet
-        self._workers = workers
-        self._prefetch = Prefetch(workers)
+        self._workers = workers  # and so the number of proposals to keep ready if results do not matter
+        self._prefetch = Prefetch(workers)  # limits that number for an adaptive optimizer
         self._asked = 0.0
         self._next_ask = 0
         self._asking = False

@@ -143,12 +143,7 @@ class Worker:
 
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
-    """An attempt of a trial that runs, on one worker or on several.
-
-    Attributes:
-        ends: How its ranks ended, in the order in which the messages came.
-        halted: How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
-    """
+    """An attempt of a trial that runs, on one worker or on several."""
 
     trial: int
     number: int  # which attempt of the trial it is, from 1
@@ -158,9 +153,11 @@ class RunningAttempt:
     failure: Failure | None = None  # how its end is recorded then, if that is a fault
     cause: str = ""  # why the search is over, if that ends it
     saved: set[str] = field(default_factory=set)  # names of the states that it has saved
+    # How its ranks ended, in the order of the messages.
     ends: dict[int, Finished | Failure] = field(default_factory=dict)
     waits: dict[WorkerId, float] = field(default_factory=dict)  # the members that wait for the store, and since when
     discounted: float = 0.0  # seconds for which any of them did, and which count against no limit
+    # How many reports each rank had made when it was halted; None as long as nobody wants them to stop.
     halted: dict[int, int] | None = None
     leave_by: float | None = None  # when it is ended at the latest, since a member's machine is about to be taken away
 
@@ -223,15 +220,7 @@ def _order(end: Finished | Failure) -> tuple[int, float]:
 
 
 class Run:
-    """All that a driver knows of its run.
-
-    Attributes:
-        search_ended: Why the search ended while the confirmation or the training is to come, or runs; None before.
-        confirming: Decides about the repeats; None without a confirmation.
-        retries: Trials whose attempt failed or was lost, in the order in which they are retried.
-        proposals: The configurations to come.
-        failures: Counts identical failures.
-    """
+    """All that a driver knows of its run."""
 
     def __init__(
         self, study: Study, settings: Settings, *, size: int, grows: bool, heartbeat_timeout: float, patience: float
@@ -248,6 +237,7 @@ class Run:
         self.ending: Ending | None = None  # why the run ended; None before
         self.error: Exception | None = None  # the exception that ``lagom`` raises; None for none
         self.stopped_by = ""  # name of the one who stopped the run from outside; empty if nobody did
+        # Why the search ended while the confirmation or the training is to come, or runs; None before.
         self.search_ended: Ending | None = None
         self.has_trained = False  # whether the training has begun
         self.short_since: float | None = None  # since when the training waits for workers
@@ -260,6 +250,7 @@ class Run:
         self.any_leaves = False  # whether any worker was ever announced to leave
         # the attempts
         self.attempts: dict[int, RunningAttempt] = {}  # the attempts that run, by trial
+        # Trials whose attempt failed or was lost, in the order in which they are retried.
         self.retries: deque[int] = deque()
         self.began_at: dict[int, tuple[int, int]] = {}  # how far each running trial was when its attempt began
         self.proposals = Proposals(study, size // settings.size.workers_per_trial, settings.search.n_configs)
@@ -267,7 +258,7 @@ class Run:
             settings.failures.enough(self.at_a_time), settings.failures.names, retries=study.scheduler.can_retry
         )
         self.states = SavedStates(study, settings.files.keep_checkpoints)  # which saved states are still needed
-        self.confirming: Confirming | None = None
+        self.confirming: Confirming | None = None  # decides about the repeats; None without a confirmation
         if (plan := settings.confirmation) is not None:
             from optimizers.comparisons.confirmation import (
                 Confirming,  # loads scipy, which only confirmations should cost

@@ -40,11 +40,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A process to start: ``python -m module arguments``, as a fork that already has many imports.
-
-    Attributes:
-        preload: Modules of installed packages that it will import; most are imported before the fork.
-    """
+    """A process to start: ``python -m module arguments``, as a fork that already has many imports."""
 
     module: str  # the module to run as ``__main__``
     arguments: tuple[str, ...]
@@ -52,7 +48,7 @@ class Request(msgspec.Struct, frozen=True):
     folder: str  # its working folder
     targets: tuple[int, ...]  # the numbers that the descriptors sent with this message get
     path: tuple[str, ...]  # its module search path
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()  # modules of installed packages that it will import, most of them before the fork
 
 
 def send_request(sock: socket.socket, request: Request, descriptors: list[int]) -> None:

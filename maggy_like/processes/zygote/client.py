@@ -285,22 +285,14 @@ class Process(Protocol):
         """Return the exit status, negative for a signal; None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: It is still running.
-        """
+        """Return the exit status once it has ended; raise ``subprocess.TimeoutExpired`` if it is still running."""
 
     def kill(self) -> None:
         """Kill it, if it has not ended."""
 
 
 class ForkedProcess:
-    """A child of this process that another process has forked or will fork.
-
-    Args:
-        hangs: Returns whether the process that should fork it has done nothing for too long since a given time.
-    """
+    """A child of this process that another process has forked or will fork."""
 
     def __init__(
         self,
@@ -316,7 +308,7 @@ class ForkedProcess:
         self._answer = answer  # a pipe that returns its process id; if it ends without one, the process was not started
         self._pid = pid  # its process id, if it is known already
         self._on_given_up = on_given_up  # called with the seconds since the request if it is killed before it has begun
-        self._hangs = hangs
+        self._hangs = hangs  # returns whether the other process has done nothing for too long since a given time
         self._asked = time.monotonic()
         self._lock = threading.RLock()
 

@@ -29,14 +29,7 @@ from optimizers.core.events import Event
 
 
 class Journal:
-    """A journal that is open for appending; only one driver at a time may hold it.
-
-    Example:
-        >>> journal = Journal(backend_of("s3://bucket/runs/first"))
-        >>> journal.begin(header)
-        >>> journal.append([TrialCreated(0, {"lr": 0.1})])
-        >>> journal.close()
-    """
+    """A journal that is open for appending; only one driver at a time may hold it."""
 
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
@@ -252,12 +245,8 @@ class JournalBackend(Protocol):
     def hold(self, run: str = "") -> None:
         """Make the folder, and keep other drivers away until :meth:`release`.
 
-        Args:
-            run: Identifies the call of ``lagom``. Without locks, a driver that replaces a dead one of the same call
-                takes over at once.
-
-        Raises:
-            JournalError: Another driver, which the message describes, holds it.
+        ``run`` identifies the call of ``lagom``. Without locks, a driver that replaces a dead one of the same call
+        takes over at once. Raise JournalError if another driver, which the message describes, holds it.
         """
         ...
 
@@ -266,11 +255,7 @@ class JournalBackend(Protocol):
         ...
 
     def renew(self) -> None:
-        """Keep holding it; call every few seconds.
-
-        Raises:
-            JournalError: Another driver has taken it over.
-        """
+        """Keep holding it; call every few seconds. Raise JournalError if another driver has taken it over."""
         ...
 
     def append(self, data: bytes) -> None:
@@ -278,12 +263,9 @@ class JournalBackend(Protocol):
         ...
 
     def replace(self, data: bytes) -> str:
-        """Replace the journal by ``data``, and keep a copy of the former one.
+        """Replace the journal by ``data``, and keep a copy of the former one, whose place is returned.
 
         Whenever the driver dies, one of the two is complete.
-
-        Returns:
-            The place of the former journal.
         """
         ...
 

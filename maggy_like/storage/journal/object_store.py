@@ -28,13 +28,10 @@ class ClaimLostError(Exception):
 
 
 def claim(fs: Any, path: str, data: bytes) -> None:
-    """Create an object that no other driver has created.
+    """Create an object that no other driver has created; raise ClaimLostError if one has.
 
     S3 refuses all creations except one. Other stores do not, so the object is read back after a pause. Two drivers that
     write within the pause notice it. A driver that is frozen for longer before its write overwrites the other's.
-
-    Raises:
-        ClaimLostError: Another driver has created it.
     """
     if "s3" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)) and hasattr(fs, "call_s3"):
         _create_in_s3(fs, path, data)
@@ -95,13 +92,12 @@ class _Latest(NamedTuple):
 class Lease:
     """An object that identifies the driver of a run. Each driver has its own, whose number is the driver's epoch.
 
+    The first driver's object is at ``path``, which ends in ``lease.json``; the next driver's is ``lease-2.json``.
+
     The object is created by a conditional write if the store has them (:func:`claim`), and no other driver writes to
     it. So a driver that was frozen, or whose write arrives late, takes nothing from its successor. Its writes to the
     journal carry its epoch, and readers ignore late writes of a former driver. The holder's clock sets the times, so
     the clocks of hosts that may drive the same run must agree to some seconds.
-
-    Args:
-        path: The first driver's object, named ``lease.json``; the next driver's is ``lease-2.json``.
     """
 
     def __init__(self, fs: Any, path: str, name: str) -> None:
@@ -114,15 +110,11 @@ class Lease:
         self._renewed = 0.0
 
     def take(self, run: str = "") -> None:
-        """Become the holder.
+        """Become the holder; raise JournalError if another driver is.
 
-        Args:
-            run: Identifies the call of ``lagom``. A lease of the same call is taken over at once: this driver was
-                started because the other is dead or disconnected. A disconnected driver reads the lease every
-                :data:`RENEWAL` seconds; the method returns once it must have noticed.
-
-        Raises:
-            JournalError: Another driver is the holder.
+        ``run`` identifies the call of ``lagom``. A lease of the same call is taken over at once: this driver was
+        started because the other is dead or disconnected. A disconnected driver reads the lease every :data:`RENEWAL`
+        seconds; the method returns once it must have noticed.
         """
         self._run = run
         latest = self._look()
@@ -155,8 +147,7 @@ class Lease:
     def renew(self) -> None:
         """Write the current time into the lease if the last renewal is some seconds old.
 
-        Raises:
-            JournalError: Another driver has taken over.
+        Raise JournalError if another driver has taken over.
         """
         for _ in range(2):  # again, if this driver was frozen meanwhile
             now = time.time()
@@ -171,10 +162,8 @@ class Lease:
     def give_back(self, *, is_clean: bool = True, is_away: bool = False) -> None:
         """Let other drivers in.
 
-        Args:
-            is_clean: If False, a write of this driver may still arrive. Then the object stays, so that no other driver
-                gets its epoch.
-            is_away: If True, the store is unavailable. Then the lease expires by itself.
+        If not ``is_clean``, a write of this driver may still arrive. Then the object stays, so that no other driver
+        gets its epoch. If ``is_away``, the store is unavailable. Then the lease expires by itself.
         """
         _held.discard(self._owner)
         if not self.epoch or is_away:

@@ -78,11 +78,7 @@ FORMAT_VERSION = 5
 
 @final
 class RunHeader(msgspec.Struct, frozen=True, tag="run"):
-    """A journal's first record: what must be the same when a run is resumed, and facts for readers.
-
-    Attributes:
-        earlier: The results of earlier runs from which this one began, so that a resume does not need those runs.
-    """
+    """A journal's first record: what must be the same when a run is resumed, and facts for readers."""
 
     version: int  # version of the format
     name: str  # name of the run
@@ -95,6 +91,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     max_budget: int  # steps of a full training
     value: str = "best"  # which report is a trial's value: ``best`` or ``last``
     constrained: bool = False  # whether the space has constraints, which are functions and so not in its JSON
+    # Results of earlier runs from which this one began, so that a resume does not need them.
     earlier: list[list[EarlierResult]] = []
     # Descriptions of the groups of trials to compare. Empty if the best trial is sought.
     groups: list[str] = msgspec.field(default_factory=list, name="variants")
@@ -141,18 +138,14 @@ class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @final
 class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
-    """The begin, resume or end of a run by a driver.
-
-    Attributes:
-        code: At the begin, a hash of the training function's code (see
-            :func:`~maggy_like.train_function.code.code_hash`); empty if it is not known.
-    """
+    """The begin, resume or end of a run by a driver."""
 
     status: Ending  # ``running`` at the begin, or the run's ending (see :attr:`maggy_like.Result.ending`)
     time: float  # Unix time
     seconds: float = 0.0  # at the end, the seconds for which the driver had the run
     store: str = "checkpoints"  # the place of the saved states: a URL, or relative to the run's folder
     environment: dict[str, str] = {}  # names and versions of what the driver runs on, for people
+    # At the begin, a hash of the training function's code (see ``code.code_hash``); empty if it is not known.
     code: str = ""
     totals: RunTotals | None = None  # at the end, the totals of the run. None in journals of earlier versions
     function: str = ""  # at the begin, where the function is (see :func:`~maggy_like.train_function.code.place_of`)
@@ -175,16 +168,13 @@ class Part(NamedTuple):
 
 @dataclass
 class Contents:
-    """The contents of a journal.
-
-    Attributes:
-        sessions: Unix times of each driver's first and last record.
-    """
+    """The contents of a journal."""
 
     header: RunHeader  # its first record
     events: list[Event] = field(default_factory=list)  # all undamaged events
     begun: RunStatus | None = None  # the newest record of a driver that began or resumed the run
     ended: RunStatus | None = None  # how that driver ended it; None if it has not, or was killed
+    # Unix times of each driver's first and last record.
     sessions: list[tuple[float, float]] = field(default_factory=list)
     unended: int = 0  # number of earlier drivers that recorded no end: they were killed after their last record
     last: int = 0  # the number of the last record

@@ -38,8 +38,7 @@ class Repairer:
     def events(self) -> Iterator[Event]:
         """Yield the events after those that were applied, each preceded by the events inferred from it.
 
-        Raises:
-            JournalError: A trial cannot be inferred.
+        Raise JournalError if a trial cannot be inferred.
         """
         for number, event in enumerate(self._kept):
             if isinstance(event, AttemptStarted | AttemptEnded):
@@ -68,11 +67,7 @@ class Repairer:
             yield self._births[number]
 
     def _end_before(self, number: int, attempt: int, budget: int | None) -> Iterator[Event]:
-        """Yield the events after which ``attempt`` may start, or has started.
-
-        Args:
-            budget: The steps of that attempt, if they are known.
-        """
+        """Yield the events after which ``attempt``, of ``budget`` steps if known, may start or has started."""
         trial = self._study.trials[number]
         while trial.attempt < attempt:
             if trial.state is TrialState.RUNNING:

@@ -83,10 +83,6 @@ class FirstContact:
     """Watches a worker that the driver has not answered yet.
 
     A driver that can be reached and does not answer may be busy, so it has the whole of :attr:`WorkerTask.silence`.
-
-    Args:
-        task: Description of the run.
-        context: The worker's place.
     """
 
     def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
@@ -96,11 +92,7 @@ class FirstContact:
         self._due = self._started + min(CONTACT_PATIENCE, task.silence)
 
     def check(self, now: float) -> None:
-        """Check again why the driver does not answer, if it is time to.
-
-        Raises:
-            WorkerError: The driver cannot be reached.
-        """
+        """Check again why the driver does not answer, if it is time to; raise WorkerError if it cannot be reached."""
         if now < self._due:
             return
         task = self._task
@@ -147,14 +139,7 @@ LOG_POLL = 0.02
 
 
 class Agent:
-    """Serves one run from one slot.
-
-    Args:
-        task: Description of the run.
-        context: This worker's slot.
-        launcher: Makes the children; a warm fork server by default.
-        lifeline: File descriptor that ends when the launcher is gone.
-    """
+    """Serves one run from one slot."""
 
     def __init__(
         self,
@@ -166,7 +151,7 @@ class Agent:
     ) -> None:
         self._task = task
         self._context = context
-        self._lifeline = lifeline
+        self._lifeline = lifeline  # file descriptor that ends when the launcher is gone
         self._logs = LogLocation(task)
         self._client = Client(task.address, task.server_key, context.keys, ipv6=task.ipv6)
         self._first_contact = FirstContact(task, context)

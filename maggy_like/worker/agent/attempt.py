@@ -54,8 +54,9 @@ REDRAW_INTERVAL = 0.5
 class AgentAttempt:
     """One attempt, from the arrival of its assignment to its end.
 
-    It waits for a child first. A child that is not ready may wait for anything: each imports the module of
-    ``train_fn``, which may wait for a file lock or an unreachable file server. So there are limits from the start.
+    It waits for a child first, and with ``shares_gpu`` until the previous trial has released the GPU. A child that is
+    not ready may wait for anything: each imports the module of ``train_fn``, which may wait for a file lock or an
+    unreachable file server. So there are limits from the start.
 
     Why it ends before its function returns decides what the driver receives:
 
@@ -65,35 +66,21 @@ class AgentAttempt:
     ``fault``: the agent has found a fault     ``died`` of the first fault
     its child has closed the connection        ``died`` of what the process died of
     =========================================  ======================================
-
-    Args:
-        assign: Assignment.
-        task: Description of the run.
-        shares_gpu: Whether it must also wait until the previous trial releases the GPU.
-
-    Attributes:
-        rank: Rank of the child in a multi-worker attempt.
-        child: Child that runs it; None while it waits for one.
-        log: Name of its log file.
-        output: Output of the child, if it is captured.
-        stop_reason: Why the driver has ended it, if it has.
-        fault: Kind and description of the fault for which the agent ends it, if there is one.
-        kill_at: Time at which its process is killed; None while it may run.
-        has_lost_messages: Whether a message of the child could not be passed on; if so, its own end is ignored.
-        newest_state: Name of the newest state that the child has saved, or began from.
     """
 
     def __init__(self, assign: Assign, task: WorkerTask, *, shares_gpu: bool = False) -> None:
         self.assign = assign
         self.rank = assign.rank_info.rank if assign.rank_info is not None and assign.rank_info.world_size > 1 else None
-        self.child: Child | None = None
-        self.log = ""
-        self.output: TrialOutput | None = None
-        self.stop_reason = StopReason.NONE
+        self.child: Child | None = None  # None while it waits for one
+        self.log = ""  # name of its log file
+        self.output: TrialOutput | None = None  # None if the child's output is not captured
+        self.stop_reason = StopReason.NONE  # why the driver has ended it, if it has
+        # Kind and description of the fault for which the agent ends it.
         self.fault: tuple[FailureKind, str] | None = None
-        self.kill_at: float | None = None
+        self.kill_at: float | None = None  # time at which its process is killed; None while it may run
+        # Whether a message of the child could not be passed on; if so, its own end is ignored.
         self.has_lost_messages = False
-        self.newest_state = assign.checkpoint
+        self.newest_state = assign.checkpoint  # name of the newest state that the child has saved, or began from
         self._task = task
         self._early: list[OfAttempt] = []  # came before its child was ready
         # The process of the trial before has one grace to exit, and gets another to die.

@@ -36,38 +36,22 @@ DISCONNECTED = (
 
 
 class Child:
-    """The agent's view of one child.
-
-    Attributes:
-        channel: Channel for messages.
-        output: Read end of its stdout and stderr, or None if they are not captured.
-        pid: Process id, once known.
-        ready: Whether it has loaded the training function and waits for an assignment.
-        not_forked: Why it could not be made, if so.
-        status: Exit status once it has ended, or could not be made; negative for a signal.
-        oom: Whether the kernel killed it because memory was short.
-        killed: Whether the agent killed it before it had ended by itself.
-        has_hung_up: Whether it has closed its end of the channel while it ran an attempt.
-        is_dismissed: Whether it was asked to exit.
-        end_at: When it is asked to exit, or killed; None while it may run.
-        is_spoiled: Whether it cannot run another trial.
-        unwinds: Whether its function was paused, and is ended now.
-    """
+    """The agent's view of one child."""
 
     def __init__(self, channel: Channel, output: int | None) -> None:
         self.channel = channel
-        self.output = output
-        self.pid: int | None = None
-        self.ready = False
-        self.not_forked: str | None = None
-        self.status: int | None = None
-        self.oom = False
-        self.killed = False
-        self.has_hung_up = False
-        self.is_dismissed = False
-        self.end_at: float | None = None
-        self.is_spoiled = False
-        self.unwinds = False
+        self.output = output  # read end of its stdout and stderr; None if they are not captured
+        self.pid: int | None = None  # None until it is known
+        self.ready = False  # whether it has loaded the training function and waits for an assignment
+        self.not_forked: str | None = None  # why it could not be made, if so
+        self.status: int | None = None  # exit status once it has ended, or could not be made; negative for a signal
+        self.oom = False  # whether the kernel killed it because memory was short
+        self.killed = False  # whether the agent killed it before it had ended by itself
+        self.has_hung_up = False  # whether it has closed its end of the channel while it ran an attempt
+        self.is_dismissed = False  # whether it was asked to exit
+        self.end_at: float | None = None  # when it is asked to exit, or killed; None while it may run
+        self.is_spoiled = False  # whether it cannot run another trial
+        self.unwinds = False  # whether its function was paused, and is ended now
 
     @property
     def why_never_ready(self) -> str:
@@ -291,8 +275,7 @@ class InlineLauncher:
     def run_trial(self) -> None:
         """Run a trial, if one is assigned by now.
 
-        Raises:
-            KeyboardInterrupt: In its function. No function is called after that.
+        A KeyboardInterrupt in its function is raised, and no function is called after that.
         """
         if self._child is None:
             self._take_child(0.0)
@@ -360,20 +343,10 @@ def worker_path(
     """Return the module search path of a worker's processes.
 
     The worker's own entries come first and in their order: what Spark has distributed (``--py-files``), and its own
-    packages. The driver's folders are added if they exist here, so that a shared folder can be used without sending
-    it. Those that the driver searches before its own packages are placed before the worker's packages, the others at
-    the end. A driver on this machine and interpreter has no other folders, and its order is kept.
-
-    Args:
-        own: The ``sys.path`` of the worker; an empty entry is its working folder.
-        drivers: The ``sys.path`` of the driver, in absolute paths.
-        python: The driver's minor version; folders of another Python are useless.
-        exists: Whether there is such a folder or archive.
-
-    Example:
-        >>> worker_path(["/app/deps.zip", "/w/lib/python3.11"], ["/home/me", "/d/lib/python3.11"], PYTHON,
-        ...             exists=lambda path: True)
-        ('/app/deps.zip', '/home/me', '/w/lib/python3.11')
+    packages. An empty entry is its working folder. The driver's folders (in absolute paths) are added if they exist
+    here, so that a shared folder can be used without sending it. Those that the driver searches before its own packages
+    are placed before the worker's packages, the others at the end. If the driver's minor version, ``python``, differs,
+    its folders are useless. A driver on this machine and interpreter has no other folders, and its order is kept.
     """
     # Spark gives relative entries, and a trial may change its working folder.
     mine = list(dict.fromkeys(os.path.abspath(entry) if entry else "" for entry in own))
@@ -391,18 +364,10 @@ def _useful(drivers: Sequence[str], own: Sequence[str], exists: Callable[[str], 
 
 
 class InlineChild:
-    """Run one trial per call. No wait is unlimited, because the caller has other work in between.
-
-    Args:
-        channel: To the agent, which is in another thread.
-        task: Description of the run.
-
-    Attributes:
-        refuses: Whether the function is no longer called, because the run ends.
-    """
+    """Runs one trial per call. No wait is unlimited, because the caller has other work in between."""
 
     def __init__(self, channel: Channel, task: WorkerTask) -> None:
-        self.refuses = False
+        self.refuses = False  # whether the function is no longer called, because the run ends
         self._channel = channel
         self._cut: tuple[Assign, Sender] | None = None  # ends as soon as it is known to be stopped
         try:
@@ -426,10 +391,9 @@ class InlineChild:
             self._runner.service.await_assignment(seconds)
 
     def run_trial(self) -> None:
-        """Run the trial that is assigned, if there is one.
+        """Run a trial, if one is assigned.
 
-        Raises:
-            KeyboardInterrupt: In the function. It is not called again after that.
+        A KeyboardInterrupt in its function is raised, and no function is called after that.
         """
         try:
             self._run_trial()

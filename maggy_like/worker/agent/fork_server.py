@@ -61,8 +61,7 @@ def kill_but_trackers(pid: int) -> None:
 def let_trackers_end(orphans: Callable[[], list[int]]) -> None:
     """Kill orphans except the trackers among them, and wait for these to end (Linux).
 
-    Args:
-        orphans: Returns the process ids of this process's children that are no longer needed.
+    ``orphans`` returns the process ids of this process's children that are no longer needed.
     """
     trackers = [pid for pid in orphans() if _is_tracker(pid)]
     ends: list[int] = []
@@ -120,46 +119,28 @@ class NotForked(msgspec.Struct, frozen=True, tag="not forked"):
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """Server to agent: a child has ended.
-
-    Attributes:
-        status: Exit status; negative for a signal.
-        oom: Whether the kernel killed it because memory was short.
-        killed: Whether the agent killed it before it had ended by itself.
-    """
+    """Server to agent: a child has ended."""
 
     pid: int
-    status: int
-    oom: bool = False
-    killed: bool = False
+    status: int  # negative for a signal
+    oom: bool = False  # whether the kernel killed it because memory was short
+    killed: bool = False  # whether the agent killed it before it had ended by itself
 
 
 class ImportedAhead(msgspec.Struct, frozen=True, tag="imported"):
-    """Server to agent: children that are forked from now on have these modules.
+    """Server to agent: children that are forked from now on have these modules."""
 
-    Attributes:
-        modules: Modules that trials have imported, without those that a template refused.
-        seconds: Duration of the imports.
-        megabytes: Memory of the imports.
-        refused: Modules that cannot be imported before a fork, each with the reason.
-    """
-
-    modules: list[str]
-    seconds: float
-    megabytes: int
-    refused: dict[str, str]
+    modules: list[str]  # modules that trials have imported, without those that a template refused
+    seconds: float  # duration of the imports
+    megabytes: int  # memory of the imports
+    refused: dict[str, str]  # modules that cannot be imported before a fork, each with the reason
 
 
 class NotShared(msgspec.Struct, frozen=True, tag="not shared"):
-    """Server to agent: each child loads the function itself.
+    """Server to agent: each child loads the function itself."""
 
-    Attributes:
-        why: Reason, such as ``starts a thread``.
-        seconds: Duration of loading it.
-    """
-
-    why: str
-    seconds: float
+    why: str  # reason, such as ``starts a thread``
+    seconds: float  # duration of loading it
 
 
 def main(control_fd: int, parent: int) -> None:
@@ -189,19 +170,14 @@ def write_by_line() -> None:
 
 
 class _OfTemplate:
-    """A template, from the side of the fork server.
-
-    Attributes:
-        pid: Its process.
-        load: Modules and function that it loads.
-        due: When it counts as hung; None if children wait for it, because nothing works without it.
-    """
+    """A template, from the side of the fork server."""
 
     def __init__(self, control: socket.socket, pid: int, load: Load) -> None:
         self.control = control
         self.channel = Channel(control)
         self.pid = pid
         self.load = load
+        # When it counts as hung; None if children wait for it, because nothing works without it.
         self.due = time.monotonic() + IMPORT_PATIENCE if load.modules else None
 
 
@@ -321,10 +297,9 @@ class ForkServer:
             os.close(fd)
 
     def _fork_of_template(self, descriptors: list[int]) -> int:
-        """Fork the template; 0 if there is none.
+        """Fork the template, and return the process id; 0 if there is no template.
 
-        Raises:
-            OSError: No further process is possible.
+        Raise OSError if no further process is possible.
         """
         if (template := self._template) is None:
             return 0

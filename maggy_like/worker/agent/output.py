@@ -262,27 +262,17 @@ _LARGEST_PIPE = 1 << 20
 
 
 class Printed(NamedTuple):
-    """Output for the driver.
+    """Output for the driver."""
 
-    Attributes:
-        lines: Finished lines.
-        dropped: Number of lines that were left out.
-        live: Present text of a line that is being written or redrawn, such as a progress bar.
-    """
-
-    lines: list[str]
-    dropped: int
-    live: str
+    lines: list[str]  # finished lines
+    dropped: int  # number of lines that were left out
+    live: str  # present text of a line that is being written or redrawn, such as a progress bar
 
 
 class TrialOutput:
-    """Reads the output of a child.
+    """Reads a child's stdout and stderr from the descriptor ``output``.
 
-    Args:
-        output: Read end of the child's stdout and stderr.
-        folder: Folder of the trial's log file.
-        name: Name of the log file.
-        cap: Bytes of output that the log file keeps from the beginning.
+    The log file (``name`` in ``folder``) keeps the first ``cap`` bytes.
     """
 
     def __init__(self, output: int, folder: str, name: str, *, cap: int = MAX_FILE) -> None:
@@ -405,19 +395,13 @@ class LogShipper:
     """Copies complete files, as object stores require: at their attempt's end, and at intervals before.
 
     Each attempt has its own file, so that an attempt that ends late on an abandoned worker overwrites nothing.
-
-    Args:
-        url: Folder in the store.
-
-    Attributes:
-        folder: Local folder; the files are written there, and removed when they are in the store.
-        trouble: Message on logs that do not arrive, from the first failure; empty until then.
     """
 
     def __init__(self, url: str) -> None:
+        # Local folder; the files are written there, and removed when they are in the store.
         self.folder = tempfile.mkdtemp(prefix="maggy-logs-")
-        self.trouble = ""
-        self._url = url
+        self.trouble = ""  # message on logs that do not arrive, from the first failure; empty until then
+        self._url = url  # folder in the store
         self._news: SimpleQueue[tuple[str, bool] | None] = SimpleQueue()
         self._running: dict[str, float] = {}  # files of attempts that run, and when the next copy is due
         self._ended: list[str] = []
@@ -532,12 +516,6 @@ class LogLocation:
 
     If this worker has access to the run's folder, the files are written there, and a trial's attempts share a file.
     Otherwise each attempt has its own file in a folder that is removed with the worker, and a copy of it in the store.
-
-    Args:
-        task: Description of the run.
-
-    Attributes:
-        folder: Folder of the files.
     """
 
     def __init__(self, task: WorkerTask) -> None:

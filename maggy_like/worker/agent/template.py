@@ -98,43 +98,26 @@ FORKED = struct.Struct("!i")
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Modules and function that a template loads in addition to the process that it was forked from.
+    """Modules and function that a template loads in addition to the process that it was forked from."""
 
-    Attributes:
-        modules: Modules to import. Trials have imported them, so an error means that a fork must not inherit them.
-        known: Modules to import if possible, because the function's code uses them.
-        function: Whether to load the function.
-    """
-
-    modules: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    function: bool = False
+    modules: tuple[str, ...] = ()  # modules that trials have imported; an error means that a fork must not inherit them
+    known: tuple[str, ...] = ()  # modules to import if possible, because the function's code uses them
+    function: bool = False  # whether to load the function
 
 
 class TemplateReady(msgspec.Struct, frozen=True, tag="ready"):
-    """A template can serve.
+    """A template can serve."""
 
-    Attributes:
-        seconds: Duration of loading.
-        megabytes: Memory of loading.
-    """
-
-    seconds: float
-    megabytes: int
+    seconds: float  # duration of loading
+    megabytes: int  # memory of loading
 
 
 class TemplateUnfit(msgspec.Struct, frozen=True, tag="unfit"):
-    """A template must not serve, and has exited.
+    """A template must not serve, and has exited."""
 
-    Attributes:
-        module: Module whose import is the reason; empty for the function.
-        why: Reason, such as ``starts a thread``; empty if the function cannot be loaded at all.
-        seconds: Time until this was known.
-    """
-
-    module: str
-    why: str
-    seconds: float
+    module: str  # module whose import is the reason; empty for the function
+    why: str  # reason, such as ``starts a thread``; empty if the function cannot be loaded at all
+    seconds: float  # time until this was known
 
 
 class _UnfitError(Exception):
@@ -162,11 +145,7 @@ def read_request(control: socket.socket) -> tuple[bytes, int, bytes, list[int]] 
 def send_request(
     control: socket.socket, kind: bytes, number: int = 0, *, payload: bytes = b"", descriptors: Sequence[int] = ()
 ) -> None:
-    """Send a request.
-
-    Raises:
-        OSError: The other end is gone.
-    """
+    """Send a request; raise OSError if the other end is gone."""
     head = REQUEST.pack(kind, len(payload) if kind == LOAD else number)
     socket.send_fds(control, [head], list(descriptors))
     if payload:
@@ -174,22 +153,15 @@ def send_request(
 
 
 class Template:
-    """Runs in the template's own process.
-
-    Args:
-        control: To the fork server.
-        task: Description of the run.
-        server: The fork server's process id. It is the parent of all templates, and of all children.
-        function: The training function, if the template that this one was forked from has loaded it.
-    """
+    """Runs in the template's own process."""
 
     def __init__(
         self, control: socket.socket, task: WorkerTask, server: int, function: Callable[..., Any] | None = None
     ) -> None:
         self._control = control
         self._task = task
-        self._server = server
-        self._function = function
+        self._server = server  # the fork server's process id. It is the parent of all templates, and of all children
+        self._function = function  # the training function, if the template that this one was forked from has loaded it
 
     def run(self, load: Load) -> NoReturn:
         """Load, report it, and fork on request of the fork server; called in a process that was just forked."""
@@ -267,11 +239,7 @@ class Template:
 
 
 def _check_fork(module: str) -> None:
-    """Check that this process can still be forked.
-
-    Raises:
-        _UnfitError: It cannot, because of a module's import.
-    """
+    """Raise _UnfitError if this process can no longer be forked, because of a module's import."""
     if why := why_not_whole() or ("starts a process" if children() else ""):
         raise _UnfitError(module, why)
 
@@ -292,12 +260,8 @@ def run_child(
 ) -> NoReturn:
     """Run the trials that the agent assigns, and exit. Called in a process that was just forked.
 
-    Args:
-        task: Description of the run.
-        server: The fork server, its parent.
-        descriptors: Descriptors of its channel and of its output.
-        function: The training function, if it is loaded already.
-        known: Modules that its trials need not import.
+    ``server`` is the process id of the fork server, its parent. ``descriptors`` are those of its channel and of its
+    output. ``function`` is given if it is loaded already. Trials need not import the modules in ``known``.
     """
     status = 1
     try:

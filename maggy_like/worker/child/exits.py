@@ -49,9 +49,7 @@ def begin_process() -> None:
 def end_process(grace: float, send_end: Callable[[], None]) -> None:
     """Run the exit hooks: loggers may have records to write, and pools may have semaphores to remove.
 
-    Args:
-        grace: Seconds that exit hooks may take.
-        send_end: Called if they take longer, before the process exits without them.
+    If they take longer than ``grace`` seconds, ``send_end`` is called, and the process exits without them.
     """
 
     def give_up() -> None:

@@ -295,24 +295,17 @@ def sendable(text: str) -> str:
 
 
 class Returned(NamedTuple):
-    """The returned value of a training function.
+    """The returned value of a training function."""
 
-    Attributes:
-        value: The objective, or None if the last report is the value.
-        metrics: All numbers by name, including the objective.
-        attributes: Entries that are not numbers.
-    """
-
-    value: float | None
-    metrics: dict[str, float]
-    attributes: dict[str, Any]
+    value: float | None  # the objective, or None if the last report is the value
+    metrics: dict[str, float]  # all numbers by name, including the objective
+    attributes: dict[str, Any]  # entries that are not numbers
 
 
 def read_returned(returned: object, reporter: Reporter, assign: Assign, task: WorkerTask) -> Finished:
     """Build the end of an attempt whose function returned; only rank 0 sends the returned value.
 
-    Raises:
-        ReportError: It is not the value of a training (see :func:`read_value`), or cannot be saved.
+    Raise ReportError if it is not the value of a training (see :func:`read_value`), or cannot be saved.
     """
     trial, attempt = assign.trial, reporter.attempt
     if not reporter.is_main:
@@ -353,14 +346,8 @@ def read_value(returned: object, objective: str | None, *, is_reported: bool = F
     """Split what the training function returned into the objective, other metrics and attributes.
 
     In a dict, entries that are not numbers are attributes. The last report is the value if the dict has only
-    attributes, or if it lacks an objective that was reported.
-
-    Args:
-        objective: Name of the optimised metric, or None while none was named or reported.
-        is_reported: Whether there was a report.
-
-    Raises:
-        ReportError: The objective is not a number, is missing, or is ambiguous.
+    attributes, or if it lacks an objective that was reported. ``objective`` is None while no metric was named or
+    reported. Raise ReportError if the objective is not a number, is missing, or is ambiguous.
     """
     if returned is None:
         return Returned(None, {}, {})
@@ -448,19 +435,10 @@ def serve(
     train_fn: Callable[..., Any] | None = None,
     known: Collection[str] | None = None,
 ) -> None:
-    """Run assigned trials until the agent ends the run.
+    """Run assigned trials, at most ``trials`` unless it is None, until the agent ends the run.
 
-    Args:
-        channel: To the agent.
-        task: Description of the run.
-        trials: Number of trials to run before leaving; None for no limit.
-        before_end: See :class:`TrialRunner`.
-        on_orphaned: Called when the agent is gone, by the thread that notices it.
-        train_fn: The function, if it is loaded already.
-        known: Modules that later processes need not import; None if there will be no others.
-
-    Raises:
-        Disconnected: The agent cannot be reached.
+    ``known`` are the modules that later processes need not import; None if there will be no others. The other arguments
+    are those of :class:`TrialRunner`. Raise Disconnected if the agent cannot be reached.
     """
     imports = None if known is None else ImportWatch(known)
     runner = make_runner(channel, task, before_end, on_orphaned, train_fn=train_fn, imports=imports)
@@ -483,14 +461,9 @@ def make_runner(
     train_fn: Callable[..., Any] | None = None,
     imports: ImportWatch | None = None,
 ) -> TrialRunner | None:
-    """Load the function and announce it to the agent; None if the function cannot be loaded.
+    """Load the function unless it is given, and announce it to the agent; None if it cannot be loaded.
 
-    Args:
-        train_fn: The function, if it is loaded already.
-        imports: Finds what trials import; the other arguments are those of :class:`TrialRunner`.
-
-    Raises:
-        Disconnected: The agent cannot be reached.
+    Raise Disconnected if the agent cannot be reached.
     """
     try:
         train_fn = train_fn or load_train_fn(task)
@@ -506,18 +479,9 @@ def make_runner(
 class TrialRunner:
     """Runs the trials that an agent assigns to this process, in the calling thread.
 
-    Args:
-        channel: To the agent.
-        task: Description of the run.
-        train_fn: The function.
-        before_end: Called after each trial, before its end is sent (to run exit hooks and flush output), with a
-            function that sends the end, for hooks that hang.
-        on_orphaned: Called when the agent is gone, by the thread that notices it.
-        imports: Finds what trials import, for the agent.
-
-    Attributes:
-        service: Receives the assignments.
-        is_in_function: Whether the function is running.
+    ``before_end`` is called after each trial, before its end is sent, to run exit hooks and flush output. Its argument
+    is a function that sends the end, for hooks that hang. ``on_orphaned`` is called when the agent is gone, by the
+    thread that notices it. ``imports`` finds what trials import, for the agent.
     """
 
     def __init__(
@@ -541,11 +505,9 @@ class TrialRunner:
         self._is_end_sent = False
 
     def run(self, assign: Assign, sender: Sender) -> None:
-        """Call the function, and send how it ended.
+        """Call the function, and send how it ended; raise Disconnected if the agent cannot be reached.
 
-        Raises:
-            Disconnected: The agent cannot be reached.
-            KeyboardInterrupt: The user interrupted a function in the caller's process; no end was sent.
+        Raise KeyboardInterrupt, and send no end, if the user interrupted a function in the caller's process.
         """
         task, process = self._task, os.getpid()
         self._sender, self._is_end_sent = sender, False
@@ -653,11 +615,7 @@ def run_attempt(
     task: WorkerTask,
     enter: Callable[[], Membership | None],
 ) -> Finished:
-    """Run the training function once and return how it ended.
-
-    Args:
-        enter: Meets the other ranks.
-    """
+    """Run the training function once and return how it ended; ``enter`` meets the other ranks."""
     membership: Membership | None = None
     try:
         membership = enter()
@@ -691,8 +649,7 @@ def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Repo
     A function may catch what a report raises, or raise something else instead, as libraries do that catch every
     exception of a callback. Later actions of the function do not count.
 
-    Raises:
-        TrialStopped: A report has stopped it.
+    Raise TrialStopped if a report has stopped it.
     """
     try:
         returned = train_fn(**arguments)
@@ -722,12 +679,10 @@ def raised(
     at: float | None = None,
     advice: str = "",
 ) -> Finished:
-    """Build the end of an attempt by an exception.
+    """Build the end of an attempt by an exception; append ``advice`` to its message.
 
-    Args:
-        membership: Of the ranks; knows whether one returned before the others.
-        at: Time of the exception; now if not given.
-        advice: Text to append to the message.
+    ``membership`` knows whether one of the ranks returned before the others. ``at`` is the time of the exception; now
+    by default.
     """
     at = time.time() if at is None else at
     kind, message = kind_of(error), format_message(error)

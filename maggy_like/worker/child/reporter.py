@@ -371,11 +371,7 @@ class Reporter:
                 self._pause(waits=True)
 
     def _end_budget(self, step: int) -> NoReturn:
-        """End the function, which has reported all steps granted before this one.
-
-        Raises:
-            BudgetUsed: Always.
-        """
+        """End the function by raising BudgetUsed: it has reported all steps granted before this one."""
         if self._pauses:  # no state belongs to the rung's step, so the next attempt cannot continue from here
             self._saves.drop_unreported()
             self._pause(waits=False)
@@ -387,13 +383,9 @@ class Reporter:
         )
 
     def _pause(self, *, waits: bool) -> None:
-        """Pause the trial, and return if its next attempt continues here.
+        """Pause the trial, and return if its next attempt continues here; raise BudgetUsed if it does not.
 
-        Args:
-            waits: Whether the function can continue from here.
-
-        Raises:
-            BudgetUsed: It does not.
+        If not ``waits``, the function cannot continue from here.
         """
         following = None
         if waits and self._on_pause is not None and not self.is_paused:
@@ -404,11 +396,7 @@ class Reporter:
         self._begin(*following)
 
     def _admit(self, name: str) -> None:
-        """Register a new metric name.
-
-        Raises:
-            ReportError: The name cannot be sent, or there are too many.
-        """
+        """Register a new metric name; raise ReportError if it cannot be sent, or if there are too many."""
         check_name(name)
         if len(self._names) >= MAX_NAMES:
             raise ReportError(

@@ -31,26 +31,17 @@ class StoreRetry:
 
     The trial keeps its state in memory meanwhile, so nothing is lost and no attempt is spent. The driver is informed
     of the wait, and decides how long the run waits for its store.
-
-    Args:
-        store: URL of the store, for messages.
-        sender: To the agent.
     """
 
     def __init__(self, store: str, sender: Sender) -> None:
-        self._store = store
+        self._store = store  # its URL, for messages
         self._sender = sender
 
     def __call__(self, verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
-        """Return the result of ``act`` once the store serves.
+        """Return the result of ``act`` once the store serves; raise TrialStopped if the trial is to stop.
 
-        Args:
-            verb: Action on the store: ``written`` or ``read``.
-            act: May be called several times.
-            *answers: Errors that are results of the store, not refusals.
-
-        Raises:
-            TrialStopped: The trial is to stop.
+        ``act`` may be called several times. ``verb`` is its action on the store: ``written`` or ``read``. Errors in
+        ``answers`` are results of the store, not refusals, and are raised.
         """
         pause, wait = FIRST_PAUSE, self._sender.store
         with wait.calling():
@@ -105,14 +96,6 @@ class Saves:
     failed. If a sharded save fails on any rank, every rank raises the error in its next call that waits for the save:
     ``save``, ``restore`` or the end. A report does not raise it: the ranks learn of the end of a save at different
     times, and if only one of them continued, they would wait in different collectives.
-
-    Args:
-        store: Store of the states.
-        checkpoint: Name of the state to continue from.
-        sender: To the agent; None for a function that runs without a driver.
-        trial: Number of the trial.
-        attempt: Number of the attempt.
-        older: Names of the states that were saved before ``checkpoint``, newest first.
     """
 
     def __init__(
@@ -125,9 +108,10 @@ class Saves:
         older: Sequence[str] = (),
     ) -> None:
         self._store = store
-        self._newest = self._given = checkpoint
+        self._newest = self._given = checkpoint  # name of the state to continue from
+        # Names of the states that were saved before ``checkpoint``, newest first.
         self._older: list[str | None] = [*older]
-        self._sender = sender
+        self._sender = sender  # None for a function that runs without a driver
         self._trial = trial
         self._attempt = attempt
         self._is_main = sender is None or sender.is_main
@@ -209,8 +193,7 @@ class Saves:
     def reported(self, step: int) -> bool:
         """Record that a report was made, and announce the state before it once it is written.
 
-        Returns:
-            Whether a state belongs to this step.
+        Return whether a state belongs to this step.
         """
         self._reports += 1
         is_saved = self._unannounced is not None and self._step is None
@@ -290,8 +273,7 @@ class Saves:
     def _tidy(self, sender: Sender, patience: float = 0.0) -> None:
         """Remove what is no longer needed once the newest state is written.
 
-        Args:
-            patience: Seconds to wait for the driver's answers.
+        Wait for the driver's answers for at most ``patience`` seconds.
         """
         deadline = time.monotonic() + patience
         with contextlib.suppress(Empty):

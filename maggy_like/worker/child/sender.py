@@ -24,15 +24,10 @@ _COUNTERS = frozenset({"batch", "epoch", "iter", "iteration", "it", "round", "st
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
-    """Return the name of the objective among ``metrics``.
+    """Return the name of the objective among ``metrics``, which is ``wanted`` if that is known.
 
-    Args:
-        metrics: Reported metrics.
-        wanted: Name of the objective, if it is known.
-        is_search: Whether it matters; if nothing is optimised, the first metric is taken.
-
-    Raises:
-        ReportError: It is missing, or there are several and none was chosen.
+    If nothing is optimised (not ``is_search``), it is the first metric. Raise ReportError if it is missing, or if there
+    are several metrics and none was chosen.
     """
     if not metrics:
         named = wanted or "accuracy"
@@ -60,13 +55,8 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
 def as_number(what: str, value: object, remedy: str = "") -> float:
     """Return a metric as a float; numpy scalars and tensors of one element are converted.
 
-    Args:
-        what: Description of the value, for the message.
-        value: The value.
-        remedy: Remedy for the message. By default it follows from the value.
-
-    Raises:
-        ReportError: It is not a number.
+    Raise ReportError if it is not a number. ``what`` describes the value in the message. ``remedy`` follows from the
+    value by default.
     """
     is_complex = isinstance(value, Complex) and not isinstance(value, Real)  # numpy's lose their imaginary part
     if isinstance(value, float | int | SupportsFloat) and not isinstance(value, str | bytes) and not is_complex:
@@ -93,11 +83,7 @@ def _how_to_number(method: str, value: object) -> str:
 
 
 def as_step(step: object) -> int:
-    """Return a step as an int.
-
-    Raises:
-        ReportError: It is not a whole number, or too large to be sent.
-    """
+    """Return a step as an int; raise ReportError if it is not a whole number, or too large to be sent."""
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
@@ -110,11 +96,7 @@ def as_step(step: object) -> int:
 
 
 def check_name(name: str) -> None:
-    """Check that a metric's name can be sent.
-
-    Raises:
-        ReportError: It cannot.
-    """
+    """Raise ReportError if a metric's name cannot be sent."""
     if len(name) > MAX_NAME:
         raise ReportError(
             f"a metric's name must have at most {MAX_NAME} characters, got {len(name)}: {shortened(name)}; shorten it"
@@ -151,24 +133,17 @@ os.register_at_fork(after_in_child=_silence_child)
 
 
 class Sender:
-    """Carries a trial's reports to the agent. One per attempt, shared with the service thread.
-
-    Attributes:
-        buffer: Reports that are not sent yet. Appending to a list and cutting it are atomic, so ``report`` takes no
-            lock.
-        fault: Why the service thread could not send them, for the trial to raise.
-        stop: Whether the trial is to stop.
-        store: Whether the trial waits for its store.
-        kept: For each state in the journal, the names of the states that may be removed now.
-        is_main: Whether this worker is the one of the attempt that reports.
-    """
+    """Carries a trial's reports to the agent. One per attempt, shared with the service thread."""
 
     def __init__(self, assign: Assign, send: Callable[[bytes], None]) -> None:
+        # Reports that are not sent yet. Appending to a list and cutting it are atomic, so ``report`` takes no lock.
         self.buffer: list[tuple[int, dict[str, float]]] = []
-        self.fault: Exception | None = None
+        self.fault: Exception | None = None  # why the service thread could not send them, for the trial to raise
         self.stop = StopState(is_multi_worker=assign.rank_info is not None)
         self.store = StoreWait(assign.trial, assign.attempt, self.send)
+        # For each state in the journal, the names of states that may be removed now.
         self.kept: SimpleQueue[tuple[str, ...]] = SimpleQueue()
+        # Whether this worker is the one of the attempt that reports.
         self.is_main = assign.rank_info is None or assign.rank_info.rank == 0
         self._assign = assign
         self._send = send
@@ -183,8 +158,7 @@ class Sender:
     def send(self, message: ToDriver) -> None:
         """Send one message now.
 
-        Raises:
-            ReportError: In a process that the trial forked: the two would send different things.
+        Raise ReportError in a process that the trial forked: the two would send different things.
         """
         self._check_process()
         self._send(encode(message))
@@ -227,8 +201,7 @@ class Sender:
     def wait_for_room(self) -> None:
         """Wait until enough of the reports are sent, or the trial is stopped.
 
-        Raises:
-            ReportError: In a process that the trial forked, in which no thread sends them.
+        Raise ReportError in a process that the trial forked, in which no thread sends them.
         """
         self._check_process()
         began = time.monotonic()
@@ -243,10 +216,8 @@ class Sender:
     def flush_behind(self) -> None:
         """Send one message of buffered reports outside the trial's calls.
 
-        If it cannot be sent, the trial's next report raises the reason.
-
-        Raises:
-            Disconnected: The agent cannot be reached.
+        Raise Disconnected if the agent cannot be reached. If the message cannot be sent for another reason, the trial's
+        next report raises that.
         """
         if self.fault is not None:
             return

@@ -40,20 +40,13 @@ class StopState:
     The ranks of a multi-worker attempt must stop in the same report. If one of them stopped earlier, the others would
     wait for it in a collective operation forever. So they are halted first: each sends how many reports it has passed,
     and passes no more. No rank can be past the report after the largest of these numbers, so all stop there.
-
-    Args:
-        is_multi_worker: Whether several workers run the attempt together.
-
-    Attributes:
-        is_multi_worker: The same.
-        must_ask: Whether a report must call :meth:`passes`; if not, it may skip the call to save time.
-        is_told: Whether the function was stopped, even if it caught that.
     """
 
     def __init__(self, *, is_multi_worker: bool) -> None:
         self.is_multi_worker = is_multi_worker
+        # Whether a report must call :meth:`passes`; if not, it may skip the call to save time.
         self.must_ask = is_multi_worker
-        self.is_told = False
+        self.is_told = False  # whether the function was stopped, even if it caught that
         self._phase = StopPhase.RUNNING
         self._changed = threading.Condition()
         self._passed = 0
@@ -91,11 +84,7 @@ class StopState:
     # -- by the trial's thread ----------------------------------------------------------------
 
     def tell(self) -> NoReturn:
-        """Stop the function. If it catches the exception, each further report raises it again.
-
-        Raises:
-            TrialStopped: Always.
-        """
+        """Stop the function by raising TrialStopped. If it catches that, each further report raises it again."""
         with self._changed:
             self.is_told = self.must_ask = True
             self._phase = StopPhase.STOP_REQUESTED
@@ -136,11 +125,6 @@ class StoreWait:
 
     A client of a store may retry for minutes before it raises. The trial's thread is in that call meanwhile, so the
     service thread sends the messages (:meth:`look`).
-
-    Args:
-        trial: Number of the trial.
-        attempt: Number of the attempt.
-        send: Sends a message to the agent.
     """
 
     def __init__(self, trial: int, attempt: int, send: Callable[[ToDriver], None]) -> None:
