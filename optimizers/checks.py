@@ -17,12 +17,7 @@ from optimizers.errors import OptimizerError, UserError
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return a clause with the names that are similar to ``name``, or nothing.
-
-    Example:
-        >>> did_you_mean("lr_rate", ["lr", "rate"])
-        " (did you mean 'rate'?)"
-    """
+    """Return a clause with similar names, such as ``(did you mean 'lr'?)`` after a space, or nothing."""
     names = list(known)
     near = [each for each in names if each.lower() == name.lower()]
     near = near or difflib.get_close_matches(name, names, cutoff=cutoff)
@@ -30,12 +25,7 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 
 
 def class_name(kind: type) -> str:
-    """Return the qualified name of a class, which other processes can compare.
-
-    Example:
-        >>> class_name(ValueError)
-        'builtins.ValueError'
-    """
+    """Return the qualified name of a class, such as ``builtins.ValueError``, which other processes can compare."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -50,11 +40,7 @@ def integer(
 ) -> int:
     """Return ``value`` as an int. NumPy's integers are accepted too.
 
-    The message ends with the hint. There is no upper limit for what is neither sent nor converted to a float.
-
-    Example:
-        >>> integer("eta", np.int64(3), least=2)
-        3
+    The message ends with the hint. ``most`` is None for what is neither sent nor converted to a float.
     """
     try:
         number = operator.index(value)
@@ -68,12 +54,7 @@ def integer(
 
 
 def as_int(value: object, least: float) -> str:
-    """Return a clause with the integer to use if a whole number of at least ``least`` is a float or text, or nothing.
-
-    Example:
-        >>> as_int(1e3, 1), as_int("20", 1)
-        ('use 1000', 'use 20')
-    """
+    """Return ``use 1000`` for a whole number of at least ``least`` that is a float or text, and nothing otherwise."""
     value = read_text(value)
     if isinstance(value, Integral) or not isinstance(value, Real) or not math.isfinite(value):
         return ""
@@ -82,12 +63,7 @@ def as_int(value: object, least: float) -> str:
 
 
 def read_text(value: object) -> object:
-    """Return the number that a text has, for a remedy. Anything else is returned unchanged.
-
-    Example:
-        >>> read_text("1e-4")
-        0.0001
-    """
+    """Return the number that a text such as ``"1e-4"`` has, for a remedy. Anything else is returned unchanged."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
@@ -95,12 +71,7 @@ def read_text(value: object) -> object:
 
 
 def real(name: str, value: Any, what: str, fits: Callable[[float], bool], hint: str = "") -> float:
-    """Return a finite number that fits, as an int or float. The message says what would fit.
-
-    Example:
-        >>> real("quantile", 0.25, "a number above 0 and not above 0.5", lambda share: 0.0 < share <= 0.5)
-        0.25
-    """
+    """Return a finite number that fits, as an int or float. The message says what would fit."""
     number = math.nan
     if not isinstance(value, bool) and isinstance(value, Real):
         with contextlib.suppress(OverflowError):
@@ -129,10 +100,6 @@ def describe(made: object) -> str:
     An option is an argument of ``__init__`` that the object holds in an attribute of the same name, with or without a
     leading underscore. A value without a plain form is represented by the name of its class or function, never by an
     address. So the same options give the same text in every process.
-
-    Example:
-        >>> describe(MedianRule(ASHA(eta=9), grace=2))
-        "MedianRule(optimizer=ASHA(eta=9, min_budget=1, mode='promotion', ...), grace=2, min_trials=3)"
     """
     missing = object()
     options = []
@@ -166,10 +133,6 @@ def no_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> Attr
     """Return the error of a public attribute that an object lacks, with the one that is meant.
 
     ``elsewhere`` has what to write instead, by the names in other libraries.
-
-    Example:
-        >>> no_attribute(result, "best_params", {"best_params": "best_config"})
-        AttributeError("'Result' object has no attribute 'best_params'; use best_config")
     """
     kind = type(owner).__name__
     if name.startswith("_"):
@@ -221,19 +184,10 @@ _WIDTH = 60  # characters of a value in a message about an argument
 def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a public function so that an unknown argument raises an error with the correct name.
 
-    The signature stays the same for readers, ``help()`` and type checkers.
-
-    Args:
-        elsewhere: Arguments that belong elsewhere, with the correct spelling; ``{}`` stands for their value.
-        unknown: Remedy for all other arguments, with ``{name}`` and ``{value}``. By default, the error lists the known
-            arguments.
-
-    Example:
-        >>> @explains_arguments({"eta": "optimizer=ASHA(eta={})"})
-        ... def search(optimizer="asha"): ...
-        >>> search(eta=4)
-        Traceback (most recent call last):
-        TypeError: search() has no argument 'eta', got eta=4; use optimizer=ASHA(eta=4)
+    The signature stays the same for readers, ``help()`` and type checkers. ``elsewhere`` has the correct spelling of
+    arguments that belong elsewhere, such as ``{"eta": "optimizer=ASHA(eta={})"}``; ``{}`` stands for their value.
+    ``unknown`` is the remedy for all other arguments, with ``{name}`` and ``{value}``. Without it, the error lists the
+    known arguments.
     """
 
     def explain(function: Callable[P, R]) -> Callable[P, R]:
@@ -325,12 +279,7 @@ def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tu
 
 
 def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """Return a clause with the remedy for an unknown argument, or nothing; see :func:`explains_arguments`.
-
-    Example:
-        >>> meant("reduction_factor", 3, ["eta"], {})
-        " (did you mean 'eta'?)"
-    """
+    """Return a clause with the remedy for an unknown argument, or nothing; see :func:`explains_arguments`."""
     if given in elsewhere:
         return f"; use {elsewhere[given].replace('{}', short(value, _WIDTH))}"
     same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]

@@ -53,17 +53,11 @@ def losses_of(study: StudyState) -> dict[tuple[int, int], float]:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of the race between the candidates.
+    """The state of the race between the candidates."""
 
-    Attributes:
-        racing: Candidates that are still in the race, the best first.
-        rounds: Number of repeats that each of them gets before the next look.
-        is_over: Whether no more repeats are due.
-    """
-
-    racing: tuple[int, ...]
-    rounds: int
-    is_over: bool
+    racing: tuple[int, ...]  # candidates that are still in the race, the best first
+    rounds: int  # number of repeats that each of them gets before the next look
+    is_over: bool  # whether no more repeats are due
 
     @property
     def leader(self) -> int | None:
@@ -72,22 +66,13 @@ class Standing:
 
 
 def standing(losses: Losses, candidates: Sequence[int], repeats: int) -> Standing:
-    """Return the state of the race between the candidates.
+    """Return the state of the race between the candidates, given with the likely best first.
 
     Every candidate gets two repeats. After each further round, a candidate leaves the race if it would hardly be ahead
     of the leader after all repeats: stochastic curtailment by the predictive probability (Spiegelhalter, Freedman and
-    Blackburn, 1986). A failed repeat also ends a candidate's race. The winner gets all repeats. So it is nearly always
-    the candidate that would win if all got all repeats, and early ends do not make its mean look better.
-
-    Args:
-        losses: The results so far.
-        candidates: The candidates, the likely best first.
-        repeats: Maximum number of repeats of a candidate, at least 2.
-
-    Example:
-        >>> losses = {(c, r): c + 0.1 * r for c in range(3) for r in range(2)}
-        >>> standing(losses, range(3), 5)
-        Standing(racing=(0,), rounds=5, is_over=False)
+    Blackburn, 1986). A failed repeat also ends a candidate's race. The winner gets all ``repeats``, at least 2. So it
+    is nearly always the candidate that would win if all got all repeats, and early ends do not make its mean look
+    better.
     """
     racing, rounds = list(candidates), FEWEST
     while True:
@@ -205,19 +190,13 @@ def values_of(losses: Losses, candidate: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The noise of one training, pooled over candidates. The candidates are assumed to be equally noisy.
+    """The noise of one training, pooled over candidates. The candidates are assumed to be equally noisy."""
 
-    Attributes:
-        variance: Variance of a candidate's value over seeds.
-        degrees: Degrees of freedom of that. Candidates that seeds move together count less (Satterthwaite, 1946).
-        paired: Variance of what is left of a value without the effects of its candidate and its seed.
-        paired_degrees: Degrees of freedom of that.
-    """
-
-    variance: float
+    variance: float  # of a candidate's value over seeds
+    # Degrees of freedom of the variance. Candidates that seeds move together count less (Satterthwaite, 1946).
     degrees: float
-    paired: float
-    paired_degrees: int
+    paired: float  # variance of what is left of a value without the effects of its candidate and its seed
+    paired_degrees: int  # degrees of freedom of ``paired``
 
     @classmethod
     def of(cls, losses: Losses, candidates: Sequence[int]) -> Noise:
@@ -246,18 +225,11 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the repeats show of a candidate, as losses.
+    """What the repeats show of a candidate, as losses."""
 
-    Attributes:
-        values: Losses of its repeats, in the order of the seeds. Empty if one of them failed.
-        mean: Their mean; ``inf`` if a repeat failed, nan if none has ended.
-        low: Lower end of its confidence interval. The intervals of all candidates hold together.
-        high: Upper end.
-    """
-
-    values: NDArray[np.float64]
-    mean: float
-    low: float
+    values: NDArray[np.float64]  # losses of its repeats, in the order of the seeds; empty if one of them failed
+    mean: float  # ``inf`` if a repeat failed, nan if none has ended
+    low: float  # lower end of its confidence interval; the intervals of all candidates hold together
     high: float
 
 
@@ -265,12 +237,8 @@ def estimates(losses: Losses, candidates: Sequence[int], *, alpha: float = 0.05)
     """Return the mean of each candidate, with simultaneous confidence intervals.
 
     The intervals are those of Student's t, with the variance pooled over all candidates. Each holds with probability
-    ``1 - alpha / len(candidates)`` (Bonferroni), so the candidate with the best mean may be picked by looking at them.
-
-    Args:
-        losses: The results.
-        candidates: The candidates.
-        alpha: Maximum probability that any interval misses the true mean. Default 0.05.
+    ``1 - alpha / len(candidates)`` (Bonferroni), and all together with ``1 - alpha``. So the candidate with the best
+    mean may be picked by looking at them.
     """
     from scipy import special
 
@@ -293,16 +261,10 @@ def estimates(losses: Losses, candidates: Sequence[int], *, alpha: float = 0.05)
 def pairwise(losses: Losses, candidates: Sequence[int], *, alpha: float = 0.05) -> dict[tuple[int, int], Finding]:
     """Return the tests of all pairs of candidates, paired by seed and corrected for the number of pairs.
 
-    They are t-tests with the pooled variance of :class:`Noise`, since a candidate may have only two repeats. The
-    correction is that of ablations, max-T (:class:`~optimizers.comparisons.paired_tests.JointTests`).
-
-    Args:
-        losses: The results.
-        candidates: The candidates.
-        alpha: Maximum probability of any false difference. Default 0.05.
-
-    Returns:
-        By pair, the finding on the first one's loss minus the second one's. Empty for fewer than two candidates.
+    A finding is on the loss of the first of a pair minus that of the second. The probability of any false difference is
+    at most ``alpha``. The tests are t-tests with the pooled variance of :class:`Noise`, since a candidate may have only
+    two repeats. The correction is that of ablations, max-T
+    (:class:`~optimizers.comparisons.paired_tests.JointTests`).
     """
     from scipy import special
 

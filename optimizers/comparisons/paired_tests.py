@@ -17,19 +17,7 @@ _EXACT = 1e-8  # relative to weights of about 1
 
 
 class LeastSquares:
-    """The least-squares fit of the contrasts of a design.
-
-    Args:
-        contrasts: All contrasts, as weights of variants.
-
-    Attributes:
-        has_spare: Whether there are more variants than effects, so that a trial may be missing.
-
-    Example:
-        >>> effect = {"without A": 0.5, "without A and B": 0.5, "base": -0.5, "without B": -0.5}
-        >>> LeastSquares([effect]).weights(effect, {"base", "without B", "without A"})
-        {'without A': 1.0, 'base': -0.5, 'without B': -0.5}
-    """
+    """The least-squares fit of the contrasts of a design, which are weights of variants."""
 
     def __init__(self, contrasts: Iterable[Mapping[str, float]]) -> None:
         contrasts = list(contrasts)
@@ -37,7 +25,7 @@ class LeastSquares:
         spanning = np.array([np.ones(len(self._places)), *map(self._vector, contrasts)])
         _, sizes, basis = np.linalg.svd(spanning, full_matrices=False)
         self._basis: NDArray[np.float64] = basis[sizes > _EXACT * sizes[0]].T
-        self.has_spare = self._basis.shape[1] < len(self._places)
+        self.has_spare = self._basis.shape[1] < len(self._places)  # more variants than effects: a trial may be missing
         self._inverses: dict[frozenset[str], NDArray[np.float64]] = {}
 
     def weights(self, contrast: Mapping[str, float], present: Iterable[str]) -> dict[str, float] | None:
@@ -162,17 +150,8 @@ def differences(
 ) -> Differences:
     """Return the values of a contrast at those ``seeds`` whose trials all ended.
 
-    Args:
-        contrast: Weights of variants.
-        losses: The results.
-        seeds: Seeds to use.
-        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
-        fit: Fit of the design of the contrast. It gives a value if a trial failed and the others determine it.
-
-    Example:
-        >>> losses = {("base", 0): 1.0, ("without A", 0): 1.5, ("base", 1): 1.0, ("without A", 1): math.inf}
-        >>> differences({"without A": 1.0, "base": -1.0}, losses, range(2)).values
-        array([0.5])
+    If a trial failed, ``fit`` (of the contrast's design) gives the value, provided that the other trials determine it.
+    For ``resampled``, see :class:`Differences`.
     """
     values: list[float] = []
     whole: list[int] = []
@@ -231,24 +210,14 @@ _FEWEST = 50  # draws in a tail; with fewer, Bonferroni's bound is the better es
 class JointTests:
     """The joint distribution of the p-values of several contrasts.
 
-    Args:
-        samples: Differences of all contrasts. Those that cannot be tested count as independent.
-        alpha: Maximum probability of any false difference.
-
-    Attributes:
-        level: Largest p-value of a contrast that counts as a difference.
-
-    Example:
-        >>> joint = JointTests(samples, 0.05)
-        >>> joint.level >= 0.05 / len(samples)
-        True
+    Samples that cannot be tested count as independent. ``alpha`` is the maximum probability of any false difference.
     """
 
     def __init__(self, samples: Sequence[Differences], alpha: float) -> None:
         self._number = len(samples)
         self._alpha = alpha
         self._highest = highest(correlations(samples)) if self._number > 1 else np.zeros(0)
-        self.level = level_of(self._highest, alpha, self._number)
+        self.level = level_of(self._highest, alpha, self._number)  # largest p-value that counts as a difference
 
     def corrected(self, p: float) -> float:
         """Return the probability that the smallest p-value of all is at most ``p``.
@@ -267,12 +236,7 @@ class JointTests:
 
 
 def expected_level(contrasts: Sequence[Mapping[str, float]], seeds: int, alpha: float) -> float:
-    """Return the likely level of a study's tests, if all variants have the same noise. It is known before any trial.
-
-    Example:
-        >>> expected_level([{"A": 1.0, "base": -1.0}, {"B": 1.0, "base": -1.0}], 20, 0.05)
-        0.0266
-    """
+    """Return the likely level of a study's tests, if all variants have the same noise. It is known before any trial."""
     if len(contrasts) == 1:
         return alpha
     names = {name: place for place, name in enumerate(dict.fromkeys(v for c in contrasts for v in c))}
@@ -389,24 +353,12 @@ def compare(
 ) -> dict[str, Finding]:
     """Test all contrasts with paired t-tests and the max-T correction, after a fixed number of repeats.
 
-    Args:
-        contrasts: All contrasts by name. Their number counts, including those that cannot be tested.
-        losses: The results.
-        alpha: Maximum probability of any false difference. Default 0.05.
-        planned: Number of seeds that was fixed in advance. A contrast with fewer ended seeds is not tested, because
-            stopping at the first difference finds false ones too often. None (the default) if all planned seeds have
-            ended.
-        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
+    All contrasts count in the correction, including those that cannot be tested. The probability of any false
+    difference is at most ``alpha``, and all intervals hold together with probability ``1 - alpha``.
 
-    Returns:
-        A finding per contrast. All intervals hold together with probability ``1 - alpha``.
-
-    Raises:
-        OptimizerError: An argument is not valid.
-
-    Example:
-        >>> compare({"A": {"without A": 1.0, "base": -1.0}}, losses)["A"].corrected
-        0.003
+    If ``planned`` seeds were fixed in advance, a contrast with fewer ended seeds is not tested, because stopping at the
+    first difference finds false ones too often. None means that all planned seeds have ended. For ``resampled``, see
+    :class:`Differences`.
     """
     check_contrasts(contrasts, alpha, resampled)
     seeds = sorted({seed for _, seed in losses})
@@ -461,11 +413,7 @@ def interval(sample: Differences, height: float) -> tuple[float, float]:
 
 
 def check_contrasts(contrasts: Mapping[str, Contrast], alpha: float, resampled: float = 0.0) -> None:
-    """Check the arguments that all comparisons share.
-
-    Raises:
-        OptimizerError: One is not valid.
-    """
+    """Check the arguments that all comparisons share."""
     if not contrasts or not all(contrasts.values()):
         raise OptimizerError(
             f"contrasts must have weights of variants, got {dict(contrasts)!r}; use at least one contrast"
@@ -489,23 +437,10 @@ def power(
 ) -> float:
     """Return the probability that a difference is found with a fixed number of seeds.
 
-    The test uses the mean level of the joint test of all contrasts, if all variants have the same noise
-    (:func:`optimizers.comparisons.paired_tests.expected_level`).
-
-    Args:
-        effect: Size of the difference.
-        deviation: Standard deviation of paired differences, for example from a pilot of a few seeds.
-        seeds: Number of seeds.
-        contrasts: All contrasts that are tested together.
-        alpha: Maximum probability of any false difference. Default 0.05.
-        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
-
-    Raises:
-        OptimizerError: An argument is not valid.
-
-    Example:
-        >>> round(power(1.0, 1.0, 20, contrasts=[{name: 1.0, "base": -1.0} for name in "ABCDEF"]), 2)
-        0.93
+    The test uses the mean level of the joint test of all ``contrasts``, if all variants have the same noise
+    (:func:`optimizers.comparisons.paired_tests.expected_level`). ``deviation`` is the standard deviation of paired
+    differences, for example from a pilot of a few seeds. ``alpha`` is the maximum probability of any false difference.
+    For ``resampled``, see :class:`Differences`.
     """
     from scipy import stats
 
@@ -529,13 +464,7 @@ _RESAMPLES = 4000
 def skewed(sample: Differences, *, of: int = 1) -> tuple[float, float] | None:
     """Return the skewness and the p-value of :func:`bootstrap_p`, if the skewness is more than chance.
 
-    Args:
-        sample: Differences of one contrast.
-        of: Number of contrasts that are checked.
-
-    Example:
-        >>> skewed(differences(contrast, losses, range(20)))  # None for symmetric ones
-        (2.1, 0.08)
+    ``of`` is the number of contrasts that are checked.
     """
     from scipy import special
 

@@ -26,17 +26,8 @@ SEED = "seed"
 class Repeats(Optimizer):
     """Propose every variant with each seed: all variants of one seed, then the next seed.
 
-    Args:
-        variants: Parameters of each variant by name, in addition to ``variant`` and ``seed``. The reference comes
-            first.
-        repeats: Number of seeds.
-        first_seed: First seed; the others follow it. Default 0.
-
-    Raises:
-        OptimizerError: An argument is not valid.
-
-    Example:
-        >>> Repeats({"base": {"dropout": 0.2}, "without dropout": {"dropout": 0.0}}, repeats=5)
+    ``variants`` has the parameters of each variant by name, in addition to ``variant`` and ``seed``. The reference
+    comes first. ``repeats`` is the number of seeds, from ``first_seed`` on.
     """
 
     adaptive = False
@@ -65,26 +56,10 @@ class AdaptiveRepeats(Optimizer):
     ends when its difference is found, when more seeds would hardly find one, or at the bound. A variant is tried as
     long as an open comparison needs it, and the search ends when none is open.
 
-    Args:
-        variants: Parameters of each variant by name, in addition to ``variant`` and ``seed``.
-        contrasts: Comparisons by name, as weights of variants.
-        bound: Maximum number of seeds of a comparison. It is fixed in advance, because the tests depend on it. Default
-            20.
-        first_seed: First seed. Default 0.
-        alpha: Maximum probability of any false difference. Default 0.05.
-        ahead: Number of seeds past the last look that may have started. More keeps more workers busy, but trials that
-            run when a comparison is decided are wasted. Default 1.
-        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
-
-    Raises:
-        OptimizerError: An argument is not valid.
-
-    Example:
-        >>> AdaptiveRepeats(
-        ...     {"base": {}, "without A": {}, "without B": {}},
-        ...     {name: {f"without {name}": 1.0, "base": -1.0} for name in "AB"},
-        ...     bound=20,
-        ... )
+    ``variants`` is that of :class:`Repeats`, and ``contrasts`` has the comparisons, as weights of variants. ``bound``,
+    the maximum number of seeds of a comparison, is fixed in advance, because the tests depend on it. ``ahead`` seeds
+    past the last look may have started. More keeps more workers busy, but trials that run when a comparison is decided
+    are wasted. For ``resampled``, see :class:`~optimizers.comparisons.paired_tests.Differences`.
     """
 
     def __init__(
@@ -128,9 +103,7 @@ class AdaptiveRepeats(Optimizer):
 class SequentialHistory:
     """Update the looks of sequential tests from a history, continuing from the last ask if it is the same.
 
-    Args:
-        tests: The tests.
-        seeds: Seeds to use; trials with other seeds are skipped.
+    Trials with other seeds than ``seeds`` are skipped.
     """
 
     def __init__(self, tests: SequentialTests, seeds: range) -> None:
@@ -159,11 +132,7 @@ def proposal(variants: Mapping[str, Config], variant: str, seed: int) -> Config:
 
 
 def seeds_of(repeats: int, first_seed: int) -> range:
-    """Return the seeds of a number of repeats.
-
-    Raises:
-        OptimizerError: They are not whole numbers of at least 0.
-    """
+    """Return the seeds of a number of repeats."""
     first = integer("first_seed", first_seed, least=0)
     return range(first, first + integer("repeats", repeats, least=1))
 
@@ -171,17 +140,7 @@ def seeds_of(repeats: int, first_seed: int) -> range:
 def repeats_space(variants: Mapping[str, Config], repeats: int, *, first_seed: int = 0) -> SearchSpace:
     """Return the smallest search space with the configurations of all variants.
 
-    Args:
-        variants: Parameters of each variant by name, in addition to ``variant`` and ``seed``: the same names in each.
-        repeats: Number of seeds.
-        first_seed: First seed. Default 0.
-
-    Raises:
-        SearchSpaceError: A name is not valid, or a value is not a bool, int, float, str or None.
-
-    Example:
-        >>> repeats_space({"base": {"dropout": 0.2}, "without dropout": {"dropout": 0.0}}, 5)
-        SearchSpace(variant=Choice(['base', 'without dropout']), seed=Ordinal([0, 1, 2, 3, 4]), dropout=...)
+    All variants must have the same parameters, in addition to ``variant`` and ``seed``.
     """
     domains = {VARIANT: Choice(list(variants)), SEED: Ordinal(list(seeds_of(repeats, first_seed)))}
     for name in next(iter(variants.values())):
@@ -194,11 +153,7 @@ def repeats_space(variants: Mapping[str, Config], repeats: int, *, first_seed: i
 
 
 def read_variants(variants: Mapping[str, Config]) -> dict[str, Config]:
-    """Return the variants as plain dicts.
-
-    Raises:
-        OptimizerError: There are none, or one sets ``variant`` or ``seed``.
-    """
+    """Return the variants as plain dicts: at least one, and none that sets ``variant`` or ``seed``."""
     if not isinstance(variants, Mapping) or not variants:
         raise OptimizerError(f"variants must be a dict {{name: configuration}} with at least one, got {variants!r}")
     for name, config in variants.items():
@@ -219,23 +174,11 @@ class TunedRepeats(Optimizer):
     common. If every trial of a search failed, a training follows anyway. It then fails too, which excludes the repeat
     from the comparisons.
 
-    Args:
-        variants: Parameters of each variant by name, in addition to ``variant``, ``seed`` and those of ``space``.
-        repeats: Number of seeds of the comparison.
-        space: Search space for each variant.
-        n_configs: Number of configurations that each variant tries in each repeat. Default 8.
-        first_seed: First seed of the comparison. Default 0.
-        optimizer: Proposes the configurations. None (the default) for random search. It must not have a schedule
-            (rungs, early stops) or continue other trials, because each configuration gets a full training.
-        tests: Tests after every repeat, which give more repeats only to open comparisons, as in
-            :class:`~optimizers.comparisons.repeats.AdaptiveRepeats`. Their bound is ``repeats``. None (the default) for
-            all repeats of all variants.
-
-    Raises:
-        OptimizerError: An argument is not valid.
-
-    Example:
-        >>> TunedRepeats({"base": {}, "without norm": {}}, 5, SearchSpace(lr=Float(1e-4, 1e-1, log=True)))
+    ``variants`` has the parameters of each variant by name, in addition to ``variant``, ``seed`` and those of
+    ``space``. Each tries ``n_configs`` configurations in each repeat, which ``optimizer`` (random search by default)
+    proposes. The optimizer must not have a schedule (rungs, early stops) or continue other trials, because each
+    configuration gets a full training. With ``tests``, whose bound is ``repeats``, only open comparisons get more
+    repeats, as in :class:`AdaptiveRepeats`.
     """
 
     def __init__(
@@ -293,11 +236,7 @@ class TunedRepeats(Optimizer):
         return WAIT if waits else None
 
     def _configuration(self, search: _Search) -> Config | None:
-        """Return the next configuration of a search; None if it is complete, or has to wait.
-
-        Raises:
-            OptimizerError: The optimizer continues another trial.
-        """
+        """Return the next configuration of a search; None if it is complete, or has to wait."""
         if search.begun >= self.n_configs:
             return None
         answer = self.optimizer.ask(search.begun, search.history)
@@ -345,15 +284,10 @@ class TunedRepeats(Optimizer):
 
 @dataclass(slots=True)
 class _Search:
-    """The search of one variant in one repeat.
+    """The search of one variant in one repeat."""
 
-    Attributes:
-        history: The history as its optimizer sees it.
-        waits: Whether its optimizer waits for results before it proposes more.
-    """
-
-    history: History
-    waits: bool = False
+    history: History  # as its optimizer sees it
+    waits: bool = False  # whether its optimizer waits for results before it proposes more
 
     @property
     def begun(self) -> int:
@@ -369,10 +303,6 @@ class _Search:
 def tuned_space(
     variants: Mapping[str, Config], repeats: int, space: SearchSpace, *, first_seed: int = 0
 ) -> SearchSpace:
-    """Return the search space of :class:`TunedRepeats`: that of twice as many repeats, and ``space``.
-
-    Raises:
-        SearchSpaceError: The names overlap, or a value is not a bool, int, float, str or None.
-    """
+    """Return the search space of :class:`TunedRepeats`: that of twice as many repeats, and ``space``."""
     made = SearchSpace(repeats_space(variants, 2 * repeats, first_seed=first_seed).domains, **space.domains)
     return made.where(space.allows) if space.has_constraint else made

@@ -30,14 +30,8 @@ _FURTHEST_DRIFT = 40.0  # drifts
 def median_unbiased(times: Sequence[float], boundary: Sequence[float], height: float) -> float:
     """Estimate the drift of a Brownian motion that was observed until it crossed a boundary, or until a last look.
 
-    Args:
-        times: Times of the looks in rising order, including the last one.
-        boundary: Height at each look, above and below zero.
-        height: Height of the motion at the last look.
-
-    Example:
-        >>> median_unbiased([0.5], [2.0], 1.0)  # a single look: the plain estimate
-        2.0
+    ``times`` are those of the looks in rising order, including the last one. ``boundary`` has the height at each look,
+    above and below zero. ``height`` is that of the motion at the last look.
     """
     from scipy import optimize
 
@@ -63,19 +57,12 @@ def farther(times: Sequence[float], boundary: Sequence[float], height: float, dr
 
 @dataclass(frozen=True, slots=True)
 class _Paths:
-    """Brownian motions without drift that have crossed no boundary, at each look except the last.
+    """Brownian motions without drift that have crossed no boundary, at each look except the last."""
 
-    Attributes:
-        times: Times of the looks.
-        goals: Height of the upper boundary at each look. That of the last is not used.
-        heights: Heights of the motions between the boundaries, shape (looks - 1, points).
-        masses: Their probabilities.
-    """
-
-    times: NDArray[np.float64]
-    goals: NDArray[np.float64]
-    heights: NDArray[np.float64]
-    masses: NDArray[np.float64]
+    times: NDArray[np.float64]  # of the looks
+    goals: NDArray[np.float64]  # height of the upper boundary at each look; that of the last is not used
+    heights: NDArray[np.float64]  # of the motions between the boundaries, shape (looks - 1, points)
+    masses: NDArray[np.float64]  # probabilities of the heights
 
     def farther(self, height: float, drift: float) -> float:
         """See :func:`farther`."""
@@ -126,56 +113,29 @@ _FURTHEST = 30.0  # standard deviations; further out, the tail of the normal dis
 
 @dataclass(slots=True)
 class Look:
-    """The state of a contrast at the last look.
-
-    Attributes:
-        sample: The differences.
-        highest: Largest height of the contrast at any look.
-        corrected: Smallest corrected p-value at any look.
-        level: The p-value that would have been small enough.
-        found: Whether a difference was found.
-    """
+    """The state of a contrast at the last look."""
 
     sample: Differences
-    highest: float = 0.0
-    corrected: float = 1.0
-    level: float = math.nan
-    found: bool = False
+    highest: float = 0.0  # largest height of the contrast at any look
+    corrected: float = 1.0  # smallest corrected p-value at any look
+    level: float = math.nan  # p-value that would have been small enough
+    found: bool = False  # whether a difference was found
 
 
 @dataclass(slots=True)
 class Looks:
-    """The state of all looks so far.
+    """The state of all looks so far."""
 
-    Attributes:
-        seeds: Number of seeds at the last look.
-        open: Contrasts that need more repeats, in order.
-        last: Last look at each contrast.
-    """
-
-    seeds: int
-    open: list[str]
-    last: dict[str, Look]
+    seeds: int  # number of seeds at the last look
+    open: list[str]  # contrasts that need more repeats, in order
+    last: dict[str, Look]  # by contrast
 
 
 class SequentialTests:
     """Tests of several contrasts after every seed.
 
-    Args:
-        contrasts: All contrasts by name.
-        bound: Maximum number of seeds of a contrast.
-        alpha: Maximum probability of any false difference. Default 0.05.
-        resampled: Number of test rows by number of training rows, if each seed splits the same rows. Default 0.
-
-    Raises:
-        OptimizerError: An argument is not valid.
-
-    Example:
-        >>> tests = SequentialTests({"A": {"without A": 1.0, "base": -1.0}}, bound=20)
-        >>> tests.follow(losses).open
-        ['A']
-        >>> tests.compare(losses)["A"].decided
-        False
+    A contrast gets at most ``bound`` seeds. The probability of any false difference is at most ``alpha``. For
+    ``resampled``, see :class:`~optimizers.comparisons.paired_tests.Differences`.
     """
 
     def __init__(
@@ -191,9 +151,7 @@ class SequentialTests:
     def follow(self, losses: Losses, looks: Looks | None = None) -> Looks:
         """Look as far as the results allow. A look needs all trials of the contrasts that are still open.
 
-        Args:
-            losses: All results.
-            looks: Result of an earlier call to continue from, which is changed.
+        ``looks`` is the result of an earlier call to continue from, which is changed.
         """
         if looks is None:
             looks = Looks(0, list(self.contrasts), {name: Look(self._sample(name, {}, 0)) for name in self.contrasts})
@@ -300,16 +258,10 @@ class SequentialTests:
 def crossing_probability(height: float) -> float:
     """Return the probability that a Brownian motion crosses one of two lines before time 1.
 
-    The upper line rises with time ``t`` as ``height * (1 + t / 2) / 1.5``, and the lower one mirrors it. For a line ``a
-    + b t``: Siegmund, "Sequential Analysis", 1985, equation (3.15). It is an upper bound, because paths that cross both
-    lines count twice, and paths that only cross a line between two looks count too.
-
-    Args:
-        height: Height of the line at time 1, in standard deviations at that time.
-
-    Example:
-        >>> round(crossing_probability(2.3935), 4)
-        0.05
+    The upper line rises with time ``t`` as ``height * (1 + t / 2) / 1.5``, and the lower one mirrors it. ``height`` is
+    in standard deviations at time 1. For a line ``a + b t``: Siegmund, "Sequential Analysis", 1985, equation (3.15). It
+    is an upper bound, because paths that cross both lines count twice, and paths that only cross a line between two
+    looks count too.
     """
     from scipy import special
 

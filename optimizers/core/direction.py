@@ -156,22 +156,13 @@ def direction_of(metric: str) -> Direction | None:
     Names of measures take precedence over general words: ``brier_score`` is an error. A name that ends with ``loss`` or
     ``error`` is minimised: ``val_acc_loss``. The prefix ``neg`` or ``negative`` reverses the direction. A name with
     contradictory words says nothing (see :func:`contradiction`).
-
-    Example:
-        >>> [direction_of(name) for name in ("val_loss", "testAUC", "neg_mean_squared_error", "wobble")]
-        ['min', 'max', 'max', None]
     """
     said = _read(metric)
     return said if isinstance(said, str) else None
 
 
 def contradiction(metric: str) -> str:
-    """Return an error message if the words of a metric's name contradict each other, or an empty text.
-
-    Example:
-        >>> contradiction("val_loss"), contradiction("accuracy_drop")[:43]
-        ('', "direction must be given for 'accuracy_drop'")
-    """
+    """Return an error message if the words of a metric's name contradict each other, or an empty text."""
     said = _read(metric)
     if not isinstance(said, tuple):
         return ""

@@ -20,30 +20,16 @@ Directions = str | None | Sequence[str | None]
 class Objectives:
     """The objectives of a search. Algorithms for a single objective use the first one.
 
-    A direction that is not given is inferred from the objective's name (see
+    A direction that is not given (None) is inferred from the objective's name (see
     :func:`~optimizers.core.direction.direction_of`), with ``max`` as default. A single objective without a direction
-    and a name is *open*: it must be settled before any decision.
-
-    Args:
-        direction: ``max`` or ``min`` (or ``maximize``, ``minimize``), or one for each objective. None infers it from
-            the name.
-        names: Names of the reported objectives. Required if there are several.
-
-    Attributes:
-        given: The given names.
-        said: The given directions, with None for those to infer.
-        settled: Direction that the first measurement of a single objective has settled, whether it was open or not.
-
-    Raises:
-        UserError: A direction is unknown, the names are not a list of names, the numbers of both differ, or the words
-            of a name without a direction contradict each other.
+    and a name is *open*: it must be settled before any decision. Several objectives need names.
     """
 
     def __init__(self, direction: Directions = None, names: Sequence[str] = ()) -> None:
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
             raise UserError(f"objectives must be a list of names, got {short(names)}; use ['accuracy', 'seconds']")
         self.given = tuple(names)
-        self.said = read_directions(direction, self.given)
+        self.said = read_directions(direction, self.given)  # None for those to infer
         self.names = self.given or tuple(f"value_{number}" for number in range(len(self.said)))
         if len(self.names) != len(self.said):
             raise UserError(f"objectives {list(names)} need as many directions, got {direction!r}; give one for each")
@@ -51,6 +37,7 @@ class Objectives:
             if known is None and (message := contradiction(name)):
                 raise UserError(message)
         self.is_open = not self.given and self.said == (None,)
+        # Direction that the first measurement of a single objective has settled, whether it was open or not.
         self.settled: Direction | None = None
         self._directions = tuple(
             known or direction_of(name) or "max" for name, known in zip(self.names, self.said, strict=True)
@@ -121,15 +108,7 @@ def read_directions(direction: Directions, names: Sequence[str] = ()) -> tuple[D
 
 
 class ParetoFront:
-    """The entries that no other entry dominates. Equal entries are all kept.
-
-    Example:
-        >>> front = ParetoFront()
-        >>> for number, losses in enumerate([(1.0, 3.0), (2.0, 2.0), (3.0, 3.0)]):
-        ...     front.enter(number, losses)
-        >>> list(front)
-        [0, 1]
-    """
+    """The entries that no other entry dominates. Equal entries are all kept."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[float, ...]] = {}

@@ -45,22 +45,18 @@ class Ranking:
     its newest value when it last paused or ended (during its first attempt, by its newest report), and a failed trial
     does not count.
 
-    A value that is not finite ranks worst and is never the best.
+    A value that is not finite ranks worst and is never the best. Trainings are not ranked. With several objectives, the
+    first one ranks the trials, and the rule is always ``last``.
 
     A returned value is the result of an attempt. It has no step, and the saved state that it belongs to is unknown. So
     it is the trial's value only if the function has reported nothing, or if there are several objectives.
-
-    Args:
-        trials: Trials of the study, which appends to them. Trainings are not ranked.
-        objectives: Objectives, of which the first ranks the trials.
-        rule: The rule. With several objectives it is always ``last``.
     """
 
     def __init__(self, trials: list[Trial], objectives: Objectives, rule: ValueRule = "best") -> None:
         if rule not in VALUE_RULES:
             raise UserError(f"value must be 'best' or 'last', got {short(rule)}; use value='best'")
         self.value_rule: ValueRule = rule if len(objectives) == 1 else "last"
-        self._trials = trials
+        self._trials = trials  # the study appends to them
         self._objectives = objectives
         self._heap: list[tuple[float, int]] = []  # (loss, trial); may hold stale entries
 
@@ -134,12 +130,7 @@ _STOP = Decision.STOP
 class StudyState:
     """Trials, their scheduler and the history that the optimizer sees.
 
-    Args:
-        problem: The search, checked against ``optimizer``.
-        optimizer: Proposes configurations and provides the scheduler.
-        objectives: The objectives.
-        points: Configurations to try before those of the optimizer.
-        value: Rule for the value of a trial.
+    The problem is checked against the optimizer. ``points`` are configurations to try before those of the optimizer.
 
     Attributes:
         points_left: Points that have no trial yet.

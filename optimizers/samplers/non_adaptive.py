@@ -20,9 +20,7 @@ from optimizers.space.search_space import SearchSpace
 class FilteredSequence:
     """A sequence of configurations without those that the constraints reject. Each is checked once.
 
-    Args:
-        space: The search space with the constraints.
-        at: Returns the configuration at an index of the unfiltered sequence, from 0; None past its end.
+    ``at`` returns the configuration at an index of the unfiltered sequence, from 0, and None past its end.
     """
 
     def __init__(self, space: SearchSpace, at: Callable[[int], Config | None]) -> None:
@@ -249,12 +247,8 @@ def _tied(space: SearchSpace) -> list[list[str]]:
 class Enumeration(Optimizer):
     """Propose the given configurations in order. Every trial runs to the end.
 
-    Args:
-        configs: Configurations to try. If empty, nothing is searched, and only trainings run
-            (see :attr:`optimizers.core.trial.Trial.training`).
-
-    Example:
-        >>> Enumeration([{"lr": 0.1}, {"lr": 0.01}])
+    Without configurations, nothing is searched, and only trainings run
+    (see :attr:`optimizers.core.trial.Trial.training`).
     """
 
     adaptive = False

@@ -51,15 +51,9 @@ def to_params(space: SearchSpace, config: Mapping[str, Any]) -> dict[str, float]
 
 
 def suggest(space: SearchSpace, dims: Mapping[str, BaseDistribution], trial: BaseTrial) -> Config:
-    """Ask an Optuna trial for all active parameters, parents first.
+    """Ask a running Optuna trial for all active parameters, parents first, and return them in the space's order.
 
-    Args:
-        space: The search space.
-        dims: Result of :func:`distributions`.
-        trial: A running trial.
-
-    Returns:
-        A configuration in the order of the space.
+    ``dims`` is the result of :func:`distributions`.
     """
     config: Config = {}
     for name in space.parents_first:

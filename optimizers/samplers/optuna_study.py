@@ -74,11 +74,7 @@ def fixed_values(sampler: BaseSampler) -> dict[str, Any]:
 
 
 def check_fixed(sampler: BaseSampler, space: SearchSpace) -> None:
-    """Check that the search space has the values that ``PartialFixedSampler`` fixes.
-
-    Raises:
-        OptimizerError: It does not.
-    """
+    """Check that the search space has the values that ``PartialFixedSampler`` fixes."""
     for name, value in fixed_values(sampler).items():
         if name not in space:
             raise OptimizerError(f"PartialFixedSampler must fix one of {list(space)}, got {name!r}")
@@ -156,11 +152,9 @@ class StudyMirror:
 
     The study depends only on the history's observations in their order. No ask leaves anything in it.
 
-    Args:
-        history: The search.
-        observer: A sampler whose ``after_trial`` is called with each result, to enter the values of constraints. If
-            samplers keep state in the trials' system attributes (a generation's number, for example), it is also asked
-            before each result, only for those attributes.
+    ``observer`` is a sampler whose ``after_trial`` is called with each result, to enter the values of constraints. If
+    samplers keep state in the trials' system attributes (a generation's number, for example), it is also asked before
+    each result, only for those attributes.
     """
 
     def __init__(self, history: History, observer: BaseSampler) -> None:
@@ -188,11 +182,7 @@ class StudyMirror:
 
     @contextmanager
     def asked(self, history: History) -> Iterator[Callable[[BaseSampler], Config]]:
-        """Yield a function that asks one sampler, for use inside the block.
-
-        Args:
-            history: The mirrored history.
-        """
+        """Yield a function that asks one sampler, for use inside the block. ``history`` is the mirrored one."""
         self._catch_up()
         exhaustive = is_exhaustive(self._observer)
         with self._restored():

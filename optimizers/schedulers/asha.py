@@ -257,11 +257,8 @@ class BOHB(ASHA):
 class HighestRung(Optimizer):
     """Show a sampler the results of a single budget: the highest one with enough of them.
 
-    This is how BOHB uses a model of one budget.
-
-    Args:
-        sampler: A model of one budget.
-        random_share: Share of random configurations, whatever the model says (BOHB's rho).
+    This is how BOHB uses a model of one budget. The share ``random_share`` of configurations is random, whatever the
+    model says (BOHB's rho).
     """
 
     def __init__(self, sampler: Optimizer, random_share: float = 1 / 3) -> None:

@@ -41,23 +41,14 @@ _MOVES = 20  # moves from one configuration, until one is allowed
 
 @dataclass(slots=True)
 class Place:
-    """A place in the population: its trial, and the results at pauses of all trials that had it.
+    """A place in the population: its trial, and the results at pauses of all trials that had it."""
 
-    Attributes:
-        trial: The trial that has it, or had it last.
-        config: That trial's configuration.
-        steps: Steps of the results, rising.
-        losses: The results.
-        paused: Whether the trial is paused, or was continued after a pause.
-        vacant: Whether the trial was replaced.
-    """
-
-    trial: int
+    trial: int  # the trial that has it, or had it last
     config: Config
-    steps: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # of the results, in rising order
     losses: list[float] = field(default_factory=list)
-    paused: bool = False
-    vacant: bool = False
+    paused: bool = False  # whether the trial is paused, or was continued after a pause
+    vacant: bool = False  # whether the trial was replaced
 
     def enter(self, observation: Observation) -> None:
         """Add a result. It removes results at the same or later steps of the trial that had the place before."""
@@ -81,19 +72,13 @@ class Population:
     Trials are numbered in order of creation. So the first ``size`` trials start one place each, and each later one
     takes the place of the next trial that was given up.
 
-    Args:
-        size: Number of places.
-        quantile: Share of the places that counts as the worst, and as the best.
-        max_budget: Steps of a full training. A trial that ends before, without a pause, was stopped or has failed.
-
-    Attributes:
-        given_up: Trials that were given up, in order.
-        places: Places by trial, for all observed trials.
+    The share ``quantile`` of the places counts as the worst, and an equal share as the best. A trial that ends before
+    ``max_budget``, without a pause, was stopped or has failed.
     """
 
     def __init__(self, size: int, quantile: float, max_budget: int) -> None:
-        self.given_up: list[int] = []
-        self.places: dict[int, Place] = {}
+        self.given_up: list[int] = []  # trials, in the order in which they were given up
+        self.places: dict[int, Place] = {}  # by trial, for all observed trials
         self._all: list[Place] = []
         self._size = size
         self._quantile = quantile
@@ -138,21 +123,15 @@ class PopulationScheduler(Scheduler):
 
     No trial continues while a place is empty. Otherwise, with fewer workers than places, there would always be a trial
     that can continue, and those that fill the places would never start.
-
-    Args:
-        population: A population that no other scheduler uses.
-        size: Number of its places.
-        interval: Steps between pauses.
-        problem: The search.
     """
 
     may_promote = True
     resumes_all = True
 
     def __init__(self, population: Population, size: int, interval: int, problem: Problem) -> None:
-        self._population = population
+        self._population = population  # one that no other scheduler uses
         self._size = size
-        self._interval = interval
+        self._interval = interval  # steps between pauses
         self._max_budget = problem.max_budget
         self._n_trials = math.inf if problem.n_trials is None else problem.n_trials
         self._created = 0

@@ -15,12 +15,7 @@ from optimizers.core.base import CONTINUE, Decision, Grant, Observation, Schedul
 
 
 def rung_levels(max_budget: int, min_budget: int = 1, eta: int = 3) -> tuple[int, ...]:
-    """Return the steps of the rungs in rising order. The last one is exactly ``max_budget``.
-
-    Example:
-        >>> rung_levels(1000, 1, 10)
-        (1, 10, 100, 1000)
-    """
+    """Return the steps of the rungs in rising order. The last one is exactly ``max_budget``."""
     levels = [max_budget]
     while (below := levels[-1] // eta) >= min_budget:
         levels.append(below)
@@ -174,33 +169,22 @@ def bracket_shares(n_levels: int, eta: int, brackets: int) -> list[float]:
     """Return the share of the trials in each bracket, starting with the one that has all rungs. They sum to 1.
 
     Hyperband gives a bracket of ``s + 1`` rungs ``ceil(n_levels / (s + 1) * eta**s)`` configurations.
-
-    Example:
-        >>> bracket_shares(3, 3, 2)
-        [0.6666666666666666, 0.3333333333333333]
     """
     sizes = [-(-n_levels * eta**s // (s + 1)) for s in range(n_levels - 1, n_levels - 1 - brackets, -1)]
     return [size / sum(sizes) for size in sizes]
 
 
 class RungScheduler(Scheduler):
-    """The schedule of one bracket.
+    """The schedule of one bracket."""
 
-    Attributes:
-        has_full_training: Whether one of its trials was trained to the top rung without failing or diverging.
-    """
-
-    has_full_training: bool = False
+    has_full_training: bool = False  # whether a trial was trained to the top rung without failing or diverging
     can_retry = True
 
 
 class BracketScheduler(Scheduler):
     """Assign each trial to one of several schedulers, drawn from the seed and the trial's number.
 
-    Args:
-        inner: A scheduler per bracket, all of the same form.
-        shares: Share of the trials in each bracket.
-        seed: Source of the draws.
+    ``inner`` has a scheduler per bracket, all of the same form, and ``shares`` the share of the trials in each.
     """
 
     can_retry = True
@@ -263,17 +247,13 @@ class PromotionScheduler(RungScheduler):
 
     In a search of few trials, the quotas may let no trial reach the top. Then the best paused trial of the highest rung
     is promoted before the search ends.
-
-    Args:
-        levels: Steps of the rungs.
-        etas: Reduction factor of each rung.
     """
 
     may_promote = True
 
     def __init__(self, levels: tuple[int, ...], etas: tuple[float, ...]) -> None:
         self.rungs = [Rung(eta) for eta in etas]
-        self._levels = levels
+        self._levels = levels  # steps of the rungs
         self._grants = [Grant(level) for level in levels]
         self._level: dict[int, int] = {}  # rung up to which the current or next attempt runs
         self._past: dict[int, float] = {}  # newest loss by trial, if it reported past its rung's step

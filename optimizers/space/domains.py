@@ -635,15 +635,7 @@ _KINDS: dict[str, type[Domain]] = {kind.__name__.lower(): kind for kind in (Floa
 
 
 def domain_from_json(data: Mapping[str, Any]) -> Domain:
-    """Read a domain from the form of :meth:`Domain.to_json`.
-
-    Args:
-        data: A dict with the domain's ``type`` and its arguments.
-
-    Example:
-        >>> domain_from_json({"type": "float", "low": 0, "high": 1})
-        Float(0.0, 1.0)
-    """
+    """Read a domain from the form of :meth:`Domain.to_json`: a dict with its ``type`` and its arguments."""
     if "type" not in data:
         raise SearchSpaceError(
             f"a dict must be a domain with a type, got {dict(data)!r}; use Float(low, high), "

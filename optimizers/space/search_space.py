@@ -50,7 +50,7 @@ _OF_A_DOMAIN = frozenset({"values", "choices", "categories", "options", "sequenc
 
 
 def read_domain(name: str, spelling: Any) -> Domain:
-    """Return the domain that ``spelling`` stands for.
+    """Return the domain that ``spelling`` stands for. The parameter's name is for the error message.
 
     ==============================  ==========================================================
     ``Float(0, 1)`` and the like    itself
@@ -60,14 +60,6 @@ def read_domain(name: str, spelling: Any) -> Domain:
                                     and ``CATEGORICAL`` (:class:`Choice`), in any case
     ``{"type": "float", ...}``      the form of :meth:`Domain.to_json`
     ==============================  ==========================================================
-
-    Args:
-        name: Name of the parameter, for the error message.
-        spelling: What the user wrote.
-
-    Example:
-        >>> read_domain("units", ("INTEGER", [16, 256]))
-        Integer(16, 256)
     """
     if isinstance(spelling, Mapping) and (inner := _nested(spelling)):
         raise SearchSpaceError(
@@ -552,11 +544,8 @@ class JointPrior:
     """A density on the unit cube of a search space.
 
     Each parameter has a separate prior, or none. The prior of an inactive parameter has no effect. The product of the
-    priors is mixed with a share of the uniform density, so that a wrong prior excludes no region.
-
-    Args:
-        domains: Domains of all parameters, by name.
-        dimensions: Names of the axes, in order.
+    priors is mixed with a share of the uniform density, so that a wrong prior excludes no region. ``dimensions`` has
+    the names of the axes, in order.
     """
 
     def __init__(self, domains: Mapping[str, Domain], dimensions: Sequence[str]) -> None:

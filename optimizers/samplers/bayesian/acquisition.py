@@ -23,10 +23,6 @@ class Axes:
     """The axes of a search space's unit cube, for many points at once.
 
     Points have the shape (n, d). An inactive parameter is at 0.5, as in :meth:`SearchSpace.to_unit`.
-
-    Attributes:
-        d: Number of axes.
-        groups: Axis of each feature, shape (p,). A number has one feature, a choice one per value.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -43,6 +39,7 @@ class Axes:
         self._is_choice = [isinstance(domain, Choice) for domain in domains]
         self._conditions = self._read_conditions()
         widths = [self._width(axis) for axis in range(self.d)]
+        # Axis of each feature, shape (p,). A number has one feature, a choice one per value.
         self.groups = np.repeat(np.arange(self.d), widths)
 
     def allows(self, point: Array) -> bool:
@@ -80,11 +77,8 @@ class Axes:
     def mutate(self, units: Array, rng: np.random.Generator, scale: Array, rate: float) -> Array:
         """Return one neighbour per point: some axes move by ``scale``, or to another value of a choice.
 
-        Args:
-            units: Shape (n, d).
-            rng: Source of randomness.
-            scale: Standard deviation of the moves of numbers, as a share of the axis, shape (n,).
-            rate: Probability that an axis moves. At least one does.
+        ``units`` has the shape (n, d). ``scale`` is the standard deviation of the moves of numbers, as a share of the
+        axis, shape (n,). ``rate`` is the probability that an axis moves. At least one does.
         """
         n = len(units)
         moves = rng.random((n, self.d)) < rate
@@ -175,14 +169,8 @@ def log_augmented_improvement(means: Array, variances: Array, best: Array, noise
     Sources: Huang, Allen, Notz and Zeng, 2006, equation 13; Ament, Daulton, Eriksson, Balandat and Bakshy, "Unexpected
     Improvements to Expected Improvement for Bayesian Optimization", 2023, equations 8 and 9.
 
-    Args:
-        means: Posterior means, shape (m, s), a column per fantasy.
-        variances: Shape (m,).
-        best: Loss to improve on in each fantasy, shape (s,).
-        noise: Variance of an observation's noise.
-
-    Returns:
-        Shape (m,).
+    ``means`` has the shape (m, s), a column per fantasy, and ``variances`` and the result (m,). ``best`` is the loss to
+    improve on in each fantasy, shape (s,). ``noise`` is the variance of an observation's noise.
     """
     std = np.sqrt(variances)[:, None]
     logs = _log_h((best - means) / std) + np.log(std)
@@ -205,27 +193,17 @@ def _log_h(z: Array) -> Array:
 
 
 def maximize(
-    score: Callable[[Array], Array],
+    score: Callable[[Array], Array],  # shape (m, d) to (m,)
     axes: Axes,
-    starts: Array,
+    starts: Array,  # points to search around, best first, shape (k, d)
     rng: np.random.Generator,
-    taken: set[bytes],
-    effort: float = 1.0,
+    taken: set[bytes],  # points that must not be proposed
+    effort: float = 1.0,  # share of the usual number of points, above 0 and at most 1
 ) -> Array:
     """Return the allowed points with the highest scores, best first, from random points and local search.
 
-    Constraints are user functions, which may be slow, so few points are checked.
-
-    Args:
-        score: Score of points, shape (m, d) to (m,).
-        axes: The unit cube.
-        starts: Points to search around, best first, shape (k, d).
-        rng: Source of randomness.
-        taken: Points (as bytes) that must not be proposed.
-        effort: Share of the usual number of points, above 0 and at most 1.
-
-    Returns:
-        A few points, shape (t, d). Empty if all points are taken or not allowed.
+    They are few, shape (t, d), and none if all points are taken or not allowed. Constraints are user functions, which
+    may be slow, so few points are checked.
     """
     broad = axes.snap(rng.random((math.ceil(effort * _BROAD), axes.d)))
     near = _around(axes, starts, math.ceil(effort * _NEAR), rng, 0.5) if len(starts) else broad[:0]

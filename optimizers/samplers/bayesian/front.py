@@ -29,23 +29,17 @@ _BEYOND = 0.1  # smallest distance of the reference point from the front's worst
 class Front:
     """The models of a search of several objectives. All of their state can be rebuilt from the history.
 
-    Each objective has a separate model, because losses are smoother than a combination of them.
-
-    Attributes:
-        little: Logarithm of an expected improvement that hardly justifies a trial, relative to the box from the
-            reference point to the best of each objective.
-
-    Args:
-        history: The search, whose observations only ever grow.
-        n_initial: Number of results before the first fits, without an earlier search.
-        min_share: Share of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
+    Each objective has a separate model, because losses are smoother than a combination of them. ``n_initial`` and
+    ``min_share`` are those of each :class:`~optimizers.samplers.bayesian.surrogate.Surrogate`.
     """
 
+    # Logarithm of an expected improvement that hardly justifies a trial, relative to the box from the reference point
+    # to the best of each objective.
     little = -7.5
 
     def __init__(self, history: History, n_initial: int, min_share: float = 0.0) -> None:
         objectives = range(history.problem.n_objectives)
-        self._history = history
+        self._history = history  # its observations only ever grow
         self._seen = 0  # observations taken in
         self._best = ParetoFront()
         self._parts = [_part(history, number) for number in objectives]
@@ -76,12 +70,9 @@ class Front:
     def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
         """Return the function to maximize, and the points to search around.
 
-        Args:
-            rng: Draws the losses of running configurations, and where improvements are measured.
-
-        Returns:
-            The logarithm of the expected improvement of the hypervolume, of points of shape (k, d) to (k,), and
-            configurations of the front, in any order, shape (s, d).
+        The function is the logarithm of the expected improvement of the hypervolume, of points of shape (k, d) to (k,).
+        The points are configurations of the front, in any order, shape (s, d). ``rng`` draws the losses of running
+        configurations, and where improvements are measured.
         """
         ranks, fits = self._ranks(), [surrogate.fit() for surrogate in self._surrogates]
         parts = [
@@ -134,13 +125,9 @@ def probes(known: Array, drawn: Array, rng: np.random.Generator) -> tuple[Array,
     Source of the coordinates: Zhang and Golovin, "Random Hypervolume Scalarizations for Provable Multi-Objective Black
     Box Optimization", 2020, lemma 5.
 
-    Args:
-        known: Losses, shape (n, m).
-        drawn: Losses of running configurations, once per fantasy, shape (s, w, m).
-        rng: Draws the directions and the reference point.
-
-    Returns:
-        Points of shape (s, q, m), and the logarithms of volumes, shape (s, q).
+    ``known`` has losses, shape (n, m). ``drawn`` has those of running configurations, once per fantasy, shape
+    (s, w, m). The points have the shape (s, q, m), and the logarithms of their volumes (s, q). ``rng`` draws the
+    directions and the reference point.
     """
     m = known.shape[1]
     front = known[_dominators(known, known) == 0]
@@ -170,14 +157,8 @@ def log_hypervolume_improvement(means: Array, variances: Array, points: Array, v
     Source: Emmerich, Deutz and Klinkenberg, "Hypervolume-Based Expected Improvement: Monotonicity Properties and Exact
     Computation", 2011, section III; here by quadrature, and as a logarithm.
 
-    Args:
-        means: Posterior means, shape (k, s, m): of s fantasies and m objectives.
-        variances: Shape (k, m).
-        points: Points of :func:`probes`, shape (s, q, m).
-        volumes: Shape (s, q).
-
-    Returns:
-        Shape (k,).
+    ``means`` has the shape (k, s, m), of s fantasies and m objectives, ``variances`` (k, m), and the result (k,).
+    ``points`` and ``volumes`` are those of :func:`probes`, shapes (s, q, m) and (s, q).
     """
     logs = np.tile(volumes, (len(means), 1, 1))
     for number in range(means.shape[2]):

@@ -30,15 +30,10 @@ _BOUNDS_SCALE, _BOUNDS_SIGNAL, _BOUNDS_NOISE = (-2.0, 5.0), (-4.0, 4.0), (-9.0, 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of a Gaussian process.
+    """The hyperparameters of a Gaussian process."""
 
-    Attributes:
-        values: Logarithms of the length scales, shape (d,), the signal's variance, and the noise's.
-        energy: Negative logarithm of their posterior density, up to a constant, if they were fitted.
-    """
-
-    values: Array
-    energy: float = 0.0
+    values: Array  # logarithms of the length scales, shape (d,), the signal's variance, and the noise's
+    energy: float = 0.0  # negative logarithm of their posterior density, up to a constant, if they were fitted
 
     @classmethod
     def default(cls, d: int) -> Hyperparameters:
@@ -64,10 +59,8 @@ class Hyperparameters:
 class GaussianProcess:
     """The posterior distribution of functions, given observations.
 
-    Args:
-        features: Shape (n, p).
-        groups: Axis of each feature, shape (p,). Features of one axis share a length scale.
-        hyperparameters: Length scales and variances.
+    ``features`` has the shape (n, p), and ``groups`` has the axis of each feature, shape (p,). Features of one axis
+    share a length scale.
     """
 
     def __init__(self, features: Array, groups: NDArray[np.int64], hyperparameters: Hyperparameters) -> None:
@@ -83,15 +76,7 @@ class GaussianProcess:
         return np.asarray(cho_solve((self._factor, True), targets, check_finite=False))
 
     def leave_out(self, targets: Array, labels: NDArray[np.int64]) -> Array:
-        """Predict each target without all targets of the same label (GPML 5.12, for blocks).
-
-        Args:
-            targets: Shape (n,).
-            labels: Shape (n,).
-
-        Returns:
-            Shape (n,).
-        """
+        """Predict each target without all targets of the same label (GPML 5.12, for blocks). All shapes are (n,)."""
         lower = dpotri(self._factor, lower=1)[0]
         inverse = np.tril(lower) + np.tril(lower, -1).T
         weights = self.condition(targets)
@@ -102,11 +87,7 @@ class GaussianProcess:
         return predicted
 
     def extend(self, features: Array) -> None:
-        """Add points without noise and without their targets, by extending the factor.
-
-        Args:
-            features: Shape (m, p).
-        """
+        """Add points (features of shape (m, p)) without noise and without their targets, by extending the factor."""
         points = features * self._weights
         cross = self._covariance(self._points, points)
         corner = self._covariance(points, points)
@@ -120,14 +101,10 @@ class GaussianProcess:
         self._points = np.concatenate([self._points, points])
 
     def predict(self, features: Array, weights: Array) -> tuple[Array, Array]:
-        """Return the mean and variance of the function (GPML 2.25 and 2.26).
+        """Return the mean and variance of the function (GPML 2.25 and 2.26) at features of shape (m, p).
 
-        Args:
-            features: Shape (m, p).
-            weights: Result of :meth:`condition`, shape (n,) or (n, s).
-
-        Returns:
-            Means of shape (m,) or (m, s), and variances of shape (m,).
+        ``weights`` is a result of :meth:`condition`, shape (n,) or (n, s). The means have the shape (m,) or (m, s), and
+        the variances (m,).
         """
         cross = self._covariance(self._points, features * self._weights)
         side = solve_triangular(self._factor, cross, lower=True, check_finite=False)
@@ -139,16 +116,9 @@ class GaussianProcess:
         return np.asarray(self._covariance(self._points, features * self._weights).T @ weights)
 
     def draw(self, features: Array, weights: Array, count: int, rng: np.random.Generator) -> Array:
-        """Draw the function jointly at some points.
+        """Draw the function jointly at some points: features of shape (m, p) to values of shape (m, count).
 
-        Args:
-            features: Shape (m, p).
-            weights: Result of :meth:`condition`, shape (n,).
-            count: Number of draws.
-            rng: Source of randomness.
-
-        Returns:
-            Shape (m, count).
+        ``weights`` is a result of :meth:`condition`, shape (n,).
         """
         points = features * self._weights
         cross = self._covariance(self._points, points)
@@ -162,19 +132,12 @@ class GaussianProcess:
 
 
 def fit(
-    features: Array,
-    groups: NDArray[np.int64],
-    targets: Array,
-    start: Hyperparameters,
+    features: Array,  # (n, p)
+    groups: NDArray[np.int64],  # (p,)
+    targets: Array,  # (n,), with a variance near 1
+    start: Hyperparameters,  # the fit to fewer data
 ) -> Hyperparameters:
-    """Return the most probable hyperparameters, given the data (GPML 5.8 and 5.9, with priors).
-
-    Args:
-        features: Shape (n, p).
-        groups: Shape (p,).
-        targets: Shape (n,), with a variance near 1.
-        start: Start of the search: the fit to fewer data.
-    """
+    """Return the most probable hyperparameters, given the data (GPML 5.8 and 5.9, with priors)."""
     n, d = len(targets), len(start.values) - 2
     parts = np.zeros((d, n, n))
     for column, axis in zip(features.T, groups, strict=True):

@@ -32,29 +32,21 @@ _NOISE = 0.3  # variance from which the fit starts: with many parameters, little
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """Estimated losses of the configurations that got furthest.
+    """Estimated losses of the configurations that got furthest."""
 
-    Attributes:
-        rows: Numbers of the configurations, shape (m,).
-        means: Their expected losses, without noise, shape (m,).
-        stds: Standard deviations of these, shape (m,).
-        noise: Standard deviation of the loss of one training.
-        spread: Standard deviation of the losses of all configurations, after those of bad ones were cut.
-    """
-
-    rows: Integers
-    means: Array
-    stds: Array
-    noise: float
-    spread: float
+    rows: Integers  # numbers of the configurations, shape (m,)
+    means: Array  # their expected losses, without noise, shape (m,)
+    stds: Array  # standard deviations of these, shape (m,)
+    noise: float  # standard deviation of the loss of one training
+    spread: float  # standard deviation of the losses of all configurations, after those of bad ones were cut
 
 
 def posterior(
     space: SearchSpace,
     configs: Sequence[Config],
-    steps: Sequence[int],
-    losses: Sequence[float],
-    loss_at: Callable[[int, int], float],
+    steps: Sequence[int],  # number of steps that each was trained for
+    losses: Sequence[float],  # not finite if the training failed
+    loss_at: Callable[[int, int], float],  # loss of a configuration, by its number, after fewer steps
 ) -> Posterior | None:
     """Estimate the losses of configurations from one training of each, by a Gaussian process.
 
@@ -66,17 +58,8 @@ def posterior(
     estimates back, by a straight line.
 
     With more than :data:`SIZE` configurations, half of the model are those that got furthest, the best first, and the
-    others are spread evenly over the rest.
-
-    Args:
-        space: The search space.
-        configs: The configurations.
-        steps: Number of steps that each was trained for.
-        losses: Loss of each; not finite if its training failed.
-        loss_at: Returns the loss of a configuration, by its number, after fewer steps.
-
-    Returns:
-        None with fewer than :data:`FEWEST` finite losses, if all are equal, or if nothing varies in the space.
+    others are spread evenly over the rest. Return None with fewer than :data:`FEWEST` finite losses, if all are equal,
+    or if nothing varies in the space.
     """
     known, ends = np.asarray(losses, dtype=float), np.asarray(steps, dtype=np.int64)
     if np.isfinite(known).sum() < FEWEST or not space.dimensions:

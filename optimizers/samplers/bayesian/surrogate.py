@@ -29,26 +29,18 @@ CUT = 2.0
 class Results:
     """Observations in columns, which grow with a history.
 
-    Args:
-        max_budget: Steps of a full training.
-        min_share: Observations below this share of it have no score while there are enough others. Exceptions are
-            failed ones and the worst third of those that got no further, which are ranked with the failed ones.
-        cut: See :data:`CUT`.
-
-    Attributes:
-        floor: The level of ``min_share``.
-        trials: Trial of each observation, shape (n,).
-        levels: Training of each observation, in halvings of the full budget, 0 or below: shape (n,).
-        losses: Shape (n,).
+    Observations below the share ``min_share`` of a full training have no score while there are enough others.
+    Exceptions are failed ones and the worst third of those that got no further, which are ranked with the failed ones.
     """
 
     def __init__(self, max_budget: int, min_share: float = 0.0, *, cut: float = CUT) -> None:
         self._max_budget = max_budget
         self._cut = cut
-        self.floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL
-        self.trials: Integers = np.empty(0, dtype=np.int64)
+        self.floor = math.floor(math.log2(min_share) + 1e-9) if min_share else -_NO_LEVEL  # level of ``min_share``
+        self.trials: Integers = np.empty(0, dtype=np.int64)  # of each observation, shape (n,)
+        # Training of each observation, in halvings of the full budget, 0 or below: shape (n,).
         self.levels: Integers = np.empty(0, dtype=np.int64)
-        self.losses: Array = np.empty(0)
+        self.losses: Array = np.empty(0)  # shape (n,)
 
     def __len__(self) -> int:
         return len(self.trials)
@@ -72,20 +64,15 @@ class Results:
     def scores(self, n: int, *, floored: bool = True) -> tuple[Integers, Array]:
         """Return the scores of the first ``n`` observations: small is good, and the variance is near 1.
 
-        At the lowest level, a score is the standardized loss. It is cut above the median, at twice the distance from
-        the best to the median. So a diverged training does not make all others look the same.
+        At the lowest level, a score is the standardized loss. It is cut above the median, at ``cut`` times the distance
+        from the best to the median. So a diverged training does not make all others look the same.
 
         Higher levels only have the trials that were best below, and their losses are on another scale. So the scores of
         those trials are dealt out again among them, the best one to the best loss. These are ranks, which assume
         nothing about how losses fall with the steps.
 
-        Args:
-            n: Number of observations.
-            floored: Whether observations below the floor are left out. If False, there is no floor.
-
-        Returns:
-            Indexes of the observations with a score (the newest of each trial and level), in order of levels, shape
-            (m,), and their scores, shape (m,).
+        Return the indexes of the observations with a score (the newest of each trial and level), in order of levels,
+        shape (m,), and their scores, shape (m,). If ``floored`` is False, there is no floor.
         """
         if n == 0:
             return np.empty(0, dtype=np.int64), np.empty(0)
@@ -147,14 +134,10 @@ class RunTimes:
 
     The durations of failed trials are not used. If trainings are cut short, there is no model, because the cost of a
     configuration then depends on how far it gets.
-
-    Args:
-        history: The search, whose observations only ever grow.
-        axes: Axes of its space.
     """
 
     def __init__(self, history: History, axes: Axes) -> None:
-        self._history = history
+        self._history = history  # its observations only ever grow
         self._axes = axes
         self._seen = 0  # observations taken in
         self._are_full = True
@@ -176,10 +159,8 @@ class RunTimes:
     def log_seconds(self) -> Callable[[Array], Array] | None:
         """Return a function that predicts the logarithm of the seconds, up to a constant: shape (m, d) to (m,).
 
-        Predictions shrink towards the mean if the model predicts left-out trainings no better than their mean.
-
-        Returns:
-            None if there is no useful model.
+        Predictions shrink towards the mean if the model predicts left-out trainings no better than their mean. Return
+        None if there is no useful model.
         """
         if not self._are_full:
             return None
@@ -232,36 +213,22 @@ _FEWEST = 4  # fewest results of long trainings to compare two models
 
 @dataclass(frozen=True)
 class ModelData:
-    """The model's points.
+    """The model's points."""
 
-    Attributes:
-        units: Shape (n, d).
-        features: Shape (n, p).
-        scores: Shape (n,).
-        levels: Levels as in :class:`~optimizers.samplers.bayesian.surrogate.Results`, shape (n,).
-        trials: Trial of each point, shape (n,); below 0 for earlier searches.
-    """
-
-    units: Array
-    features: Array
-    scores: Array
-    levels: NDArray[np.int64]
-    trials: NDArray[np.int64]
+    units: Array  # (n, d)
+    features: Array  # (n, p)
+    scores: Array  # (n,)
+    levels: NDArray[np.int64]  # (n,), as in ``Results``
+    trials: NDArray[np.int64]  # (n,); below 0 for earlier searches
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Hyperparameters, and the trust in a model with them.
-
-    Attributes:
-        hyperparameters: The hyperparameters.
-        trust: Rank correlation, from -1 to 1, of measured scores with predictions of each trial from all others.
-        floored: Whether short trainings are left out of the model.
-    """
+    """Hyperparameters, and the trust in a model with them."""
 
     hyperparameters: Hyperparameters
-    trust: float
-    floored: bool = True
+    trust: float  # rank correlation, from -1 to 1, of measured scores with predictions of each trial from all others
+    floored: bool = True  # whether short trainings are left out of the model
 
 
 class Surrogate:
@@ -273,23 +240,17 @@ class Surrogate:
     Architecture Search", 2020). The second tells whether it comes from an earlier search, so that its relevance is
     learned as well.
 
-    Attributes:
-        little: Logarithm of an expected improvement that hardly justifies a trial, in spreads of the scores.
-
-    Args:
-        history: The search, whose observations only ever grow.
-        n_initial: Number of results before the first fit, without an earlier search.
-        min_share: Share of the full budget; see :class:`~optimizers.samplers.bayesian.surrogate.Results`.
-        cut: See :data:`~optimizers.samplers.bayesian.surrogate.CUT`.
+    ``n_initial`` is the number of results before the first fit, without an earlier search. ``min_share`` and ``cut``
+    are those of :class:`Results`.
     """
 
-    little = -4.0
+    little = -4.0  # logarithm of an expected improvement that hardly justifies a trial, in spreads of the scores
 
     def __init__(self, history: History, n_initial: int, min_share: float = 0.0, *, cut: float = CUT) -> None:
         problem = history.problem
         self.axes = Axes(problem.space)
         self.units = np.empty((0, self.axes.d))
-        self._history = history
+        self._history = history  # its observations only ever grow
         self._min_share, self._cut = min_share, cut
         self._earlier = [self._read(seen, problem.max_budget) for seen in problem.earlier if seen]
         self._has_levels = problem.max_budget > 1
@@ -332,12 +293,8 @@ class Surrogate:
     def improvement(self, rng: np.random.Generator) -> tuple[Callable[[Array], Array], Array]:
         """Return the function to maximize, and the points to search around.
 
-        Args:
-            rng: Draws the losses of running configurations.
-
-        Returns:
-            The logarithm of the expected improvement, of points of shape (m, d) to (m,), and the best known
-            configurations, the best first, shape (k, d).
+        The function is the logarithm of the expected improvement, of points of shape (m, d) to (m,). The points are the
+        best known configurations, the best first, shape (k, d). ``rng`` draws the losses of running configurations.
         """
         history, fit = self._history, self.fit()
         data = self.data(len(history.observations), floored=fit.floored)
@@ -372,12 +329,8 @@ class Surrogate:
         """Return the model's points after the first ``n`` observations.
 
         With more than :data:`MODEL_SIZE`, half of them are those that got furthest, the best first, and the others the
-        newest.
-
-        Args:
-            n: Number of observations.
-            ranks: Ranks of the observations, shape (n,), if the best are not those with the lowest losses.
-            floored: Whether results below ``min_share`` are left out.
+        newest. The best are those with the lowest losses, or with the lowest ``ranks``, shape (n,). With ``floored``,
+        results below ``min_share`` are left out.
         """
         rows, scores = self._results.scores(n, floored=floored)
         levels = self._results.levels[rows]
