@@ -250,7 +250,10 @@ class Bests:
                 del self.points[1:-1:2]
 
     def line(self, end: float, width: int) -> str:
-        """Return the curve in a line such as ``0.91 ▁▁▁▄▄▄▄█ 0.973 0:04 to 0:31``. Empty with fewer than two values."""
+        """Return the curve in a line of text. Empty with fewer than two values.
+
+        It is like ``0.91 ▁▁▁▄▄▄▄█ 0.973  0:04 to 0:31``, whose bars have ``width`` columns.
+        """
         points = [(seconds, value) for seconds, value in self.points if math.isfinite(value)]
         if len(points) < 2:
             return ""
