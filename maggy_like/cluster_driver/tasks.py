@@ -43,7 +43,7 @@ class Keys:
         return tuple(public for public, _ in self.pairs)
 
     def of_attempt(self, attempt: int) -> Iterator[tuple[int, KeyPair]]:
-        """Return the incarnations of one attempt of the task, each with its pair, while pairs are left."""
+        """Return the incarnations of an attempt, each with its pair. Raise EngineError if no pairs are left."""
         epochs = range(attempt * ROUNDS, (attempt + 1) * ROUNDS)
         if epochs.stop > len(self.pairs):
             raise EngineError(

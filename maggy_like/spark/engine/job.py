@@ -61,7 +61,7 @@ NAME = "spark.log"
 
 
 def write_details(folder: str, run: str, indexes: Sequence[int], incarnation: int, text: str) -> str:
-    """Append an error to the file in ``folder``, the run's for the output of its workers.
+    """Append an error to the file in ``folder``, the run's folder for the output of its workers.
 
     Return the file's path; empty if it cannot be written.
     """
