@@ -70,12 +70,7 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
 
 
 def listed(name: str, value: Sequence[T], of: str) -> Sequence[T]:
-    """Check that an argument is a list.
-
-    Example:
-        >>> listed("callbacks", [print], "functions of one event")
-        [<built-in function print>]
-    """
+    """Check that an argument is a list, and return it."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         got, given = _written(value)
         is_one = value is not None and not isinstance(value, Number)

@@ -26,11 +26,7 @@ from optimizers.checks import did_you_mean
 
 
 def distinct(components: Iterable[Component | WantedModules]) -> None:
-    """Check that all components have different names.
-
-    Raises:
-        ConfigError: A component has no name, or two have the same.
-    """
+    """Check that all components have different names, which are not empty."""
     seen: set[str] = set()
     for component in components:
         if component.name is not None and not (isinstance(component.name, str) and component.name):
@@ -47,8 +43,8 @@ def distinct(components: Iterable[Component | WantedModules]) -> None:
 def base_config(study: Declaration, train_fn: Callable[..., Any] | None) -> dict[str, Any]:
     """Return the study's parameters with nothing removed, completed by the defaults of the two functions.
 
-    Raises:
-        ConfigError: A name is reserved, or a value is unknown, or is the one that stands for its removal.
+    The runtime's own names are reserved, and the value of a parameter must differ from the one that stands for its
+    removal.
     """
     base = dict(study.base)
     settings = [component for component in study.asked if isinstance(component, Setting)]
@@ -68,11 +64,7 @@ def base_config(study: Declaration, train_fn: Callable[..., Any] | None) -> dict
 
 
 def resolved(study: Declaration) -> tuple[Component, ...]:
-    """Return the components, with modules looked up in the model.
-
-    Raises:
-        ConfigError: A module is unknown, or two components have the same name.
-    """
+    """Return the components, with modules looked up in the model."""
     known: dict[str, tuple[str, ...]] | None = None
     found: list[Component] = []
     for component in study.asked:
@@ -89,11 +81,7 @@ def resolved(study: Declaration) -> tuple[Component, ...]:
 
 
 def members(study: Declaration, group: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the components of a group.
-
-    Raises:
-        ConfigError: One is unknown.
-    """
+    """Return the names of a group's components. Each pattern must match one."""
     known = [component.name for component in study.asked if component.name is not None]
     return tuple(matching(patterns, known, "component", group))
 
@@ -101,11 +89,8 @@ def members(study: Declaration, group: str, patterns: Sequence[str]) -> tuple[st
 def run_models(study: Declaration, variants: Sequence[Variant]) -> dict[str, int]:
     """Build the model of every variant in turn, and run it if there is a sample.
 
-    Returns:
-        The number of parameters of each; empty if there is no model, or it is not a torch model.
-
-    Raises:
-        ConfigError: A model cannot be built or is not built again, or a module is never used or does not fit.
+    Return the number of parameters of each; empty if there is no model, or it is not a torch model. The factory must
+    build a new model each time, and the model must use each module that is replaced.
     """
     if study.factory is None:
         return {}

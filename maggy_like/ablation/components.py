@@ -13,11 +13,7 @@ from optimizers.checks import did_you_mean, short
 
 
 def columns_of(table: Any) -> tuple[str, ...]:
-    """Return the names of a table's columns, or of a list of names.
-
-    Raises:
-        ConfigError: It is not a table, or a column has no name.
-    """
+    """Return the names of a table's columns, or of a list of names."""
     names = getattr(table, "column_names", None)  # Arrow, whose `columns` are the data
     if names is None:
         names = getattr(table, "columns", table)
@@ -33,11 +29,7 @@ def columns_of(table: Any) -> tuple[str, ...]:
 
 
 def without(table: Any, columns: Iterable[str]) -> Any:
-    """Return the table without some of its columns.
-
-    Raises:
-        ConfigError: It does not have one of them.
-    """
+    """Return the table without some of its columns."""
     columns, known = list(columns), columns_of(table)
     for name in columns:
         if name not in known:
@@ -50,11 +42,7 @@ def without(table: Any, columns: Iterable[str]) -> Any:
 
 
 def read_factory(model: object) -> Callable[..., Any] | None:
-    """Check the function that builds the model.
-
-    Raises:
-        ConfigError: It is not a function, or it is a model itself.
-    """
+    """Check the function that builds the model. A model is rejected, because each trial needs a new one."""
     if hasattr(model, "named_modules") and not isinstance(model, type):  # of torch, and callable as all of them are
         raise ConfigError(
             f"model must be a function that builds a new model for each trial, got a {type(model).__name__}; use "
@@ -66,11 +54,7 @@ def read_factory(model: object) -> Callable[..., Any] | None:
 
 
 def read_columns(data: Any) -> tuple[str, ...]:
-    """Return the names of a table's columns; none without a table.
-
-    Raises:
-        ConfigError: It is not a table, or two columns have one name.
-    """
+    """Return the names of a table's columns, which must be different; none without a table."""
     columns = () if data is None else columns_of(data)
     if twice := [name for name, count in Counter(columns).items() if count > 1]:
         raise ConfigError(f"the columns of data must have different names, got {twice[0]!r} twice; rename one")
@@ -78,11 +62,7 @@ def read_columns(data: Any) -> tuple[str, ...]:
 
 
 def read_labels(label: Any, data: Any, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns that are not features.
-
-    Raises:
-        ConfigError: One is not a column, or there is no data.
-    """
+    """Return the columns that are not features."""
     labels = (label,) if isinstance(label, str) else tuple(label) if isinstance(label, Iterable) else (label,)
     for name in labels:
         if not isinstance(name, str):
@@ -101,22 +81,14 @@ def read_labels(label: Any, data: Any, columns: tuple[str, ...]) -> tuple[str, .
 
 
 def read_config(config: Any) -> dict[str, Any]:
-    """Check the study's parameters.
-
-    Raises:
-        ConfigError: They are not a dict by name.
-    """
+    """Check the study's parameters."""
     if config is not None and not (isinstance(config, Mapping) and all(isinstance(name, str) for name in config)):
         raise ConfigError(f"config must be a dict {{name: value}}, got {short(config)}")
     return dict(config or {})
 
 
 def read_members(group: str, components: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return names and globs of a group's components.
-
-    Raises:
-        ConfigError: There are none, one is not a name, or the group has no name.
-    """
+    """Return names and globs of a group's components, of which there must be at least one."""
     if not isinstance(group, str):
         raise ConfigError(
             f"the name of a group must be a word, got {group!r}; use study.group('regularisation', 'dropout')"
@@ -133,11 +105,7 @@ def read_members(group: str, components: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def check_unlabelled(patterns: Iterable[str], labels: tuple[str, ...]) -> None:
-    """Check that no label is used as a feature.
-
-    Raises:
-        ConfigError: One is.
-    """
+    """Check that no label is used as a feature."""
     for name in patterns:
         if name in labels:
             raise ConfigError(
@@ -161,16 +129,13 @@ class Features:
 class Modules:
     """Modules of a torch model, replaced together.
 
-    Attributes:
-        name: Name of the component.
-        paths: Names as in ``named_modules()``; for a shared module, all of them.
-        replace: ``"identity"``, ``"zero"``, a module, or a function of the replaced module. With a module, each place
-            gets a copy, whose weights are drawn again by its ``reset_parameters()`` with the trial's seed. If it has
-            no such method, its values are kept.
+    ``replace`` is ``"identity"``, ``"zero"``, a module, or a function of the replaced module. With a module, each place
+    gets a copy, whose weights are drawn again by its ``reset_parameters()`` with the trial's seed. If it has no such
+    method, its values are kept.
     """
 
     name: str
-    paths: tuple[str, ...]
+    paths: tuple[str, ...]  # names as in `named_modules()`; for a shared module, all of them
     replace: Any
 
 
@@ -184,28 +149,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class WantedModules:
-    """Modules as the user named them, before they are looked up in the model.
+    """Modules as the user named them, before they are looked up in the model."""
 
-    Attributes:
-        name: Name of the group; None if every matching module is a component.
-        patterns: Names and globs.
-        replace: As in :class:`Modules`.
-    """
-
-    name: str | None
-    patterns: tuple[str, ...]
-    replace: Any
+    name: str | None  # of the group; None if every matching module is a component
+    patterns: tuple[str, ...]  # names and globs
+    replace: Any  # as in Modules
 
     def among(self, known: Mapping[str, Sequence[str]]) -> list[Modules]:
         """Return the components for these modules in a model.
 
-        Of nested modules, only the outermost is taken; a container stands for the modules in it.
-
-        Args:
-            known: Names of all modules, each with all names of that module; a container has none.
-
-        Raises:
-            ConfigError: A name is unknown, or a glob matches nothing.
+        ``known`` has all names of each module by each name of it, and none for a container. Of nested modules, only the
+        outermost is taken; a container stands for the modules in it. Every name and glob must match.
         """
         if self.name is not None:
             return [self._component(self.name, _outermost(matching(self.patterns, known, "module", self.name), known))]
@@ -225,11 +179,7 @@ class WantedModules:
 def named(
     positional: Iterable[str | Mapping[str, Patterns]], groups: Mapping[str, Patterns], what: str
 ) -> list[tuple[str | None, tuple[str, ...]]]:
-    """Return what was asked for: (None, patterns) for single components, (name, patterns) for groups.
-
-    Raises:
-        ConfigError: A group is empty, or something is not a pattern.
-    """
+    """Return what was asked for: (None, patterns) for single components, (name, patterns) for groups."""
     asked: list[tuple[str | None, tuple[str, ...]]] = []
     for item in positional:
         if isinstance(item, Mapping):
@@ -243,10 +193,7 @@ def named(
 
 
 def matching(patterns: Iterable[str], known: Iterable[str], what: str, group: str | None) -> list[str]:
-    """Return the names in ``known`` that match, in their order.
-
-    Raises:
-        ConfigError: A pattern matches none.
+    """Return the names in ``known`` that match, in their order. Every pattern must match.
 
     Example:
         >>> matching(["*area*"], ["radius", "mean area", "worst area"], "column", None)

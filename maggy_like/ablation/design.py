@@ -43,11 +43,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class DesignPlan:
-    """A design before its variants are made: what each is without, and the comparisons.
-
-    Raises:
-        ConfigError: Two variants, or two lines of the answer, have one name.
-    """
+    """A design before its variants are made: what each is without, and the comparisons. All names must differ."""
 
     variants: tuple[tuple[str, tuple[str, ...]], ...]
     effects: tuple[Effect, ...]

@@ -69,8 +69,7 @@ class _Outputs:
     def of(self, inputs: tuple[Any, ...], named: dict[str, Any], training: bool) -> Any:
         """Return the output for these inputs, with tensors on ``meta``.
 
-        Raises:
-            ConfigError: It depends on the values of tensors, or has other types.
+        It must have only tensors and constants, and must not depend on the values of tensors.
         """
         key = (training, _key((inputs, named)))
         if key not in self._known:
@@ -177,9 +176,6 @@ def module_places(model: object) -> dict[str, tuple[str, ...]]:
     """Map the name of each module inside a model to all names of that module; a shared one has several.
 
     A container, such as a ``ModuleList``, has none: it has no forward, so nothing can replace it.
-
-    Raises:
-        ConfigError: It is not a torch model.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -194,11 +190,7 @@ def module_places(model: object) -> dict[str, tuple[str, ...]]:
 
 
 def n_parameters(model: nn.Module) -> int:
-    """Return the number of values in a model's parameters.
-
-    Raises:
-        ConfigError: A lazy module has not run yet.
-    """
+    """Return the number of values in a model's parameters. A lazy module must have run before."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise ConfigError(
@@ -212,9 +204,6 @@ def replace_modules(model: nn.Module, components: Iterable[Modules]) -> None:
     """Replace modules in place, with all modules inside them.
 
     A module with several names is replaced by one module under all of them.
-
-    Raises:
-        ConfigError: The model has no such module, it cannot be replaced, or the user's function returns no module.
     """
     wanted = {path: component.replace for component in components for path in component.paths}
     places = {path: how for path, how in wanted.items() if not any(path.startswith(f"{outer}.") for outer in wanted)}
@@ -357,14 +346,9 @@ def _key(value: Any) -> Any:
 
 
 class SampleRun:
-    """A run of the base model on the sample, in eval and in train mode.
+    """A run of the base model on the sample, in eval and in train mode. It must succeed in eval mode.
 
-    Args:
-        model: Base model.
-        sample: Input of the model: a tensor, or a tuple of tensors.
-
-    Raises:
-        ConfigError: The model does not run in eval mode.
+    The sample is a tensor, or a tuple of tensors.
     """
 
     def __init__(self, model: nn.Module, sample: Any) -> None:
@@ -387,11 +371,7 @@ class SampleRun:
             hook.remove()
 
     def check_replaceable(self, component: Modules) -> None:
-        """Check that the modules of a component are used, and that identity can replace them.
-
-        Raises:
-            ConfigError: They are not, or it cannot.
-        """
+        """Check that the modules of a component are used, and that identity can replace them."""
         used = [path for path in component.paths if path in self._shapes]
         if not used:
             named = ", ".join(map(repr, component.paths))
@@ -408,11 +388,7 @@ class SampleRun:
                 )
 
     def check_variant(self, name: str, replaced: Iterable[Modules], model: nn.Module, sample: Any) -> None:
-        """Check that a variant's model runs, and that its output has the shapes of the base model's.
-
-        Raises:
-            ConfigError: It does not.
-        """
+        """Check that a variant's model runs, and that its output has the shapes of the base model's."""
         paths = [path for component in replaced for path in component.paths]
         blamed = f" with {', '.join(map(repr, paths))} replaced" if paths else ""
         for training, expected in self._outputs.items():

@@ -408,39 +408,21 @@ class Ablation(Answer):
 
 
 class AblationRecord(msgspec.Struct, frozen=True):
-    """How the trials of an ablation are compared.
-
-    Attributes:
-        name: Name of the design, such as ``leave_one_out``.
-        effects: Comparisons.
-        parameters: Number of parameters of each variant's model; empty without a model.
-        first_seed: First seed.
-        bound: Maximum number of adaptive repeats; None if the number of repeats is fixed.
-        seeds: Number of seeds; trials of later seeds belong to a tuning.
-        n_configs: Number of configurations that each variant tries in each repeat; 0 if nothing is tuned.
-        planned: Number of seeds that was fixed beforehand; None for adaptive repeats.
-        resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
-        negligible: Difference that is too small to matter, in units of the metric; None if none was given.
-    """
+    """How the trials of an ablation are compared."""
 
     name: DesignName
     effects: tuple[Effect, ...]
-    parameters: dict[str, int]
+    parameters: dict[str, int]  # number of parameters of each variant's model; empty without a model
     first_seed: int
-    bound: int | None
-    seeds: int | None
-    n_configs: int
-    planned: int | None
-    resampled: float
-    negligible: float | None
+    bound: int | None  # maximum number of adaptive repeats; None if the number of repeats is fixed
+    seeds: int | None  # number of seeds; later ones belong to the searches of a tuning, without which this is None
+    n_configs: int  # configurations that each variant tries in each repeat; 0 if nothing is tuned
+    planned: int | None  # number of seeds that was fixed beforehand; None for adaptive repeats
+    resampled: float  # ratio of test rows to training rows if each seed splits the same rows again; otherwise 0
+    negligible: float | None  # difference that is too small to matter, in units of the metric; None if not given
 
     def answer(self, result: Result, design: Design | None = None) -> Ablation:
-        """Return the answer from the trials of a run.
-
-        Args:
-            result: Result of the run.
-            design: Design with the variants. Default: one without them, which tables and plots do not need.
-        """
+        """Return the answer from the trials of a run. Its tables and plots do not need ``design``."""
         return Ablation.of_trials(
             design or Design(self.name, (), self.effects, self.parameters, ()),
             result.trials,

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 def check_sendable(study: Declaration) -> None:
-    """Check each part of a bound study separately, so that the message has the one that cannot be sent.
-
-    Raises:
-        TrainFunctionError: One cannot be sent.
-    """
+    """Check each part of a bound study separately, so that the message has the one that cannot be sent."""
     for what, value in _parts(study):
         pickle_named(value, what)
 
@@ -59,12 +55,7 @@ def _parts(study: Declaration) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class AblatedFunction:
-    """The function of an ablation's trials: the user's function with the arguments that a variant fills.
-
-    Attributes:
-        train_fn: User's function.
-        design: Design with the variants.
-    """
+    """The function of an ablation's trials: the user's function with the arguments that a variant fills."""
 
     train_fn: Callable[..., Any]
     design: Design
@@ -89,22 +80,13 @@ class AblatedFunction:
 
 @dataclass(frozen=True)
 class AblationSearch:
-    """An ablation as a search.
-
-    Attributes:
-        design: Variants and comparisons.
-        space: Search space of the trials.
-        optimizer: Enumerates the trials.
-        n_trials: Maximum number of trials.
-        name: Name of the optimizer, for people.
-        record: How the trials are compared.
-    """
+    """An ablation as a search."""
 
     design: Design
     space: SearchSpace
-    optimizer: Optimizer
-    n_trials: int
-    name: str
+    optimizer: Optimizer  # enumerates the trials
+    n_trials: int  # at most
+    name: str  # of the optimizer, for people
     record: AblationRecord
 
     @property
@@ -133,25 +115,13 @@ def plan_ablation(
     design: DesignName,
     repeats: int | Literal["auto"],
     first_seed: int,
-    searched: SearchSpace | None = None,
-    n_configs: int = 0,
-    tuner: Optimizer | None = None,
-    resampled: float = 0.0,
-    negligible: float | None = None,
+    searched: SearchSpace | None = None,  # tuned for each variant; None if nothing is
+    n_configs: int = 0,  # tried by each variant in each repeat, if something is tuned
+    tuner: Optimizer | None = None,  # proposes these configurations
+    resampled: float = 0.0,  # ratio of test rows to training rows if each seed splits the same rows; otherwise 0
+    negligible: float | None = None,  # difference that is too small to matter, in units of the metric
 ) -> AblationSearch:
-    """Check a study against its function, and make the search of it.
-
-    Args:
-        first_seed: First seed of the repeats.
-        searched: Search space that is tuned for each variant; None if nothing is.
-        n_configs: Number of configurations that each variant tries in each repeat then.
-        tuner: Proposes them.
-        resampled: Ratio of test rows to training rows if each seed splits the same rows again; otherwise 0.
-        negligible: Difference that is too small to matter, in units of the metric; None if none was given.
-
-    Raises:
-        UserError: An argument or the study is wrong.
-    """
+    """Check a study against its function, and make the search of it."""
     first: Any = train_fn
     second: Any = study
     if isinstance(first, AblationStudy) and callable(second):

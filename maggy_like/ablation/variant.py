@@ -82,9 +82,7 @@ def call(
     """Call a function with the values of its parameters, and with everything in ``given``.
 
     A ``**`` parameter receives all of ``config``. Values from data are passed only to parameters of their name.
-
-    Raises:
-        ConfigError: A parameter without a default has no value.
+    Parameters without a default must have a value.
     """
     names = names_of(function)
     known = {**config, **from_data}
@@ -304,27 +302,16 @@ BASE = "base"
 
 
 class Declaration:
-    """The data of an :class:`~maggy_like.ablation.study.AblationStudy`.
+    """The data of an :class:`~maggy_like.ablation.study.AblationStudy`."""
 
-    Attributes:
-        factory: Function that builds the model, if there is one.
-        sample: Input to try the model with.
-        base: Parameters with nothing removed.
-        labels: Columns that are not features.
-        columns: Other columns.
-        asked: Components; modules are looked up in the model when the study is bound.
-        groups: Names of components, by the name of their group.
-        taken: Parameters that ``train_fn`` takes by name; None until the study is bound.
-    """
-
-    factory: Callable[..., Any] | None
-    sample: Any
-    base: dict[str, Any]
-    labels: tuple[str, ...]
-    columns: tuple[str, ...]
-    asked: tuple[Component | WantedModules, ...]
-    groups: dict[str, tuple[str, ...]]
-    taken: tuple[str, ...] | None
+    factory: Callable[..., Any] | None  # builds the model
+    sample: Any  # input to try the model with
+    base: dict[str, Any]  # parameters with nothing removed
+    labels: tuple[str, ...]  # columns that are not features
+    columns: tuple[str, ...]  # other columns
+    asked: tuple[Component | WantedModules, ...]  # modules are looked up in the model when the study is bound
+    groups: dict[str, tuple[str, ...]]  # names of components, by the name of their group
+    taken: tuple[str, ...] | None  # parameters that `train_fn` takes by name; None until the study is bound
 
     @property
     def found(self) -> tuple[Component, ...]:
@@ -362,9 +349,8 @@ def without_name(removed: Sequence[str]) -> str:
 def taken(study: Declaration, train_fn: Callable[..., Any]) -> tuple[str, ...]:
     """Return the study's parameters that ``train_fn`` takes by name, by ``**`` or in ``config``.
 
-    Raises:
-        TrainFunctionError: It takes no seed, or nothing that a component changes.
-        ConfigError: A value that it takes is not allowed in a trial's configuration.
+    Check that it takes a seed and something that each component changes, and that a trial's configuration can have
+    their values.
     """
     name, names = name_of(train_fn), names_of(train_fn)
     takes_all = "config" in names or takes_anything(train_fn)
@@ -392,14 +378,8 @@ def taken(study: Declaration, train_fn: Callable[..., Any]) -> tuple[str, ...]:
 def check_filled(train_fn: Callable[..., Any], base: Variant, passed: Sequence[str], searched: Sequence[str]) -> None:
     """Check that every parameter of ``train_fn`` has a value, and that it takes every tuned parameter.
 
-    Args:
-        train_fn: User's function.
-        base: Variant with nothing removed.
-        passed: Parameters of the study that the function takes.
-        searched: Parameters that are tuned.
-
-    Raises:
-        TrainFunctionError: One does not.
+    ``base`` is the variant with nothing removed, ``passed`` has the parameters of the study that the function takes,
+    and ``searched`` the tuned ones.
     """
     name, names = name_of(train_fn), names_of(train_fn)
     filled = (*passed, *searched, SEED, *base.fills, *ALWAYS_INJECTED)

@@ -75,12 +75,8 @@ def takes(
 ) -> Callable[[Callable[[O], R | RunHandle[R]]], Starts[P, R]]:
     """Decorate a function of an options object so that it takes the options as its arguments.
 
-    Its signature is that of the class, for readers, ``help()`` and type checkers.
-
-    Args:
-        options: Class of the options.
-        elsewhere: Arguments that belong elsewhere (see :func:`~optimizers.checks.explains_arguments`).
-        unknown: Remedy for all other arguments.
+    Its signature is that of the class, for readers, ``help()`` and type checkers. For ``elsewhere`` and ``unknown``,
+    see :func:`~optimizers.checks.explains_arguments`.
 
     Example:
         >>> @takes(RunOptions, {})

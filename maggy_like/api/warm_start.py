@@ -49,17 +49,8 @@ def gather(
     are dropped. Constants have their new value, since they describe what is trained (such as a data set) rather than
     what is searched.
 
-    Args:
-        warm_start: Results of earlier runs, or paths or URLs of their folders.
-        metrics: Metrics of the new run, if they are known.
-        directions: Directions of the new run. None if not known yet.
-
-    Returns:
-        The observations, a line for the user about the number of trials, and the directions.
-
-    Raises:
-        ConfigError: An item is not a run, had other metrics or directions, or has no usable trial.
-        JournalError: A run's journal is damaged.
+    ``metrics`` is empty and a direction is None while they are not known. Also return a line for the user about the
+    number of trials, and the directions.
     """
     from maggy_like.driver.stream import replay
 
@@ -82,12 +73,7 @@ def recorded(
 ) -> tuple[Earlier, tuple[Direction | None, ...]]:
     """Read from a run's journal what it learned from earlier runs when it began, and its directions.
 
-    Args:
-        warm_start: The given earlier runs, which must be the same. They may have continued, or be deleted.
-
-    Raises:
-        ConfigError: The run began without earlier runs, or with other ones.
-        JournalError: The journal's header is damaged, or it cannot be read.
+    The runs in ``warm_start`` must be the same as then. They may have continued, or be deleted.
     """
     backend = backend_of(journal)
     with reading(backend):
@@ -209,11 +195,7 @@ def _adopt(name: str, study: Study, space: SearchSpace) -> tuple[tuple[Observati
 
 
 def _translated(config: Mapping[str, Any], old: SearchSpace, new: SearchSpace) -> Config:
-    """Translate a configuration of the space ``old`` to the space ``new``.
-
-    Raises:
-        SearchSpaceError: It does not fit into the new space.
-    """
+    """Translate a configuration to the space ``new``. Raise SearchSpaceError if it does not fit."""
     made: Config = {}
     for name in new.parents_first:
         domain = new.domains[name]

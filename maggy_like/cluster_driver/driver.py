@@ -62,12 +62,9 @@ class Plan:
 def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
     """Drive the run until its end, and record the end for the clients.
 
-    Args:
-        attempt: Spark's attempt number of this task. A later attempt continues from the end of the journal.
-
-    Raises:
-        StoreError: The journal cannot be read or written now; a retry may succeed.
-        EngineError: Another attempt has taken over.
+    ``attempt`` is Spark's attempt number of this task. A later attempt continues from the end of the journal. Raise
+    StoreError if the journal cannot be read or written now, since a retry may succeed, and EngineError if the journal's
+    folder is not visible here, or another attempt has taken over.
     """
     files = ControlFiles(plan.settings.paths.journal)
     before = files.driver()

@@ -43,11 +43,7 @@ class Keys:
         return tuple(public for public, _ in self.pairs)
 
     def of_attempt(self, attempt: int) -> Iterator[tuple[int, KeyPair]]:
-        """Return the incarnations of one attempt of the task, each with its pair.
-
-        Raises:
-            EngineError: No pairs are left.
-        """
+        """Return the incarnations of an attempt, each with its pair. Raise EngineError if no pairs are left."""
         epochs = range(attempt * ROUNDS, (attempt + 1) * ROUNDS)
         if epochs.stop > len(self.pairs):
             raise EngineError(
@@ -61,11 +57,7 @@ class DriverHost(Capacity):
 
     @abstractmethod
     def check_cluster_driver(self) -> None:
-        """Check that the driver and the workers can be tasks of one job.
-
-        Raises:
-            EngineError: They cannot.
-        """
+        """Check that the driver and the workers can be tasks of one job."""
 
     def driver_ports(self) -> PortRange:
         """Return the ports of which the driver takes one."""

@@ -35,13 +35,9 @@ SILENCE = 5.0
 
 
 def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, site: WorkerContext) -> None:
-    """Serve the run until its end.
+    """Serve the run until its end. The driver records its address in the folder ``journal``.
 
-    Args:
-        journal: Folder of the run's journal, where the driver records its address.
-
-    Raises:
-        EngineError: There is no driver, or it was lost too often.
+    Raise EngineError if there is no driver, or it was lost too often.
     """
     files, address = ControlFiles(journal), ""
     if not files.has_folder():
@@ -80,11 +76,9 @@ def serve_once(task: WorkerTask, context: WorkerContext, files: ControlFiles) ->
 
 
 def find_driver(files: ControlFiles, run: str, lost: str, patience: float) -> DriverRecord | None:
-    """Return the driver's record. None if there is none in time.
+    """Return the driver's record. None if there is none within ``patience`` seconds.
 
-    Args:
-        lost: Address that did not answer. It counts again once it answers, since the network may have failed.
-        patience: Seconds to wait at most.
+    ``lost`` is an address that did not answer. It counts again once it answers, since the network may have failed.
     """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < patience:

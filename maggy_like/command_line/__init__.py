@@ -215,14 +215,10 @@ def _index(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line, by default with the arguments of the process.
 
-    Args:
-        arguments: Arguments after ``maggy-like``. Default those of the process.
-
-    Returns:
-        The exit status: 0, 1 after an error, which is printed, or 130 after Ctrl-C. argparse exits with 2 if the
-        arguments are not valid.
+    Return the exit status: 0, 1 after an error, which is printed, or 130 after Ctrl-C. argparse exits with 2 if the
+    arguments are not valid.
     """
     given, unknown = parser().parse_known_args(arguments)
     if unknown:

@@ -139,15 +139,7 @@ _OVERHEAD = 100
 
 
 class LineBuffer:
-    """Keeps the newest lines for any number of readers, each of which keeps the number of its next line.
-
-    Example:
-        >>> buffer = LineBuffer(max_lines=2, max_bytes=10_000)
-        >>> buffer.extend(LogLine(0, text) for text in ("a", "b", "c"))
-        >>> lines, missed, following = buffer.read(0)
-        >>> [line.text for line in lines], missed, following
-        (['b', 'c'], 1, 3)
-    """
+    """Keeps the newest lines for any number of readers, each of which keeps the number of its next line."""
 
     def __init__(self, max_lines: int, max_bytes: int) -> None:
         self.dropped = 0  # number of dropped lines. It is also the number of the oldest line that is kept

@@ -87,12 +87,10 @@ def page(
 ) -> str:
     """Return the HTML of a cell. After the end of the run it has no workers, and the log has their place.
 
-    The cell has the same height from the start on: the log gives way to new lines above it. A cell that is redrawn
-    must not move those below it.
+    The cell has the same height from the start on: the log gives way to new lines above it. A cell that is redrawn must
+    not move those below it.
 
-    Args:
-        first: The first snapshot, for the time left.
-        log: Cleaned log lines, the oldest first.
+    ``first`` is the first snapshot, for the time left. The log lines are cleaned, the oldest first.
     """
     search = [_progress(now)] if now.is_search else []
     if search:
@@ -130,10 +128,7 @@ def _height(now: Snapshot) -> int:
 def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
     """Return the best value over time as an SVG. Empty with fewer than two values.
 
-    Each new best has a tooltip with its value and time.
-
-    Args:
-        bests: Elapsed seconds and value of each new best, in order of time.
+    ``bests`` has the elapsed seconds and the value of each new best, in order of time. Each has a tooltip with both.
     """
     points = [(seconds, value) for seconds, value in bests if math.isfinite(value)]
     if len(points) < 2:

@@ -236,14 +236,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Bests:
-    """The best values of a search in the order in which they were found.
-
-    Attributes:
-        points: Elapsed seconds and value of each new best, always with the newest one.
-    """
+    """The best values of a search in the order in which they were found."""
 
     def __init__(self) -> None:
-        self.points: list[tuple[float, float]] = []
+        self.points: list[tuple[float, float]] = []  # seconds and value of each new best, always with the newest one
 
     def take(self, snapshot: Snapshot) -> None:
         """Add the best value if it is new."""
@@ -256,9 +252,7 @@ class Bests:
     def line(self, end: float, width: int) -> str:
         """Return the curve in a line of text. Empty with fewer than two values.
 
-        Example:
-            >>> bests.line(31.0, 8)
-            '0.91 ▁▁▁▄▄▄▄█ 0.973  0:04 to 0:31'
+        It is like ``0.91 ▁▁▁▄▄▄▄█ 0.973  0:04 to 0:31``, whose bars have ``width`` columns.
         """
         points = [(seconds, value) for seconds, value in self.points if math.isfinite(value)]
         if len(points) < 2:

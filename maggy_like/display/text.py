@@ -73,14 +73,10 @@ def config_text(config: Config) -> str:
 
 
 def clean(text: str, *, keeps_tabs: bool = False) -> str:
-    r"""Return one line as a terminal shows it, without escape sequences and control characters.
+    """Return one line as a terminal shows it, without escape sequences and control characters.
 
     A progress bar that redraws itself with carriage returns has its last state. Long lines are cut. A tab becomes
     spaces, except in a line that a program has written for another program to read.
-
-    Example:
-        >>> clean("10%|#  |\r20%|## |")
-        '20%|## |'
     """
     text = _ESCAPES.sub("", text)
     if "\r" in text:

@@ -58,15 +58,7 @@ _FAR = 4.0
 
 
 def new_figure(title: str, note: str = "", *, height: int = 420, x: str = "", y: str = "") -> go.Figure:
-    """Make an empty figure.
-
-    Args:
-        title: Title of the figure.
-        note: Text below the title.
-        height: Height in pixels.
-        x: Title of the x axis.
-        y: Title of the y axis.
-    """
+    """Make an empty figure of a height in pixels, with ``note`` below its title."""
     figure = go.Figure()
     figure.update_layout(
         title={"text": title, "subtitle": {"text": note}, "y": 1.0, "yanchor": "top", "pad": {"t": 16}},
@@ -547,11 +539,7 @@ def importance_bars(shares: dict[str, float]) -> go.Figure:
 
 
 def _with_values(result: ResultData) -> list[tuple[Trial, float]]:
-    """Return the trials that have a finite value of the first objective.
-
-    Raises:
-        UserError: There are none.
-    """
+    """Return the trials that have a finite value of the first objective, with that value. There must be one."""
     valued = [(trial, value_of(result, trial)) for trial in result.trials]
     found = [(trial, value) for trial, value in valued if value is not None and math.isfinite(value)]
     if not found:
@@ -560,11 +548,7 @@ def _with_values(result: ResultData) -> list[tuple[Trial, float]]:
 
 
 def _chosen(result: ResultData, params: Sequence[str] | None) -> tuple[list[str], str]:
-    """Return the parameters to draw, and a sentence if some are left out.
-
-    Raises:
-        UserError: A parameter is unknown, or all are constants.
-    """
+    """Return the parameters to draw, and a sentence if some are left out."""
     known = [name for name, domain in result.space.domains.items() if is_shown(domain)]
     if params is None:
         if not known:
@@ -703,10 +687,8 @@ def comparison(
 ) -> go.Figure:
     """Plot the best value of each run over the time.
 
-    Args:
-        best: By run, the trials that were better than all before them: when each ended, the trial, and its value.
-        goal: A result with the objective of all runs.
-        seconds: By run, how long it took.
+    ``best`` has, by run, the trials that were better than all before them: when each ended, the trial, and its value.
+    ``goal`` is any of the results, since all runs have one objective. ``seconds`` has how long each run took.
     """
     figure = new_figure("Best so far", x="seconds since the run began", y=label(f"{goal.objective} ({goal.direction})"))
     for place, (name, found) in enumerate(best.items()):

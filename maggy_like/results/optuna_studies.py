@@ -146,11 +146,7 @@ def importance(result: ResultData) -> dict[str, float]:
 
 
 def _ranked(result: ResultData) -> tuple[list[Trial], list[float]]:
-    """Return the trials that can be compared, and their ranks from 0.
-
-    Raises:
-        UserError: There are too few of them, or all have the same value.
-    """
+    """Return the trials that can be compared, and their ranks from 0. There must be enough, with different values."""
     trials = [trial for trial in result.trials if _counts(trial)]
     if len(trials) < NEEDED:
         raise UserError(

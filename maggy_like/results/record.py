@@ -20,38 +20,23 @@ from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a trial.
-
-    Attributes:
-        trial: The trial's number.
-        number: Number of the attempt, from 1.
-        workers: Indices of the workers that ran it, by rank.
-        begin: Seconds since the run began. Time without a driver does not count.
-        end: The same. If no end is recorded, the last known moment.
-        state: State of the trial after the attempt. ``running`` if no end is recorded.
-        steps: The step before its first measurement, and the step of its last one.
-        failure: Why it failed or was lost.
-    """
+    """One attempt of a trial."""
 
     trial: int
-    number: int
-    workers: tuple[int, ...]
-    begin: float
-    end: float
-    state: TrialState = TrialState.RUNNING
-    steps: tuple[int, int] = (0, 0)
-    failure: Failure | None = None
+    number: int  # from 1
+    workers: tuple[int, ...]  # indices of the workers that ran it, by rank
+    begin: float  # seconds since the run began; time without a driver does not count
+    end: float  # the same; the last known moment if no end is recorded
+    state: TrialState = TrialState.RUNNING  # of the trial after the attempt; RUNNING if no end is recorded
+    steps: tuple[int, int] = (0, 0)  # the step before its first measurement, and the step of its last one
+    failure: Failure | None = None  # why it failed or was lost
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Converts the Unix times of events to seconds of the run. Only time with a driver counts.
+    """Converts the Unix times of events to seconds of the run. Only time with a driver counts."""
 
-    Args:
-        sessions: Begin and end of each driver (see :attr:`~maggy_like.storage.journal.Contents.sessions`).
-    """
-
-    sessions: list[tuple[float, float]] = field(default_factory=list)
+    sessions: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each driver, as in Contents
 
     def __call__(self, time: float) -> float:
         """Return the seconds since the run began."""
@@ -123,12 +108,7 @@ def read_attempts(events: Iterable[Event], clock: Clock) -> list[Attempt]:
 
 @dataclass(frozen=True)
 class Record:
-    """A result and what its journal holds.
-
-    Attributes:
-        result: The result.
-        contents: The journal's records.
-    """
+    """A result and what its journal holds."""
 
     result: ResultData
     contents: Contents
@@ -168,11 +148,7 @@ class Record:
         return busy / (len(workers) * (end - begin)) if end > begin else None
 
     def ended(self, objective: int = 0) -> list[tuple[float, Trial, float]]:
-        """Return when each trial with a finite value ended, the trial, and its value, in the order of time.
-
-        Args:
-            objective: Place of the objective among several.
-        """
+        """Return when each trial with a finite value ended, the trial, and its value, in the order of time."""
         found = []
         for trial in self.result.trials:
             value = value_of(self.result, trial, objective)
@@ -189,12 +165,7 @@ def value_of(result: ResultData, trial: Trial, objective: int = 0) -> float | No
 
 
 def read_record(result: ResultData) -> Record:
-    """Read the journal of a result's run.
-
-    Raises:
-        UserError: The journal is missing.
-        JournalError: The journal cannot be read.
-    """
+    """Read the journal of a result's run, which must exist."""
     backend = backend_of(str(result.directory))
     with reading(backend):
         exists = backend.exists()
@@ -218,11 +189,7 @@ def read_decision_log(directory: Path | str) -> list[str]:
 
 
 def decision_log(events: Sequence[Event]) -> list[str]:
-    """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried.
-
-    Args:
-        events: The events of a run's journal.
-    """
+    """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried."""
     times = _times(events)
     begun = min(times, default=0.0)
     decisions = _Decisions()
@@ -245,15 +212,10 @@ def _times(events: Sequence[Event]) -> list[float]:
 
 @dataclass
 class _Decisions:
-    """What the line of an event needs to know of earlier events.
+    """What the line of an event needs to know of earlier events."""
 
-    Attributes:
-        ends: By trial, the end of its newest attempt.
-        measured: By trial, its newest step and value.
-    """
-
-    ends: dict[int, AttemptEnded] = field(default_factory=dict)
-    measured: dict[int, tuple[int, float]] = field(default_factory=dict)
+    ends: dict[int, AttemptEnded] = field(default_factory=dict)  # by trial, of its newest attempt
+    measured: dict[int, tuple[int, float]] = field(default_factory=dict)  # by trial, its newest step and value
 
     def lines(self, event: Event) -> Iterator[str]:
         """Return the lines of an event. Measurements and saved states have none."""

@@ -296,29 +296,16 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-s
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page.
-
-    Attributes:
-        title: Its heading.
-        body: Its HTML, with all foreign text escaped.
-        figure: A plot below it, whose title and note become text of the page.
-        is_wide: Whether the plot needs the width of a desktop. A smaller screen scrolls it.
-    """
+    """A section of the page."""
 
     title: str
-    body: str = ""
-    figure: Figure | None = None
-    is_wide: bool = False
+    body: str = ""  # HTML, with all foreign text escaped
+    figure: Figure | None = None  # a plot below it, whose title and note become text of the page
+    is_wide: bool = False  # whether the plot needs the width of a desktop; a smaller screen scrolls it
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """Return the whole page.
-
-    Args:
-        title: Title of the page, as text.
-        lead: HTML below the title.
-        sections: Sections of the page.
-    """
+    """Return the whole page. ``title`` is text, and ``lead`` is the HTML below it."""
     figures: dict[str, Any] = {}
     parts, links = [], []
     for section in sections:
@@ -401,16 +388,10 @@ def _templates() -> dict[str, Any]:
 def write_report(
     result: ResultData, path: str | PathLike[str], first: Sequence[Section] = (), by: str | None = None
 ) -> None:
-    """Write the report of a run (see :meth:`maggy_like.Result.report`).
+    """Write the report of a run to a path or URL (see :meth:`maggy_like.Result.report`).
 
-    Args:
-        result: Result of the run.
-        path: Path or URL of the page.
-        first: Sections at the beginning, such as a comparison of groups of trials. With them, no trial is the best.
-        by: Name of the parameter whose values distinguish the learning curves. Default the state of the trials.
-
-    Raises:
-        UserError: plotly is missing, or the file cannot be written.
+    ``first`` has the sections at the beginning, such as a comparison of groups of trials. With them, no trial is the
+    best. ``by`` is the parameter whose values distinguish the learning curves, by default the state of the trials.
     """
     require("plotly", "report()")
     if not isinstance(path, str | PathLike):

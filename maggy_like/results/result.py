@@ -31,17 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunActions:
-    """The functions with which a result trains, watches and stops. Higher layers supply them.
+    """The functions with which a result trains, watches and stops. Higher layers supply them."""
 
-    Attributes:
-        train: Trains the best configuration. None if the training function is not known.
-        watch: Shows the run until it ends, and returns its result.
-        stop: Asks the driver of the run with that journal to end it.
-    """
-
-    train: Callable[..., Training] | None
-    watch: Callable[[Result, bool | str, Sequence[Callback]], Result]
-    stop: Callable[[str], None]
+    train: Callable[..., Training] | None  # trains the best configuration; None if the training function is not known
+    watch: Callable[[Result, bool | str, Sequence[Callback]], Result]  # shows the run until it ends
+    stop: Callable[[str], None]  # asks the driver of the run with that journal to end it
 
 
 _ELSEWHERE = {

@@ -302,11 +302,7 @@ class RunComparison:
 
 
 def _check(runs: Sequence[Result]) -> None:
-    """Check that the runs can be compared.
-
-    Raises:
-        ConfigError: They cannot be.
-    """
+    """Check that the runs can be compared."""
     first = runs[0]
     for run in runs:
         if run.others:

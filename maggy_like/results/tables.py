@@ -123,9 +123,7 @@ _LONGEST = 80  # characters of a configuration
 def best_trials(result: ResultData, most: int = BEST) -> str:
     """Return a table of the best trials, or of those in the Pareto set, as text. Empty if there are no trials.
 
-    Args:
-        result: The result.
-        most: Number of rows at most. Trials without a value come last.
+    It has at most ``most`` rows. Trials without a value come last.
     """
     chosen = {trial.id for trial in result.pareto}
     sign = 1.0 if result.direction == "min" else -1.0
@@ -207,9 +205,7 @@ def recommendation(result: ResultData) -> list[str]:
 def printed(result: ResultData, *, is_shown: bool) -> str:
     """Return the summary with the best trials.
 
-    Args:
-        result: The result.
-        is_shown: Whether a display has just printed the summary. The text then has only what that did not say.
+    If ``is_shown``, a display has just printed the summary, and the text has only what that did not say.
     """
     table = "\n".join(pareto_lines(result)) if result.others else best_trials(result)
     if is_shown and table:

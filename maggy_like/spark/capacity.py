@@ -51,21 +51,13 @@ _PROFILES: WeakKeyDictionary[SparkSession, dict[object, ResourceProfile]] = Weak
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources of one worker.
+    """Resources of one worker."""
 
-    Attributes:
-        gpu: Number of GPUs; below 1, several workers share one.
-        cpu: Number of cores; None for that of the session's tasks.
-        memory: Memory in MB of all its processes; None for that of the session's executors.
-        discovery_script: Script that prints the addresses of an executor's GPUs.
-        vendor: Vendor of the GPUs in Kubernetes.
-    """
-
-    gpu: float = 0.0
-    cpu: int | None = None
-    memory: int | None = None
-    discovery_script: str = ""
-    vendor: str = VENDOR
+    gpu: float = 0.0  # number of GPUs; below 1, several workers share one
+    cpu: int | None = None  # number of cores; None for that of the session's tasks
+    memory: int | None = None  # in MB, of all its processes; None for that of the session's executors
+    discovery_script: str = ""  # prints the addresses of an executor's GPUs
+    vendor: str = VENDOR  # of the GPUs, in Kubernetes
 
     def __str__(self) -> str:
         several = "" if self.gpu <= 1 else "s"
@@ -86,15 +78,7 @@ class Resources:
 
 
 def read_resources(given: Mapping[str, Any]) -> Resources:
-    """Parse the resources given by a caller.
-
-    Raises:
-        ConfigError: A name or a value is invalid.
-
-    Example:
-        >>> str(read_resources({"gpu": 1, "cpu": 4, "memory": "20g"}))
-        '1 GPU, 4 cores, 20480 MB'
-    """
+    """Parse the resources given by a caller, such as ``{"gpu": 1, "cpu": 4, "memory": "20g"}``."""
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f'resources must be a dict such as {{"gpu": 1, "cpu": 4, "memory": "20g"}}, got {given!r}')
     for key in given:
@@ -121,15 +105,7 @@ def read_resources(given: Mapping[str, Any]) -> Resources:
 
 
 def megabytes(name: str, text: str) -> int:
-    """Convert memory in Spark's notation to MB.
-
-    Raises:
-        ConfigError: The notation is wrong.
-
-    Example:
-        >>> megabytes("memory", "2g")
-        2048
-    """
+    """Convert memory in Spark's notation, such as ``2g``, to MB."""
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower()) if isinstance(text, str) else None
     if found is None:
         raise ConfigError(f"{name} must be memory in Spark's notation, such as '20g' or '512m', got {text!r}")
@@ -151,12 +127,9 @@ def own_executors(
     The same session returns the same profile again. Executors of an equal profile with another number would count as
     different, and those of the previous search, idle by now, would keep its GPUs from the next.
 
-    Args:
-        session: Session, classic or Spark Connect.
-        resources: Resources of each worker.
-        splits_memory: Whether the cluster manager gives an executor memory in addition to that of its JVM, and limits
-            both (YARN, Kubernetes). Workers are Python processes, so they need most of the memory there.
-        task_cpus: Number of cores of a worker that requests none.
+    With ``splits_memory``, the cluster manager gives an executor memory in addition to that of its JVM, and limits both
+    (YARN, Kubernetes). Workers are Python processes, so they need most of the memory there. A worker that requests no
+    cores gets ``task_cpus``.
     """
 
     def build() -> ResourceProfile:
@@ -218,22 +191,16 @@ SETTLING = 2.0
 
 
 class Slots:
-    """The slots of a session, for tasks of the workers' resource profile.
-
-    Args:
-        session: Session, classic or Spark Connect.
-        resources: Resources of each worker; None for those of the session's settings.
-    """
+    """The slots of a session, for tasks of the workers' resource profile."""
 
     def __init__(self, session: SparkSession, resources: Resources | None = None) -> None:
         self._session = session
-        self.resources = resources
+        self.resources = resources  # of each worker; None for those of the session's settings
 
     def count(self) -> int | None:
         """Return the present number of slots; None if the session cannot provide it.
 
-        Raises:
-            EngineStopped: The session was stopped.
+        Raise EngineStopped if the session was stopped.
         """
         context = self._java_context()
         if context is None:
@@ -249,11 +216,8 @@ class Slots:
     def wait(self, wanted: int | None) -> int | None:
         """Wait until executors have registered, and return the number of slots.
 
-        Args:
-            wanted: Sufficient number; None to wait until the number has settled.
-
-        Returns:
-            The number of slots, or None if the session cannot provide it.
+        ``wanted`` is a sufficient number; None to wait until the number has settled. Return None if the session cannot
+        provide the number.
         """
         slots, since = self.count(), time.monotonic()
         while slots is not None and (wanted is None or slots < wanted) and not self.is_local:
@@ -356,11 +320,8 @@ class ConnectSlots(Slots):
         """Return the present number of slots; None if settings of the session, or dedicated executors, hide it.
 
         The result 2 may be too large outside a local master, because Spark reports it in either case; :meth:`wait`
-        tries it.
-
-        Raises:
-            ServerSilent: The server does not answer at the moment.
-            EngineError: It no longer knows the session.
+        tries it. Raise ServerSilent if the server does not answer at the moment, and EngineError if it no longer knows
+        the session.
         """
         if self.has_own_executors:
             return None
@@ -490,11 +451,7 @@ RAPIDS_TAKES_ONE = (
 def check_resources(slots: Slots, *, in_sql: bool) -> None:
     """Check that the session's cluster can give the workers their resources.
 
-    Args:
-        in_sql: Whether the job is a query of Spark SQL, which plugins may change.
-
-    Raises:
-        EngineError: It cannot; the message has the remedy.
+    ``in_sql`` is True if the job is a query of Spark SQL, which plugins may change.
     """
     if slots.needs_profile:
         _check_rapids(slots, in_sql=in_sql)
@@ -558,17 +515,11 @@ def _overhead(slots: Slots, memory: int) -> int:
 
 
 class OneTaskJob(Protocol):
-    """A job of one task, whose executor is watched.
+    """A job of one task, whose executor is watched."""
 
-    Attributes:
-        tag: Unique tag of the job.
-        executor: Executor of the task; None before it is known.
-        leaving: Why the executor is about to be removed; empty if it is not.
-    """
-
-    tag: str
-    executor: str | None
-    leaving: str
+    tag: str  # unique
+    executor: str | None  # of the task; None before it is known
+    leaving: str  # why the executor is about to be removed; empty if it is not
 
     def lost(self, error: str) -> None:
         """Record that the executor is lost, with Spark's message."""
@@ -613,11 +564,7 @@ def first_failure(session: SparkSession, tag: str) -> str:
 
 
 class Executors:
-    """Watches the executors of jobs of one task each.
-
-    Args:
-        session: Classic session.
-    """
+    """Watches the executors of jobs of one task each, in a classic session."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -697,37 +644,20 @@ DRIVER_TASK_SPECULATION_REFUSED = (
 
 
 def check_speculation(slots: Slots) -> None:
-    """Check that Spark starts no second copy of a job's only task, which it does after a configured time.
-
-    Raises:
-        EngineError: It would.
-    """
+    """Check that Spark starts no second copy of a job's only task, which it does after a configured time."""
     threshold = slots.conf("spark.speculation.task.duration.threshold", "")
     if threshold and _is_true(slots, "spark.speculation"):
         raise EngineError(SPECULATION_REFUSED.format(threshold))
 
 
 def check_driver_task_speculation(slots: Slots) -> None:
-    """Check that Spark starts no second copies of the tasks of a job with the driver.
-
-    Raises:
-        EngineError: It would.
-    """
+    """Check that Spark starts no second copies of the tasks of a job with the driver."""
     if _is_true(slots, "spark.speculation"):
         raise EngineError(DRIVER_TASK_SPECULATION_REFUSED)
 
 
 def check_room(slots: Slots, workers: int, reserve: int) -> None:
-    """Check that the session may grow to this number of workers.
-
-    Args:
-        slots: Slots of the session.
-        workers: Number of workers.
-        reserve: Number of slots left to other jobs.
-
-    Raises:
-        EngineError: It may not.
-    """
+    """Check that the session may grow to this number of workers, with ``reserve`` slots left to other jobs."""
     most = most_workers(slots)
     if most is not None and workers + reserve > most:
         bound = slots.conf("spark.dynamicAllocation.maxExecutors", "")

@@ -59,22 +59,17 @@ PATIENCE = 10.0
 
 
 class ServerSilent(ConnectionError):
-    """A Spark Connect server has not answered; it may answer later.
-
-    Attributes:
-        is_refused: Whether its host refused the connection: no process listens there.
-    """
+    """A Spark Connect server has not answered; it may answer later."""
 
     def __init__(self, message: str, is_refused: bool) -> None:
         super().__init__(message)
-        self.is_refused = is_refused
+        self.is_refused = is_refused  # its host refused the connection: no process listens there
 
 
 def server_endpoint(session: SparkSession) -> tuple[str, int]:
     """Return host and port of the server of a Spark Connect session.
 
-    Raises:
-        EngineError: The session was created with a channel builder that does not provide them.
+    Raise EngineError if the session was created with a channel builder that does not provide them.
     """
     builder = session.client._builder
     try:
@@ -92,11 +87,7 @@ def server_endpoint(session: SparkSession) -> tuple[str, int]:
 
 
 def address_towards(host: str, port: int) -> str:
-    """Return the address of this machine from which ``host`` is reached (no packet is sent).
-
-    Raises:
-        EngineError: The name is unknown, or there is no route.
-    """
+    """Return the address of this machine from which ``host`` is reached (no packet is sent)."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         # IPv4 first: not every executor has IPv6.
@@ -118,13 +109,8 @@ def address_towards(host: str, port: int) -> str:
 def ping(session: SparkSession, timeout: float = PATIENCE) -> None:
     """Send one empty request to a Spark Connect server, because pyspark's own calls retry for ten minutes.
 
-    Args:
-        session: Session of Spark Connect.
-        timeout: Seconds to wait for the answer.
-
-    Raises:
-        ServerSilent: There is no answer.
-        EngineError: The server no longer knows the session, or the session was stopped here.
+    Raise ServerSilent if there is no answer within ``timeout`` seconds, and EngineError if the server no longer knows
+    the session, or the session was stopped here.
     """
     import grpc
 
@@ -160,11 +146,7 @@ def is_released(session: SparkSession) -> bool:
 
 
 def check_server(session: SparkSession) -> None:
-    """Check that the server of a Spark Connect session answers, before anything starts.
-
-    Raises:
-        EngineError: It does not, or it does not know the session.
-    """
+    """Check that the server of a Spark Connect session answers and knows the session, before anything starts."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -217,11 +199,8 @@ SILENT_PATIENCE = 60.0
 class ServerWatch:
     """Pings a session's server while jobs of the session run.
 
-    Jobs that run at the same time share one thread. A server that counted as gone may answer again later, so a job
-    that begins after that is watched again.
-
-    Args:
-        session: Session of Spark Connect.
+    Jobs that run at the same time share one thread. A server that counted as gone may answer again later, so a job that
+    begins after that is watched again.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -238,17 +217,10 @@ class ServerWatch:
 
 
 class Watch:
-    """A thread that pings a server until its last job has ended, or the server counts as gone.
-
-    Args:
-        session: Session of Spark Connect.
-
-    Attributes:
-        gone: Reason why the server counts as gone; empty while it does not.
-    """
+    """A thread that pings a server until its last job has ended, or the server counts as gone."""
 
     def __init__(self, session: SparkSession) -> None:
-        self.gone = ""
+        self.gone = ""  # why the server counts as gone; empty while it does not
         self._session = session
         self._lock = threading.Lock()
         self._jobs = 1
@@ -296,14 +268,9 @@ class Watch:
 def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRange) -> Endpoint:
     """Return the address at which the driver listens, and the one to which its workers connect.
 
-    Args:
-        session: Provides what is not given: ``spark.driver.host`` and ``spark.driver.bindAddress``.
-        host: Address to which workers connect; empty for the session's setting.
-        bind: Address to listen at. If empty, ``host`` if that is this machine's own, otherwise the session's setting.
-        ports: Ports to choose from.
-
-    Raises:
-        EngineError: The workers run on this machine, and ``host`` is a name that it does not know.
+    An empty ``host`` is the session's ``spark.driver.host``. An empty ``bind`` is ``host`` if that is this machine's
+    own, otherwise the session's ``spark.driver.bindAddress``. This machine must know the name ``host`` if workers run
+    on it.
     """
     master = str(session.conf.get("spark.master", "")) if is_classic(session) else ""
     if host and is_local_master(master) and not resolves(host):

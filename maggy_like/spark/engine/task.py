@@ -48,9 +48,7 @@ def entry(function: TaskFunction) -> TaskFunction:
 class Sent:
     """A function that is unpickled in a task if possible; otherwise the error says what is missing.
 
-    Args:
-        function: Any callable.
-        unfit: Description of a machine that lacks something: ``cannot serve this search``.
+    ``unfit`` describes a machine that lacks something: ``cannot serve this search``.
     """
 
     def __init__(self, function: Callable[..., Any], unfit: str) -> None:
@@ -101,8 +99,8 @@ QUERY_TIMEOUT_S = 20.0
 def gpus_of(context: TaskContext) -> tuple[str, ...]:
     """Return the addresses of the GPUs that a task may use; its trials see only these.
 
-    Raises:
-        EngineError: This machine has no GPU of such an address, so CUDA would show fewer GPUs to the trials, or none.
+    Raise EngineError if this machine has no GPU of such an address, since CUDA would show fewer GPUs to the trials, or
+    none.
     """
     gpu = context.resources().get("gpu")
     addresses = tuple(gpu.addresses) if gpu is not None else ()
@@ -112,14 +110,7 @@ def gpus_of(context: TaskContext) -> tuple[str, ...]:
 
 
 def check_gpus(addresses: tuple[str, ...], listed: str) -> None:
-    """Check addresses against the output of ``nvidia-smi -L``; if that is empty, they may be simulated.
-
-    Raises:
-        EngineError: An address is not in the output.
-
-    Example:
-        >>> check_gpus(("0",), "GPU 0: NVIDIA A100 (UUID: GPU-4e1f)")
-    """
+    """Check addresses against the output of ``nvidia-smi -L``; if that is empty, they may be simulated."""
     own = set(re.findall(r"^GPU (\d+):", listed, re.MULTILINE)) | set(re.findall(r"UUID: ([^\s)]+)", listed))
     unknown = [address for address in addresses if own and not any(_names(address, name) for name in own)]
     if unknown:
