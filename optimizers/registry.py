@@ -51,7 +51,9 @@ def register(name: str, factory: Factory) -> None:
         OptimizerError: The name is not a text or is built in, or the factory cannot be called.
 
     Example:
-        >>> register("evolution", Evolution)
+        >>> register("wide asha", lambda eta=8: ASHA(eta=eta))
+        >>> make_optimizer("wide asha").eta
+        8
     """
     if not isinstance(name, str) or not name:
         raise OptimizerError(f"name must be a text, got {short(name)}; use one such as 'evolution'")

@@ -110,7 +110,7 @@ def check_optimizer(
         AssertionError: A clause is broken; the message has the clause, what broke it, and what to use instead.
 
     Example:
-        >>> check_optimizer(Evolution)
+        >>> check_optimizer(RandomSearch)
     """
     given: object = factory
     is_called = callable(given) and not isinstance(given, Optimizer)

@@ -62,7 +62,7 @@ class Answer(Comparisons):
             UserError: plotly is not installed.
 
         Example:
-            >>> ablation.plot().write_html("ablation.html")
+            >>> answer.plot().write_html("ablation.html")
         """
         require("plotly", "plot()")
         return text.forest(self)
@@ -98,8 +98,15 @@ class AcrossDataSets(Answer):
         UserError: There are fewer than two answers, they compare different things, or one is undecided.
 
     Example:
-        >>> together = Ablation.across({"adult": on_adult, "bank": on_bank, "credit": on_credit})
-        >>> together.to_pandas()[["component", "difference", "spread", "signed_rank"]]
+        >>> def train_on_adult(dropout, seed):
+        ...     return 0.80 + dropout / 10
+        >>> def train_on_bank(dropout, seed):
+        ...     return 0.90 + dropout / 2
+        >>> study = AblationStudy(config={"dropout": 0.2}).config(dropout=0.0)
+        >>> together = Ablation.across({"adult": ablate(train_on_adult, study), "bank": ablate(train_on_bank, study)})
+        >>> print(together.to_pandas()[["component", "difference", "spread"]].round(3))
+          component  difference  spread
+        0   dropout       -0.06   0.057
     """
 
     def __init__(self, answers: Mapping[str, Answer], *, negligible: float | None = None) -> None:
@@ -285,9 +292,11 @@ class Ablation(Answer):
 
     Example:
         >>> answer = ablate(train_fn, study)
-        >>> print(answer)
-        >>> answer.plot("ablation.png")
-        >>> answer.result.to_pandas()
+        >>> [(row.component, row.verdict) for row in answer.rows]
+        [('norm', 'no difference seen'), ('dropout', 'worse without it')]
+        >>> answer.plot().write_html("ablation.html")
+        >>> len(answer.result.to_pandas())
+        15
     """
 
     _result: Result | None = None
@@ -369,8 +378,13 @@ class Ablation(Answer):
             UserError: There are fewer than two answers, they compare different things, or one is undecided.
 
         Example:
-            >>> answers = {name: ablate(train_on(name), study, repeats=5) for name in ("adult", "bank", "credit")}
-            >>> print(Ablation.across(answers))
+            >>> from functools import partial
+            >>> def train_on(data_set, dropout, seed):
+            ...     return {"adult": 0.8, "bank": 0.9}[data_set] + dropout / 10
+            >>> study = AblationStudy(config={"dropout": 0.2}).config(dropout=0.0)
+            >>> together = Ablation.across({name: ablate(partial(train_on, name), study) for name in ("adult", "bank")})
+            >>> round(together.rows[0].difference, 3)
+            -0.02
         """
         return AcrossDataSets(answers, negligible=negligible)
 
@@ -396,7 +410,7 @@ class Ablation(Answer):
             UserError: plotly is not installed, the file cannot be written, or the answer has no run.
 
         Example:
-            >>> ablation.report("ablation.html")
+            >>> answer.report("ablation.html")
         """
         from maggy_like.ablation.text import report
 

@@ -104,7 +104,9 @@ class AblationStudy(Declaration):
             ConfigError: There is no such column, or a group is empty.
 
         Example:
-            >>> study.features("mean radius", "worst *", texture="*texture*")
+            >>> study = AblationStudy(data=["age", "height", "weight", "city", "target"], label="target")
+            >>> study.features("age", "c*", body=["height", "weight"])
+            AblationStudy('age', 'city', 'body')
         """
         if not self.columns:
             raise ConfigError(
@@ -134,7 +136,10 @@ class AblationStudy(Declaration):
             ConfigError: The study has no model, a group is empty, or ``replace`` is none of these.
 
         Example:
-            >>> study.modules("block.*", normalisation="*norm*").modules(residual="inner", replace="zero")
+            >>> study = AblationStudy(model=make_network).modules("norm")
+            >>> study = study.modules(residual="block.inner", replace="zero")
+            >>> [component.paths for component in study.components]
+            [('norm',), ('block.inner',)]
         """
         if self.factory is None:
             raise ConfigError("modules() must have a model, got none; use AblationStudy(model=make_model)")
@@ -152,7 +157,8 @@ class AblationStudy(Declaration):
             **values: For each parameter, the value that stands for its removal.
 
         Example:
-            >>> study.config(dropout=0.0, augment=False)
+            >>> AblationStudy().config(dropout=0.0, augment=False)
+            AblationStudy('dropout', 'augment')
         """
         if unnamed:
             name = unnamed[0] if isinstance(unnamed[0], str) and unnamed[0].isidentifier() else "dropout"
@@ -171,7 +177,11 @@ class AblationStudy(Declaration):
                 must depend only on its argument. The arguments of ``changed`` are sent to the workers.
 
         Example:
-            >>> study.custom("weight decay", lambda variant: variant.changed(config={"decay": 0.0}))
+            >>> def plain(variant):
+            ...     return variant.changed(config={"decay": 0.0, "clip": 0.0})
+            >>> study = AblationStudy(config={"decay": 0.01, "clip": 1.0}).custom("regularisation", plain)
+            >>> study.without("regularisation").config
+            {'decay': 0.0, 'clip': 0.0}
         """
         if not callable(change):
             raise ConfigError(f"the change of {name!r} must be a function of a variant, got {short(change)}")
@@ -188,7 +198,10 @@ class AblationStudy(Declaration):
             ConfigError: The group is empty, or its name is in use.
 
         Example:
-            >>> study.group("regularisation", "dropout", "norm*")
+            >>> study = AblationStudy(config={"dropout": 0.2, "decay": 0.01}).config(dropout=0.0, decay=0.0)
+            >>> design = study.group("regularisation", "dropout", "decay").designed("leave_one_group_out")
+            >>> [variant.name for variant in design.variants]
+            ['base', 'without regularisation']
         """
         members = arguments.read_members(name, components)
         if name in self.groups:
@@ -219,7 +232,9 @@ class AblationStudy(Declaration):
                 model's factory takes a parameter of the study.
 
         Example:
-            >>> study.bound(train_fn).components
+            >>> study = AblationStudy().config(dropout=0.0)
+            >>> study.bound(train_fn).base  # the default of train_fn
+            {'dropout': 0.1}
         """
         if train_fn is None and self.taken is not None:
             return self
@@ -250,7 +265,8 @@ class AblationStudy(Declaration):
             ConfigError: The design is unknown, has more variants than ``limit``, or a variant's model does not run.
 
         Example:
-            >>> study.designed("pairs").space(repeats=5)
+            >>> [effect.label for effect in study.designed("pairs").effects]
+            ['norm', 'dropout', 'norm and dropout', 'norm x dropout']
         """
         if design not in DESIGNS:
             raise ConfigError(f"design must be one of {[*DESIGNS]}, got {design!r}{did_you_mean(str(design), DESIGNS)}")
@@ -279,8 +295,8 @@ class AblationStudy(Declaration):
             UserError: An argument is invalid.
 
         Example:
-            >>> study.power(effect=0.01, sd=0.01, repeats=20)
-            0.93
+            >>> round(study.power(effect=0.01, sd=0.01, repeats=20), 2)
+            0.97
         """
         contrasts = [*self.designed(design).contrasts.values()]
         return power(effect, sd, repeats, contrasts=contrasts, resampled=resampled)
@@ -296,7 +312,8 @@ class AblationStudy(Declaration):
             ConfigError: There is no such component.
 
         Example:
-            >>> study.without("dropout", "norm").model()
+            >>> study.without("dropout", "norm").model().norm
+            Identity()
         """
         bound = self.bound()
         known = [component.name for component in bound.found]

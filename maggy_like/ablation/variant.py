@@ -131,11 +131,14 @@ class Variant:
         config: Parameters of the study in this variant, by name.
 
     Example:
+        >>> from sklearn.tree import DecisionTreeClassifier
         >>> def train(variant, seed):
-        ...     table = variant.apply(load())
-        ...     x, y = table[variant.features], table["target"]
-        ...     model = variant.model()
-        ...     return fit_and_score(model, x, y, seed)
+        ...     kept = variant.apply(table)
+        ...     x, y = kept[variant.features], kept["target"]
+        ...     return DecisionTreeClassifier(max_depth=2, random_state=seed).fit(x, y).score(x, y)
+        >>> study = AblationStudy(data=table, label="target").features(worst="worst *")
+        >>> ablate(train, study).rows[0].component
+        'worst'
     """
 
     name: str
@@ -162,7 +165,9 @@ class Variant:
             ConfigError: The study has no factory, or one of its parameters has no value.
 
         Example:
-            >>> model = variant.model(width=64)
+            >>> variant = study.without("norm")
+            >>> variant.model(width=64).inlet
+            Linear(in_features=30, out_features=64, bias=True)
         """
         if self.factory is None:
             raise ConfigError(NO_MODEL)
@@ -185,7 +190,9 @@ class Variant:
             ConfigError: The table lacks one of the columns.
 
         Example:
-            >>> table = variant.apply(pandas.read_parquet("train.parquet"))
+            >>> study = AblationStudy(data=table, label="target").features(worst="worst *")
+            >>> study.without("worst").apply(table).shape
+            (569, 21)
         """
         if self.dropped:
             table = without(table, self.dropped)
@@ -212,7 +219,10 @@ class Variant:
             ConfigError: The study does not have a parameter.
 
         Example:
-            >>> study.custom("label smoothing", lambda variant: variant.changed(config={"smoothing": 0.0}))
+            >>> study = AblationStudy(config={"smoothing": 0.1})
+            >>> study = study.custom("label smoothing", lambda variant: variant.changed(config={"smoothing": 0.0}))
+            >>> study.without("label smoothing").config
+            {'smoothing': 0.0}
         """
         for name in config or {}:
             if name not in self.config:

@@ -38,7 +38,7 @@ class Tuning:
         UserError: An argument is not valid.
 
     Example:
-        >>> ablate(train_fn, study, tune=Tuning({"lr": Float(1e-4, 1e-1, log=True)}))
+        >>> answer = ablate(train_fn, study, tune=Tuning({"lr": Float(1e-4, 1e-1, log=True)}, n_trials=4))
     """
 
     searchspace: SearchSpace | Mapping[str, Any]
@@ -130,7 +130,10 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
     Example:
         >>> study = AblationStudy().config(dropout=0.0, augment=False)
         >>> answer = ablate(train_fn, study, repeats=10)
-        >>> print(answer)
+        >>> print(answer.to_pandas()[["component", "verdict"]])
+          component           verdict
+        0   dropout  worse without it
+        1   augment  worse without it
     """
     # Loaded when a study starts, so that importing ablate stays quick.
     from maggy_like.ablation.search import AblatedFunction, plan_ablation

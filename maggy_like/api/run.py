@@ -71,7 +71,7 @@ def run(options: FunctionOptions) -> Any:
         ...     ranks = torch.ones(1)
         ...     torch.distributed.all_reduce(ranks)
         ...     return ranks.item()
-        >>> maggy_like.run(hello, workers=2)
+        >>> run(hello, workers=2)
         2.0
     """
     # Loaded when a run starts, so that importing run stays quick.

@@ -32,8 +32,9 @@ def load_run(run: str | PathLike[str]) -> Result:
         JournalError: The run's journal cannot be read.
 
     Example:
-        >>> result = load_run("maggy_runs/train-20260102-101500-1a2b")
-        >>> result.best_config, result.to_pandas()
+        >>> result = load_run("maggy_runs/august")
+        >>> result.best_config, len(result.trials)
+        ({'lr': ..., 'units': ...}, 20)
     """
     return read_run(run, FOLLOW)
 
@@ -53,9 +54,11 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
 
     Example:
         >>> list_runs()
-        run                begun  ended      time  trials         metric         best  best configuration
-        august  2026-08-31 10:15  completed  4:07  50 (2 failed)  max accuracy  0.973  lr=0.0121, units=64
-        >>> list_runs("s3://bucket/runs").to_pandas()
+        run     begun             ended      time  trials  metric           best  best configuration
+        asha    20...  completed  0:...       6  max accuracy  0.8...  lr=..., units=...
+        random  20...  completed  0:...       4  max accuracy  0.8...  lr=..., units=...
+        august  20...  completed  0:...      20  max accuracy  0.8...  lr=..., units=...
+        >>> table = list_runs("maggy_runs").to_pandas()
     """
     return read_runs(directory)
 
@@ -76,9 +79,8 @@ def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
     Example:
         >>> compare_runs(["maggy_runs/random", "maggy_runs/asha"])
         run     ended      trials  time  worker time  best accuracy  after  best configuration
-        random  completed      50  4:12         8:10          0.961   3:40  lr=0.00412, units=241
-        asha    completed      50  1:31         2:51          0.973   0:58  lr=0.00499, units=256
-        >>> compare_runs([first, second]).plot()
+        random  completed       4  0:...   0:...      0.8...  0:...  lr=..., units=...
+        asha    completed       6  0:...   0:...      0.8...  0:...  lr=..., units=...
     """
     if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):
         raise ConfigError(f"runs must be a list of runs, got {short(runs)}; use compare_runs([first, second])")

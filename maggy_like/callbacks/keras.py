@@ -42,9 +42,12 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
     Example:
         >>> def train(lr, reporter):
         ...     report = KerasReport(reporter)
-        ...     model = make_model(lr)
-        ...     model.fit(x, y, validation_data=held_out, epochs=reporter.budget,
-        ...               initial_epoch=report.initial_epoch, callbacks=[report])
+        ...     model = keras.Sequential([keras.layers.Dense(1, activation="sigmoid")])
+        ...     model.compile(keras.optimizers.Adam(lr), "binary_crossentropy", metrics=["accuracy"])
+        ...     model.fit(x, y, validation_data=(x_test, y_test), epochs=reporter.budget,
+        ...               initial_epoch=report.initial_epoch, callbacks=[report], verbose=0)
+        >>> lagom(train, {"lr": Float(1e-4, 1e-1, log=True)}, metric="val_accuracy", n_trials=2).objective
+        'val_accuracy'
     """
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:

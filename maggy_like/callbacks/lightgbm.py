@@ -43,9 +43,13 @@ class LightGBMReport:
     Example:
         >>> def train(lr, reporter):
         ...     report = LightGBMReport(reporter)
-        ...     params = {"learning_rate": lr, "metric": "auc", "objective": "binary"}
+        ...     params = {"learning_rate": lr, "metric": "auc", "objective": "binary", "verbose": -1}
+        ...     data = lightgbm.Dataset(x, y)
+        ...     held_out = data.create_valid(x_test, y_test)
         ...     lightgbm.train(params, data, report.num_boost_round, valid_sets=[held_out], valid_names=["valid"],
         ...                    init_model=report.init_model, callbacks=[report])
+        >>> lagom(train, {"lr": Float(0.01, 0.3, log=True)}).objective
+        'valid_auc'
     """
 
     order = 25  # LightGBM calls in this order; early stopping, at 30, then ends no round that was not reported

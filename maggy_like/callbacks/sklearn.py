@@ -37,14 +37,20 @@ def sklearn_steps(
         ReportError: An argument is invalid, or a step was not reported exactly once.
 
     Example:
+        >>> from sklearn.ensemble import GradientBoostingClassifier
+        >>> from sklearn.linear_model import SGDClassifier
         >>> def train(alpha, reporter):
         ...     for model, report in sklearn_steps(SGDClassifier(alpha=alpha), reporter):
         ...         model.partial_fit(x, y, classes=[0, 1])
-        ...         report(accuracy=model.score(held_out, truth))
+        ...         report(accuracy=model.score(x_test, y_test))
+        >>> lagom(train, {"alpha": Float(1e-5, 1e-1, log=True)}).objective
+        'accuracy'
         >>> def train_trees(rate, reporter):
         ...     trees = GradientBoostingClassifier(learning_rate=rate)
         ...     for model, report in sklearn_steps(trees, reporter, grow="n_estimators", by=5):
-        ...         report(accuracy=model.fit(x, y).score(held_out, truth))
+        ...         report(accuracy=model.fit(x, y).score(x_test, y_test))
+        >>> lagom(train_trees, {"rate": Float(0.01, 1, log=True)}).best_value > 0.9
+        True
     """
     progress = Progress(reporter, save_every)
     model = estimator if progress.restored is None else progress.restored["model"]

@@ -43,8 +43,11 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         >>> def train(eta, reporter):
         ...     report = XGBoostReport(reporter)
         ...     params = {"eta": eta, "eval_metric": "auc", "objective": "binary:logistic"}
-        ...     xgboost.train(params, data, report.num_boost_round, evals=[(held_out, "valid")],
+        ...     data, held_out = xgboost.DMatrix(x, y), xgboost.DMatrix(x_test, y_test)
+        ...     xgboost.train(params, data, report.num_boost_round, evals=[(held_out, "valid")], verbose_eval=False,
         ...                   xgb_model=report.xgb_model, callbacks=[report])
+        >>> lagom(train, {"eta": Float(0.01, 0.3, log=True)}).objective
+        'valid_auc'
     """
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:

@@ -59,7 +59,7 @@ def make_display(progress: bool | str, *, with_trials: bool = False) -> Display:
             region would hide the prompt of a debugger.
 
     Example:
-        >>> make_display(False)  # doctest: +ELLIPSIS
+        >>> make_display(False)
         <maggy_like.display.SilentDisplay object at ...>
     """
     check_progress(progress)

@@ -53,7 +53,12 @@ class DataParallel(DistributedDataParallel):
             backward, or it is a second backward after one forward. Also if a part of the module is replaced.
 
     Example:
-        >>> model = DataParallel(nn.Linear(2, 1), find_unused_parameters=True)  # doctest: +SKIP
+        >>> def train():
+        ...     torch.distributed.init_process_group("gloo")
+        ...     model = DataParallel(nn.Linear(2, 1), find_unused_parameters=True)
+        ...     return [*model.state_dict()]  # the original names, without "module."
+        >>> run(train, workers=2)
+        ['weight', 'bias']
     """
 
     _built = False

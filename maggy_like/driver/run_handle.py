@@ -133,10 +133,10 @@ class RunHandle(Generic[T]):
 
     Example:
         >>> handle = lagom(train_fn, space, n_trials=100, progress=False, block=False)
-        >>> print(handle.status())
-        train-20260102-101500-1a2b: searching, 12 s; 4 completed, 2 running of 100; best accuracy 0.91 (trial 3, step 9)
         >>> handle.stop()
-        >>> handle.result().best_config
+        >>> result = handle.result()
+        >>> print(handle.status())
+        train_fn-...: stopped, 0:...; ... of 100...
     """
 
     def __init__(self, name: str, directory: Path | str, stop: StopSwitch) -> None:

@@ -60,7 +60,14 @@ class FailurePolicy:
         ConfigError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, failures=FailurePolicy(max_attempts=5, catch=(torch.cuda.OutOfMemoryError,)))
+        >>> def train(lr, batch):
+        ...     if batch > 256:
+        ...         raise torch.cuda.OutOfMemoryError
+        ...     return 1 - lr
+        >>> caught = FailurePolicy(max_attempts=5, catch=(torch.cuda.OutOfMemoryError,))
+        >>> result = lagom(train, {"lr": Float(0, 1), "batch": [128, 512]}, failures=caught, optimizer="random")
+        >>> result.best_config["batch"]
+        128
     """
 
     max_attempts: int = 3
@@ -136,6 +143,7 @@ class Confirmation:
     Example:
         >>> result = lagom(train_fn, space, confirm=Confirmation(top=3, repeats=10))
         >>> result.confirmed.config
+        {'lr': ..., 'units': ...}
     """
 
     top: int = 5

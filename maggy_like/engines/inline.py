@@ -70,7 +70,7 @@ class InlineEngine(Engine):
     have no log files. As on all engines the function is a copy. It does not change variables of the caller's script.
 
     Example:
-        >>> lagom(train_fn, space, engine="inline", n_trials=1)
+        >>> result = lagom(train_fn, space, engine="inline", n_trials=1)
     """
 
     name = "inline"

@@ -124,7 +124,7 @@ class LocalEngine(Engine):
         ConfigError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, engine=LocalEngine(gpu_fraction=0.25))
+        >>> result = lagom(train_fn, space, engine=LocalEngine(gpu_fraction=0.25))  # four workers on each GPU
     """
 
     name = "local"

@@ -84,8 +84,10 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         ConfigError: The layer does not exist, or an argument is invalid.
 
     Example:
-        >>> featurizer = TorchFeaturizer(network, "body.pool", inputCol="image", decode=read_image)  # doctest: +SKIP
-        >>> Pipeline(stages=[featurizer, TorchEstimator(featuresCol="embedding", ...)]).fit(df)  # doctest: +SKIP
+        >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> featurizer = TorchFeaturizer(network, layer="1", inputCol="features", outputCol="embedding")
+        >>> len(featurizer.transform(df).first().embedding)
+        8
     """
 
     inputCol = Param(Params._dummy(), "inputCol", "input column of the network", TypeConverters.toString)

@@ -53,8 +53,9 @@ def save_pyfunc(model: TorchModel, path: str | Path, **options: Any) -> None:
         UserError: MLflow is not installed.
 
     Example:
-        >>> save_pyfunc(estimator.fit(df), "model")  # doctest: +SKIP
-        >>> mlflow.pyfunc.load_model("model").predict(pandas_df)["prediction"]  # doctest: +SKIP
+        >>> save_pyfunc(model, "model")
+        >>> len(mlflow.pyfunc.load_model("model").predict(df.toPandas())["prediction"])
+        60
     """
     _with_files(model, "save_model", options, path=str(path))
 

@@ -86,8 +86,11 @@ class Confirmed:
 
     Example:
         >>> result = lagom(train_fn, space, confirm=True)
-        >>> result.confirmed.config, result.confirmed.value
+        >>> result.confirmed.config
+        {'lr': ..., 'units': ...}
         >>> print(result.confirmed)
+        trial  accuracy  95 % interval       seeds  in the search  configuration
+        ...
     """
 
     objective: str
@@ -234,6 +237,7 @@ class Recommended:
 
     Example:
         >>> result.recommended.config, result.recommended.mean
+        ({'lr': ..., 'units': ...}, 0.8...)
     """
 
     trial: Trial

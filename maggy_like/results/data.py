@@ -36,9 +36,12 @@ class ParetoSet(list[Trial]):
         objectives: Names of the objectives, in the order of the trials' values.
 
     Example:
+        >>> def train(units):
+        ...     return {"accuracy": 0.95 - 4 / units, "latency": units / 4}
+        >>> result = lagom(train, {"units": [64, 128]}, optimizer="grid", metric=["accuracy", "latency"])
         >>> print(result.pareto)
-        trial 3: accuracy 0.91, latency 12 (units=64)
-        trial 7: accuracy 0.93, latency 30 (units=128)
+        trial 0: accuracy 0.8875, latency 16 (units=64)
+        trial 1: accuracy 0.91875, latency 32 (units=128)
     """
 
     def __init__(self, trials: Iterable[Trial] = (), objectives: Sequence[str] = ()) -> None:
@@ -192,6 +195,7 @@ class Training:
     Example:
         >>> result = lagom(train_fn, space, train_best=True)
         >>> model.load_state_dict(result.training.load()["model"])
+        <All keys matched successfully>
     """
 
     trial: Trial

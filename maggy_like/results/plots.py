@@ -42,7 +42,7 @@ class Plots:
         result: Result of the run.
 
     Example:
-        >>> result.plot.history()
+        >>> result.plot.history().write_html("history.html")
         >>> result.plot.slices(["lr", "units"]).write_html("slices.html")
     """
 

@@ -92,7 +92,9 @@ class Result(ResultData):
     Example:
         >>> result = lagom(train_fn, space)
         >>> result.best_config, result.best_value, result.best_step
+        ({'lr': ..., 'units': ...}, 0.8..., 3)
         >>> model.load_state_dict(result.load_best()["model"])
+        <All keys matched successfully>
     """
 
     _actions: RunActions | None = field(default=None, compare=False)
@@ -119,6 +121,7 @@ class Result(ResultData):
 
         Example:
             >>> model.load_state_dict(result.load_best()["model"])
+            <All keys matched successfully>
         """
         if self.best_trial is None:
             raise UserError("there is no best trial; use result.load(trial) for the state of another trial")
@@ -203,8 +206,9 @@ class Result(ResultData):
             TrainingError: The training failed for good.
 
         Example:
-            >>> training = result.train(workers=8, budget=100)
-            >>> training.checkpoint, training.value
+            >>> training = result.train(budget=10, progress=False)
+            >>> training.value
+            0.8...
         """
         if self.best_config is None:
             raise UserError("there is no best configuration to train; pass one to maggy_like.run(train_fn, config)")
@@ -237,7 +241,7 @@ class Result(ResultData):
 
         Example:
             >>> print(load_run("maggy_runs/august").rerun(7, train_fn))
-            trial 7 was run again: 9 reports, 9 values compared, all equal
+            trial 7 was run again: 3 reports, 3 values compared, all equal
         """
         from maggy_like.results.rerun import rerun
 
@@ -257,7 +261,8 @@ class Result(ResultData):
             MaggyError: An error ended the search, and its driver was a task of the cluster.
 
         Example:
-            >>> result = load_run("s3://bucket/runs/first").watch()
+            >>> load_run("maggy_runs/august").watch(progress=False).ending.value
+            'completed'
         """
         return self._followed("watch").watch(self, progress, callbacks)
 
@@ -268,7 +273,7 @@ class Result(ResultData):
             UserError: The run has ended, or its driver is not a task of the cluster.
 
         Example:
-            >>> load_run("s3://bucket/runs/first").stop()
+            >>> load_run("s3://bucket/runs/first").stop()  # doctest: +SKIP
         """
         self._followed("stop").stop(str(self.directory))
 
@@ -307,6 +312,9 @@ class Result(ResultData):
         Example:
             >>> for line in result.decision_log():
             ...     print(line)
+            0.00 s  trial 0 is created: proposal 0 of the optimizer
+            ... s  trial 0 attempt 1 starts on worker 0, up to step 3
+            ...
         """
         from maggy_like.results.record import read_decision_log
 
@@ -352,7 +360,7 @@ class Result(ResultData):
         ``.timeline()`` and ``.pareto()``.
 
         Example:
-            >>> result.plot.history()
+            >>> result.plot.history().write_html("history.html")
             >>> result.plot.slices(["lr", "units"]).write_html("slices.html")
         """
         from maggy_like.results.plots import Plots
@@ -399,8 +407,10 @@ class Result(ResultData):
             UserError: Optuna is missing, the storage cannot be opened, or it has a study of that name.
 
         Example:
-            >>> optuna.visualization.plot_slice(result.to_optuna())
-            >>> result.to_optuna(storage="sqlite:///studies.db")
+            >>> study = result.to_optuna()
+            >>> len(study.trials)
+            20
+            >>> optuna.visualization.plot_slice(study).write_html("slices.html")
         """
         from maggy_like.results.optuna_studies import to_optuna
 
@@ -425,7 +435,7 @@ class Result(ResultData):
 
         Example:
             >>> result.importance()
-            {'lr': 0.81, 'units': 0.16, 'act': 0.03}
+            {'lr': 0..., 'units': 0...}
         """
         from maggy_like.results.optuna_studies import importance
 

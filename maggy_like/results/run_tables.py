@@ -118,7 +118,9 @@ class RunList(list[RunSummary]):
 
     Example:
         >>> runs = list_runs("maggy_runs")
-        >>> load_run(runs[0].directory)
+        >>> [run.name for run in runs]
+        ['asha', 'random', 'august']
+        >>> result = load_run(runs[0].directory)
     """
 
     def __init__(self, runs: Iterable[RunSummary], folder: str) -> None:
@@ -203,8 +205,9 @@ class RunComparison:
 
     Example:
         >>> comparison = compare_runs(["maggy_runs/random", "maggy_runs/asha"])
-        >>> comparison.to_pandas()
-        >>> comparison.plot()
+        >>> comparison.to_pandas()["trials"].tolist()
+        [4, 6]
+        >>> comparison.plot().write_html("comparison.html")
     """
 
     def __init__(self, runs: Sequence[Result]) -> None:

@@ -88,8 +88,8 @@ def spark_session(
             nothing answers at the address or the master is unknown.
 
     Example:
-        >>> spark = spark_session("local[2]")  # doctest: +SKIP
-        >>> spark.range(3).count()  # doctest: +SKIP
+        >>> spark = spark_session("local[2]")
+        >>> spark.range(3).count()
         3
     """
     session = active_session()

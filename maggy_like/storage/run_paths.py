@@ -132,7 +132,9 @@ class Store:
         ConfigError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, store=Store("s3://bucket/states", keep_checkpoints=1))
+        >>> result = lagom(train_fn, space, store=Store("states", keep_checkpoints=1))
+        >>> result.best_checkpoint
+        'file:///.../states/train_fn-.../00000/...pkl'
     """
 
     url: str | PathLike[str] | None = None

@@ -73,7 +73,7 @@ class MLflow(Tracker):
 
     Example:
         >>> tracker = MLflow(experiment="digits", tracking_uri="http://mlflow:5000")
-        >>> result = lagom(train_fn, space, callbacks=[tracker])
+        >>> result = lagom(train_fn, space, callbacks=[tracker])  # doctest: +SKIP
     """
 
     experiment: str | None = None

@@ -51,7 +51,7 @@ class RandomSearch(Optimizer):
     Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 2012.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=RandomSearch(), n_trials=50)
+        >>> result = lagom(train_fn, space, optimizer=RandomSearch(), n_trials=50)
     """
 
     adaptive = False
@@ -72,7 +72,7 @@ class Sobol(Optimizer):
     "Scrambling Sobol' and Niederreiter-Xing points", 1998.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=Sobol(), n_trials=64)
+        >>> result = lagom(train_fn, space, optimizer=Sobol(), n_trials=64)
     """
 
     adaptive = False

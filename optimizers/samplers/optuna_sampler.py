@@ -68,7 +68,7 @@ class OptunaSampler(Optimizer):
 
     Example:
         >>> from optuna.samplers import CmaEsSampler
-        >>> lagom(train_fn, space, optimizer=OptunaSampler(lambda seed: CmaEsSampler(seed=seed, popsize=16)))
+        >>> result = lagom(train_fn, space, optimizer=OptunaSampler(lambda seed: CmaEsSampler(seed=seed, popsize=16)))
     """
 
     multi_objective = True  # of most samplers; validate() raises for the others
@@ -233,7 +233,7 @@ class TPE(OptunaSampler):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer="tpe", n_trials=100)
+        >>> result = lagom(train_fn, space, optimizer="tpe", n_trials=30)
     """
 
     def __init__(self, n_startup_trials: int = 10, n_ei_candidates: int = 24, multivariate: bool = True) -> None:

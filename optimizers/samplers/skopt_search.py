@@ -51,7 +51,7 @@ class SkoptSearch(Optimizer):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=SkoptSearch(n_initial=8), n_trials=60)
+        >>> result = lagom(train_fn, space, optimizer=SkoptSearch(n_initial=8), n_trials=12)
     """
 
     def __init__(self, n_initial: int = 10, acquisition: Acquisition = "EI") -> None:

@@ -69,7 +69,7 @@ class ASHA(Optimizer):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=ASHA(eta=4, mode="stopping"), max_budget=64)
+        >>> result = lagom(train_fn, space, optimizer=ASHA(eta=4, mode="stopping"), max_budget=64)
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class MOBSTER(ASHA):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer="mobster", max_budget=27)
+        >>> result = lagom(train_fn, space, optimizer="mobster", max_budget=27)
     """
 
     def __init__(self, *, eta: int = 3, min_budget: int = 1, mode: Mode | None = None, n_initial: int = 8) -> None:
@@ -221,7 +221,7 @@ class Hyperband(ASHA):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer="hyperband", max_budget=27)
+        >>> result = lagom(train_fn, space, optimizer="hyperband", max_budget=27)
     """
 
     def __init__(self, *, eta: int = 3, min_budget: int = 1, mode: Mode | None = None) -> None:
@@ -246,7 +246,7 @@ class BOHB(ASHA):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer="bohb", max_budget=27)
+        >>> result = lagom(train_fn, space, optimizer="bohb", max_budget=27)
     """
 
     def __init__(self, *, eta: int = 3, min_budget: int = 1, mode: Mode | None = None) -> None:

@@ -193,7 +193,7 @@ class PBT(Optimizer):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=PBT(population=8, interval=5), max_budget=100, n_trials=60)
+        >>> result = lagom(train_fn, space, optimizer=PBT(population=8, interval=5), max_budget=25, n_trials=20)
     """
 
     needs_checkpoints = True

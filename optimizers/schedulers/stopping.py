@@ -152,7 +152,7 @@ class MedianRule(StoppingRule):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=MedianRule(Sobol(), grace=3), max_budget=50)
+        >>> result = lagom(train_fn, space, optimizer=MedianRule(Sobol(), grace=3), max_budget=50)
     """
 
     def __init__(self, optimizer: Wrapped = "random", *, grace: int = 1, min_trials: int = 3) -> None:
@@ -230,7 +230,7 @@ class Patience(StoppingRule):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer=Patience(patience=10), max_budget=200)
+        >>> result = lagom(train_fn, space, optimizer=Patience(patience=10), max_budget=50)
     """
 
     def __init__(self, optimizer: Wrapped = "random", *, patience: int = 5, min_delta: float = 0.0) -> None:
@@ -280,7 +280,8 @@ class Threshold(StoppingRule):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> Threshold(Sobol(), step=3, worse_than=0.2, direction="max")  # accuracy of at least 0.2
+        >>> optimizer = Threshold(Sobol(), step=3, worse_than=0.2, direction="max")  # accuracy of at least 0.2
+        >>> result = lagom(train_fn, space, optimizer=optimizer, max_budget=9)
     """
 
     def __init__(

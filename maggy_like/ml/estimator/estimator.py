@@ -105,15 +105,18 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         ConfigError: An argument is invalid.
 
     Example:
-        >>> estimator = TorchEstimator(  # doctest: +SKIP
+        >>> estimator = TorchEstimator(
         ...     model=lambda hidden: nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 3)),
         ...     loss="cross_entropy",
-        ...     epochs=20,
+        ...     epochs=5,
         ...     search={"hidden": Integer(8, 64), "learningRate": Float(1e-4, 1e-1, log=True)},
-        ...     runOptions={"n_trials": 20},
+        ...     runOptions={"n_trials": 4, "progress": False},
         ... )
-        >>> model = estimator.fit(df)  # doctest: +SKIP
-        >>> model.transform(df).select("prediction")  # doctest: +SKIP
+        >>> model = estimator.fit(df)
+        >>> model.config
+        {'hidden': ..., 'learningRate': ...}
+        >>> model.transform(df).select("prediction").first()
+        Row(prediction=...)
     """
 
     def __init__(
@@ -213,9 +216,17 @@ class PipelineSearch(Estimator[PipelineModel]):
         ConfigError: The last stage is not a TorchEstimator, or a Param belongs to none of the other stages.
 
     Example:
-        >>> hashed = FeatureHasher(inputCols=["store", "day"], outputCol="features")  # doctest: +SKIP
-        >>> search = PipelineSearch([hashed, estimator], {hashed.numFeatures: [64, 256]})  # doctest: +SKIP
-        >>> search.fit(df).transform(df)  # doctest: +SKIP
+        >>> from pyspark.ml.feature import FeatureHasher
+        >>> hashed = FeatureHasher(inputCols=["store", "day"], outputCol="hashed")
+        >>> estimator = TorchEstimator(
+        ...     model=lambda numFeatures: nn.Linear(numFeatures, 3),
+        ...     loss="cross_entropy",
+        ...     featuresCol="hashed",
+        ...     runOptions={"progress": False},
+        ... )
+        >>> model = PipelineSearch([hashed, estimator], {hashed.numFeatures: [64, 256]}).fit(df)
+        >>> model.stages[0].getNumFeatures() in (64, 256)
+        True
     """
 
     def __init__(self, stages: Sequence[Stage], search: Mapping[Param[Any], Sequence[Any]]) -> None:

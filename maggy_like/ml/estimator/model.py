@@ -64,7 +64,8 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
 
     Example:
         >>> model = TorchModel.load("s3a://bucket/model")  # doctest: +SKIP
-        >>> model.transform(df)  # doctest: +SKIP
+        >>> model.transform(df).columns[-2:]
+        ['prediction', 'probability']
     """
 
     def __init__(self) -> None:
@@ -113,8 +114,10 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         structs for each. Convert vectors to arrays first (``pyspark.ml.functions.vector_to_array``).
 
         Example:
-            >>> spark.udf.register("churn", model.as_udf())  # doctest: +SKIP
-            >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
+            >>> churn = spark.udf.register("churn", model.as_udf())
+            >>> df.createOrReplaceTempView("customers")
+            >>> spark.sql("SELECT id, churn(features).label AS leaves FROM customers").columns
+            ['id', 'leaves']
         """
         return as_udf(
             self.network,

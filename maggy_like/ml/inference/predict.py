@@ -78,8 +78,10 @@ def predict(
         EngineError: The workers of a local master would run another version of Python.
 
     Example:
-        >>> predict(df, network, [Column("features", (4,), "float32")], "classes",
-        ...         into={"prediction": "label", "why_not": "error"})  # doctest: +SKIP
+        >>> network, inputs = nn.Linear(4, 3), [Column("features", (4,), "float32")]
+        >>> made = predict(df, network, inputs, "classes", into={"prediction": "label", "why_not": "error"})
+        >>> made.columns[-2:]
+        ['prediction', 'why_not']
     """
     wanted = {name: _checked(df, name, part, kind) for name, part in into.items()}
     taken = {field for _, field in wanted.values()}
@@ -142,8 +144,11 @@ def as_udf(
         EngineError: The workers of a local master would run another version of Python.
 
     Example:
-        >>> spark.udf.register("churn", as_udf(network, inputs, "binary"))  # doctest: +SKIP
-        >>> spark.sql("SELECT id, churn(features).label FROM customers")  # doctest: +SKIP
+        >>> network, inputs = nn.Linear(4, 1), [Column("features", (4,), "float32")]
+        >>> churn = spark.udf.register("churn", as_udf(network, inputs, "binary"))
+        >>> df.createOrReplaceTempView("customers")
+        >>> spark.sql("SELECT id, churn(features).label AS leaves FROM customers").columns
+        ['id', 'leaves']
     """
     predictor = _predictor(network, inputs, kind, batch_size, dict(decode or {}), tuple(fields))
     types = types_of(fields, predictor.network.fractions)

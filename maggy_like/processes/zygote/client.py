@@ -122,7 +122,7 @@ def warm_up(*modules: str) -> None:
         ConfigError: A name is not valid, or its package is not installed.
 
     Example:
-        >>> maggy_like.warm_up("torch", "sklearn.model_selection")  # doctest: +SKIP
+        >>> warm_up("torch", "sklearn.model_selection")
     """
     for module in modules:
         if not isinstance(module, str) or not module.partition(".")[0].isidentifier():

@@ -125,8 +125,8 @@ class SparkEngine(Engine, DriverHost):
         EngineError: There is no session.
 
     Example:
-        >>> engine = SparkEngine(resources={"gpu": 1, "cpu": 4, "memory": "20g"})
-        >>> lagom(train_fn, space, engine=engine, workers=8)
+        >>> engine = SparkEngine(resources={"gpu": 1, "cpu": 4, "memory": "20g"})  # doctest: +SKIP
+        >>> result = lagom(train_fn, space, engine=engine, workers=8)  # doctest: +SKIP
     """
 
     name = "spark"

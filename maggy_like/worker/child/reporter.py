@@ -90,6 +90,8 @@ class Reporter:
         ...         state = {"step": step, "weight": state["weight"] + lr}
         ...         reporter.checkpoint(state)
         ...         reporter.report(weight=state["weight"], step=step)
+        >>> lagom(train, {"lr": [0.1, 0.2]}, optimizer="grid", direction="max").best_config
+        {'lr': 0.2}
     """
 
     def __init__(self, budget: int = 1, *, store: CheckpointStore | None = None) -> None:
@@ -257,6 +259,8 @@ class Reporter:
                 the first step of an optimizer raises it if no prepared model has the optimizer's parameters.
 
         Example:
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> loader = torch.utils.data.DataLoader(torch.rand(8, 2), batch_size=4)
             >>> model, optimizer, loader = reporter.prepare(model, optimizer, loader)
         """
         from maggy_like.distributed import parallel
@@ -288,7 +292,8 @@ class Reporter:
             ReportError: A metric is not a number, or no metric is given.
 
         Example:
-            >>> reporter.report(**reporter.average(len(shard), loss=loss), step=step)
+            >>> reporter.average(128, loss=0.5)  # the mean over 128 rows of this worker
+            {'loss': 0.5}
         """
         if not metrics:
             if isinstance(weight, Mapping):
@@ -322,7 +327,8 @@ class Reporter:
             Exception: An earlier report could not be sent, for this reason.
 
         Example:
-            >>> reporter.report(loss=0.3, accuracy=0.9, step=epoch)
+            >>> for epoch in range(1, reporter.budget + 1):
+            ...     reporter.report(loss=1 / epoch, accuracy=1 - 1 / epoch, step=epoch)
         """
         if unnamed:
             name: Any = value
@@ -416,7 +422,8 @@ class Reporter:
             ReportError: A metric is given.
 
         Example:
-            >>> reporter.log("epoch", epoch, "took", seconds, "s")
+            >>> reporter.log("epoch", 3, "took", 1.5, "s")
+            epoch 3 took 1.5 s
         """
         if metrics:
             given = ", ".join(f"{name}={shortened(value)}" for name, value in metrics.items())
@@ -451,8 +458,8 @@ class Reporter:
             ReportError: No report of ``step`` was made, the state cannot be pickled, or more than one is given.
 
         Example:
-            >>> reporter.report(accuracy=accuracy, step=epoch)
-            >>> reporter.checkpoint(model.state_dict(), step=epoch)
+            >>> reporter.report(accuracy=0.9, step=3)
+            >>> reporter.checkpoint(model.state_dict(), step=3)
         """
         if unnamed:
             given = ", ".join(map(shortened, (state, *unnamed)))
@@ -490,7 +497,8 @@ class Reporter:
         Example:
             >>> state = reporter.restore() or {"epoch": 0}
             >>> for epoch in range(state["epoch"] + 1, reporter.budget + 1):
-            ...     ...
+            ...     reporter.checkpoint({"epoch": epoch})
+            ...     reporter.report(accuracy=1 - 1 / epoch, step=epoch)
         """
         if isinstance(into, str | PathLike):
             raise ReportError(

@@ -96,7 +96,7 @@ class BayesianSearch(Optimizer):
         OptimizerError: An argument is not valid.
 
     Example:
-        >>> lagom(train_fn, space, optimizer="bayesian", n_trials=100)
+        >>> result = lagom(train_fn, space, optimizer="bayesian", n_trials=30)
     """
 
     multi_objective = True
