@@ -110,7 +110,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         ...         reporter.report(accuracy=1 - abs(lr - 0.01) - 1 / (units + step), step=step)
         >>> result = lagom(train, {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256)})
         >>> result.best_config
-        {'lr': ..., 'units': ...}
+        {'lr': 0.010, 'units': 256}
     """
     # Loaded when a search starts, so that importing lagom stays quick.
     from maggy_like.api.execution import search, start

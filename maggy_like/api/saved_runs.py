@@ -34,7 +34,7 @@ def load_run(run: str | PathLike[str]) -> Result:
     Example:
         >>> result = load_run("maggy_runs/august")
         >>> result.best_config, len(result.trials)
-        ({'lr': ..., 'units': ...}, 20)
+        ({'lr': 0.0050266, 'units': 253}, 120)
     """
     return read_run(run, FOLLOW)
 
@@ -54,10 +54,10 @@ def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
 
     Example:
         >>> list_runs()
-        run     begun             ended      time  trials  metric           best  best configuration
-        asha    20...  completed  0:...       6  max accuracy  0.8...  lr=..., units=...
-        random  20...  completed  0:...       4  max accuracy  0.8...  lr=..., units=...
-        august  20...  completed  0:...      20  max accuracy  0.8...  lr=..., units=...
+        run                begun  ended      time  trials  metric           best  best configuration
+        asha    2026-09-02 09:40  completed  1:31      50  max accuracy  0.88717  lr=0.0016977, units=248
+        random  2026-09-01 17:22  completed  4:12      50  max accuracy  0.8857   lr=0.0081449, units=81
+        august  2026-08-31 10:15  completed  9:53     120  max accuracy  0.89058  lr=0.0050266, units=253
         >>> table = list_runs("maggy_runs").to_pandas()
     """
     return read_runs(directory)
@@ -79,8 +79,8 @@ def compare_runs(runs: Sequence[str | PathLike[str] | Result]) -> RunComparison:
     Example:
         >>> compare_runs(["maggy_runs/random", "maggy_runs/asha"])
         run     ended      trials  time  worker time  best accuracy  after  best configuration
-        random  completed       4  0:...   0:...      0.8...  0:...  lr=..., units=...
-        asha    completed       6  0:...   0:...      0.8...  0:...  lr=..., units=...
+        random  completed      50  4:12         8:10         0.8857   3:40  lr=0.0081449, units=81
+        asha    completed      50  1:31         2:51        0.88717   0:58  lr=0.0016977, units=248
     """
     if isinstance(runs, str | PathLike | Result) or not isinstance(runs, Sequence):
         raise ConfigError(f"runs must be a list of runs, got {short(runs)}; use compare_runs([first, second])")

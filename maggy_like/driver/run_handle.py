@@ -132,11 +132,11 @@ class RunHandle(Generic[T]):
         directory: The run's folder, as a path or URL.
 
     Example:
-        >>> handle = lagom(train_fn, space, n_trials=100, progress=False, block=False)
+        >>> handle = lagom(train_fn, space, n_trials=1000, progress=False, block=False)
         >>> handle.stop()
         >>> result = handle.result()
         >>> print(handle.status())
-        train_fn-...: stopped, 0:...; ... of 100...
+        train_fn-20260831-101500-1a2b: stopped, 0:07; ...
     """
 
     def __init__(self, name: str, directory: Path | str, stop: StopSwitch) -> None:

@@ -143,7 +143,7 @@ class Confirmation:
     Example:
         >>> result = lagom(train_fn, space, confirm=Confirmation(top=3, repeats=10))
         >>> result.confirmed.config
-        {'lr': ..., 'units': ...}
+        {'lr': 0.010, 'units': 256}
     """
 
     top: int = 5

@@ -313,7 +313,7 @@ class Result(ResultData):
             >>> for line in result.decision_log():
             ...     print(line)
             0.00 s  trial 0 is created: proposal 0 of the optimizer
-            ... s  trial 0 attempt 1 starts on worker 0, up to step 3
+            0.01 s  trial 0 attempt 1 starts on worker 0, up to step 3
             ...
         """
         from maggy_like.results.record import read_decision_log
@@ -435,7 +435,7 @@ class Result(ResultData):
 
         Example:
             >>> result.importance()
-            {'lr': 0..., 'units': 0...}
+            {'lr': 0.81, 'units': 0.19}
         """
         from maggy_like.results.optuna_studies import importance
 
