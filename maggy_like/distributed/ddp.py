@@ -9,10 +9,17 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from maggy_like.distributed.loader import latest
+
+COMPARED_BACKWARDS = 2
+"""Number of averaged backwards in which the ranks compare their weights: as loaded, and after an optimizer's step."""
+
+ROUNDING = 1e-6
+"""Difference between two ranks' sums of a parameter, relative to its absolute sum, that hardware may cause."""
 
 
 class DataParallel(DistributedDataParallel):
@@ -50,7 +57,8 @@ class DataParallel(DistributedDataParallel):
     Raises:
         RuntimeError: In a backward, if DDP would not average gradients, so that the ranks would drift apart: only a
             method of the module was called and not the model, parameters were unfrozen between a forward and its
-            backward, or it is a second backward after one forward. Also if a part of the module is replaced.
+            backward, or it is a second backward after one forward. In the first two averaged backwards, if the ranks
+            have different weights. Also if a part of the module is replaced.
 
     Example:
         >>> def train():
@@ -160,6 +168,7 @@ class DataParallel(DistributedDataParallel):
         self._trainable = [parameter.requires_grad for parameter in self._known]
         self._weighed: set[int] = set()
         self._averaged = set()
+        self._compared = 0
         self._weigh_gradients()
         _wrappers.add(self)
         self._built = True
@@ -186,11 +195,31 @@ class DataParallel(DistributedDataParallel):
 
     def _after_backward(self) -> None:
         self._watched = self._waits = False
+        if self._syncs and self._compared < COMPARED_BACKWARDS:
+            self._compared += 1
+            self._compare_weights()
         if self._buffers_due and self.modules_buffers:
             self._buffers_due = False
             # A graph that was retained may hold them; before torch 2.11, DDP itself does not see to that.
             with torch.autograd._unsafe_preserve_version_counter(tuple(self.modules_buffers)):
                 self._sync_buffers()  # type: ignore[no-untyped-call]
+
+    def _compare_weights(self) -> None:
+        """Raise RuntimeError on all ranks if the weights differ: averaged gradients keep their difference as it is."""
+        named = [(name, it.detach()) for name, it in self.module.named_parameters() if it.requires_grad]
+        values = [torch.view_as_real(it) if it.is_complex() else it for _, it in named]
+        sums = torch.stack([it.sum(dtype=torch.float64) for it in values])
+        sizes = torch.stack([torch.linalg.vector_norm(it, 1, dtype=torch.float64) for it in values])
+        highest = torch.stack([sums, -sums, sizes])
+        dist.all_reduce(highest, dist.ReduceOp.MAX, self.process_group)
+        differ = (highest[0] + highest[1] > ROUNDING * highest[2]).tolist()  # False for NaN
+        if any(differ):
+            found = [name for (name, _), different in zip(named, differ, strict=True) if different]
+            raise RuntimeError(
+                f"all ranks must have the same weights, got different ones of {', '.join(found[:3])}"
+                f"{', ...' * (len(found) > 3)} of {type(self.module).__name__} after prepare(); load weights and "
+                "optimizer states on all ranks, and seed what is random"
+            )
 
     def _weigh_gradients(self) -> None:
         """Hook the trainable parameters; a parameter keeps its hook while it is frozen."""

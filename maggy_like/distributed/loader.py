@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 from torch.utils.weak import WeakIdKeyDictionary
 
+from maggy_like.distributed.rendezvous import meeting
+
 _CALM = 0.005
 """Seconds between the last communication of the ranks and the fork of loader workers. A thread of gloo that releases
 it at that moment holds a lock of Python, and a child forked meanwhile waits for the lock forever (Python 3.11)."""
@@ -252,5 +254,6 @@ def _check(loader: DataLoader[Any]) -> None:
 def _from_rank_0(value: Any) -> Any:
     """Return rank 0's ``value`` on every rank."""
     values = [value]
-    dist.broadcast_object_list(values, src=0)
+    with meeting("a prepared loader"):
+        dist.broadcast_object_list(values, src=0)
     return values[0]

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from maggy_like.distributed.ddp import DataParallel, not_averaged, wrapper_of, wrappers_of
 from maggy_like.distributed.loader import GlobalLoader, PrepareError, Shareable
-from maggy_like.distributed.rendezvous import returned_ranks
+from maggy_like.distributed.rendezvous import meeting, returned_ranks
 from maggy_like.distributed.sharded import is_sharded
 
 USUAL_WAIT = timedelta(seconds=10)
@@ -139,8 +139,9 @@ def average(values: Mapping[str, SupportsFloat], weight: float = 1.0) -> dict[st
         ensure_process_group()
         on_cpu = "cpu:" in dist.get_backend_config()
         sums = torch.tensor(numbers, dtype=torch.float64, device="cpu" if on_cpu else device())
-        dist.all_reduce(sums)
-        numbers = sums.tolist()
+        with meeting("average()"):
+            dist.all_reduce(sums)
+            numbers = sums.tolist()
     ranks, checksums, weights, *totals = numbers
     if checksums != ranks * checksum:
         raise ValueError(

@@ -12,7 +12,8 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,6 +33,9 @@ LEAVE_PATIENCE = timedelta(minutes=10)
 
 NOTICE_PATIENCE = timedelta(seconds=10)
 """Time after which the trial's log mentions that wait."""
+
+MEETING_PATIENCE = timedelta(seconds=60)
+"""Time after which the log mentions that a rank waits for the others in a call that all of them must make."""
 
 _SIOCGIFADDR = 0x8915
 _LEFT = "maggy/left"
@@ -116,6 +120,23 @@ class Membership:
         except RuntimeError:
             return "rank 0 had returned, or is gone,"
         return f"rank {', '.join(map(str, ranks))} had returned" if ranks else ""
+
+
+@contextlib.contextmanager
+def meeting(call: str) -> Iterator[None]:
+    """Print a line if the ranks take long to meet in the body, because some may never make the call."""
+    line = (
+        f"this rank has waited for the others in {call} for {MEETING_PATIENCE.total_seconds():g} s; all ranks must "
+        "call prepare(), average() and a prepared model equally often"
+    )
+    notice = threading.Timer(MEETING_PATIENCE.total_seconds(), print, [line])
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+        notice.join()  # a thread must not be ending while a loader forks its workers
 
 
 def returned_ranks(store: Store, world_size: int) -> list[int]:

@@ -237,6 +237,7 @@ class Reporter:
           ``torch.autograd.grad`` are not averaged. To accumulate gradients, repeat both calls before one ``step()``.
         - Use every trained parameter in each step. If some are unused, pass
           ``maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)``.
+        - Load weights and optimizer states on all workers. If weights differ, an early ``backward()`` raises an error.
         - Replace layers before you call this. You may freeze and unfreeze parameters between steps, on all workers.
         - Batch normalisation sees only the worker's share of a batch, which must have at least two samples. Use
           ``drop_last=True`` if the last batch may be small, or ``nn.SyncBatchNorm`` on GPUs. All workers use the

@@ -228,6 +228,7 @@ def two_ranks() -> dict[str, Any]:
         "kept": kept_batches(),
         "half averaged": half_averaged(rank),
         "averaged": averaged(rank),
+        "loaded": loaded_on_one_rank(rank),
     }
 
 
@@ -455,3 +456,44 @@ def test_gradients_that_would_not_be_averaged_are_refused(pair: Any) -> None:
 @pytest.mark.e2e
 def test_gradients_of_several_calls_of_autograd_are_averaged_where_each_comes_once(pair: Any) -> None:
     assert pair[0]["averaged"] == pair[1]["averaged"]
+
+
+# -- weights that differ between the ranks -----------------------------------------------------------
+
+
+def loaded_on_one_rank(rank: int) -> list[str]:
+    """Errors of a model and of an optimizer whose states only rank 0 loads, and none if all ranks load."""
+    model, optimizer = (it := prepare(Network())), prepare(torch.optim.SGD(it.parameters(), lr=0.1, momentum=0.9))
+    seen = []
+
+    def refused() -> None:
+        with pytest.raises(RuntimeError, match="all ranks must have the same weights") as caught:
+            train_step(model, optimizer, X, X[:, :1])
+        seen.append(str(caught.value))
+
+    weights = {name: torch.full_like(value, 0.5) for name, value in model.state_dict().items()}
+    momentum = copy.deepcopy(optimizer.state_dict())
+    momentum["state"] = {n: {"momentum_buffer": torch.ones_like(it)} for n, it in enumerate(model.parameters())}
+    if rank == 0:
+        model.load_state_dict(weights)
+    refused()
+
+    model, optimizer = (it := prepare(Network())), prepare(torch.optim.SGD(it.parameters(), lr=0.1, momentum=0.9))
+    if rank == 0:
+        optimizer.load_state_dict(copy.deepcopy(momentum))
+    train_step(model, optimizer, X, X[:, :1])
+    refused()
+
+    model, optimizer = (it := prepare(Network())), prepare(torch.optim.SGD(it.parameters(), lr=0.1, momentum=0.9))
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(copy.deepcopy(momentum))
+    for _ in range(3):
+        train_step(model, optimizer, X, X[:, :1])
+    return seen
+
+
+@pytest.mark.e2e
+def test_states_that_only_one_rank_loads_are_refused_on_all_ranks(pair: Any) -> None:
+    first, second = (seen["loaded"] for seen in pair)
+    assert first == second
+    assert all("load weights and optimizer states on all ranks" in message for message in first)

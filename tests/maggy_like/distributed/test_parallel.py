@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import math
+import os
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,7 +21,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from maggy_like.distributed import parallel
+from maggy_like.distributed import parallel, rendezvous
 from maggy_like.distributed.ddp import DataParallel
 from maggy_like.distributed.loader import GlobalLoader, PrepareError, is_stand_in
 from maggy_like.distributed.parallel import average, choose_backend, device, prepare, world_size
@@ -141,6 +144,7 @@ def all_cases() -> dict[str, Any]:
 def behaviour() -> dict[str, Any]:
     """What else is seen on two ranks."""
     model, optimizer, schedule, loader, _ = _start()
+    torch.manual_seed(5)  # all ranks load the same weights
     raw = Network()
     names = [
         [list(it.state_dict()), [n for n, _ in it.named_parameters()], [n for n, _ in it.named_buffers()]]
@@ -345,3 +349,29 @@ def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch, has
         parallel._wait_for_all(names, store, 2)
     names.set("1", "")
     parallel._wait_for_all(names, store, 2)
+
+
+def late_for_an_average() -> str:
+    """What rank 0 prints while it waits in a mean for rank 1, which takes part once that is printed."""
+    prepare()
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
+    if _rank():
+        store.wait(["printed"])
+        return str(average({"loss": 2.0}))
+
+    class Output(io.StringIO):
+        def write(self, text: str) -> int:
+            store.set("printed", "")
+            return super().write(text)
+
+    with contextlib.redirect_stdout(Output()) as output, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendezvous, "MEETING_PATIENCE", timedelta(0))
+        average({"loss": 1.0})
+    return output.getvalue()
+
+
+@pytest.mark.e2e
+def test_a_rank_that_waits_long_for_the_others_mentions_it(run_ranks: Any) -> None:
+    line, mean = run_ranks(late_for_an_average, 2)
+    assert line.startswith("this rank has waited for the others in average() for 0 s; all ranks must call")
+    assert mean == "{'loss': 1.5}"
