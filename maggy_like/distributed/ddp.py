@@ -206,11 +206,15 @@ class DataParallel(DistributedDataParallel):
 
     def _compare_weights(self) -> None:
         """Raise RuntimeError on all ranks if the weights differ: averaged gradients keep their difference as it is."""
-        named = [(name, it.detach()) for name, it in self.module.named_parameters() if it.requires_grad]
+        named = [
+            (name, it.detach())
+            for name, it in self.module.named_parameters()
+            if it.requires_grad and name not in self.parameters_to_ignore
+        ]
         values = [torch.view_as_real(it) if it.is_complex() else it for _, it in named]
-        sums = torch.stack([it.sum(dtype=torch.float64) for it in values])
-        sizes = torch.stack([torch.linalg.vector_norm(it, 1, dtype=torch.float64) for it in values])
-        highest = torch.stack([sums, -sums, sizes])
+        sums = [it.sum(dtype=torch.float64) for it in values]
+        sizes = [torch.linalg.vector_norm(it, 1, dtype=torch.float64) for it in values]
+        highest = torch.stack([it.to(values[0].device) for it in (*sums, *(-it for it in sums), *sizes)]).reshape(3, -1)
         dist.all_reduce(highest, dist.ReduceOp.MAX, self.process_group)
         differ = (highest[0] + highest[1] > ROUNDING * highest[2]).tolist()  # False for NaN
         if any(differ):

@@ -489,6 +489,12 @@ def loaded_on_one_rank(rank: int) -> list[str]:
     optimizer.load_state_dict(copy.deepcopy(momentum))
     for _ in range(3):
         train_step(model, optimizer, X, X[:, :1])
+
+    network = Network()
+    network._ddp_params_and_buffers_to_ignore = {"body.weight"}  # each rank has its own
+    torch.nn.init.constant_(network.body.weight, rank)
+    model, optimizer = (it := prepare(network)), prepare(torch.optim.SGD(it.parameters(), lr=0.1))
+    train_step(model, optimizer, X, X[:, :1])
     return seen
 
 
