@@ -308,11 +308,11 @@ def check_sample(
     return [tuple(output.shape[1:]) for output in outputs]
 
 
-class _Shapes(TorchDispatchMode):
+class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """Collects the shapes of all tensors that are computed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[tuple[int, ...]] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
