@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
@@ -293,6 +294,11 @@ def check_sample(
                 raise ConfigError(
                     f"loss {loss.name} cannot be computed from {shapes}: {type(error).__name__}: {error}"
                 ) from error
+            if _combines_all_pairs(loss, shaped, label):
+                raise ConfigError(
+                    f"loss {loss.name} must compare each output with the label of its row, but it combines all pairs "
+                    f"of rows, got {shapes}; give both one shape in the function (output.reshape(label.shape))"
+                )
         try:
             objective(batch)
         except ConfigError:
@@ -300,6 +306,39 @@ def check_sample(
         except Exception as error:
             raise ConfigError(f"the loss of two rows cannot be computed: {type(error).__name__}: {error}") from error
     return [tuple(output.shape[1:]) for output in outputs]
+
+
+class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Collects the shapes of all tensors that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.seen.add(tuple(made.shape))
+        return made
+
+
+def _combines_all_pairs(loss: Loss, output: torch.Tensor, label: torch.Tensor) -> bool:
+    """Whether a loss combines each output with each label only because their shapes, [rows, 1] and [rows], differ.
+
+    A loss that compares all rows by intention does so for equal shapes, too. The rows are repeated to a number that
+    no other dimension is likely to have.
+    """
+    one, other = tuple(output.shape), tuple(label.shape)
+    if one == other or {one[1:], other[1:]} != {(), (1,)}:
+        return False
+    repeated = torch.arange(31) % len(output)
+    output, label = output[repeated], label[repeated]
+    with _Shapes() as as_given:
+        loss.function(output, label)
+    with _Shapes() as in_one_shape, contextlib.suppress(Exception):  # the function may want the shapes as they are
+        loss.function(output.reshape(label.shape), label)
+        return (31, 31) in as_given.seen and (31, 31) not in in_one_shape.seen
+    return False
 
 
 def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> None:

@@ -232,19 +232,26 @@ class Objective(nn.Module):
         return total, {"loss": total.detach(), **metrics}
 
     def _mean(self, loss: Loss, output: Tensor, label: Tensor, batch: Batch) -> Tensor:
-        if self._weight is None and self._class_weights is None:
+        if (weights := self.weights(batch)) is None:
             value: Tensor = loss.function(output, label)
             return value if value.dim() == 0 else value.mean()
         assert loss.per_row is not None  # checked before
         rows = loss.per_row(output, label)
         rows = rows.flatten(1).mean(1) if rows.dim() > 1 else rows
-        weights = torch.full_like(rows, self._scale)
-        if self._weight is not None:
-            weights = weights * batch[self._weight].to(rows.dtype)
-        if self._class_weights is not None:
-            weights = weights * self._class_weights.to(rows)[label.long().flatten()]
-        weighed: Tensor = (weights * rows).mean()
+        weighed: Tensor = (weights.to(rows) * rows).mean()
         return weighed
+
+    def weights(self, batch: Batch) -> Tensor | None:
+        """Return the weight of each row, whose mean over all training rows is 1; None if rows have no weights."""
+        if self._weight is None and self._class_weights is None:
+            return None
+        label = batch[self._labels[0]]
+        weights = torch.full((len(label),), self._scale, device=label.device)
+        if self._weight is not None:
+            weights = weights * batch[self._weight]
+        if self._class_weights is not None:
+            weights = weights * self._class_weights.to(weights)[label.long().flatten()]
+        return weights
 
 
 def _in_full(output: Tensor) -> Tensor:

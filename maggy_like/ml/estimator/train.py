@@ -433,9 +433,15 @@ def _validate(
     means = _Means()
     with torch.no_grad():
         for index, batch in enumerate(rows):
-            means.add(batch, objective(batch, index)[1], reporter)
+            metrics = objective(batch, index)[1]
+            if isinstance(objective, Objective) and (weights := objective.weights(batch)) is not None:
+                metrics["weight"] = weights.mean()
+            means.add(batch, metrics, reporter)
     _hook(objective, "on_validation_epoch_end")
-    return means.over_ranks(reporter)
+    found = means.over_ranks(reporter)
+    if isinstance(objective, Objective):  # weights have a mean of 1 over the training rows, which are other rows
+        found["loss"] /= found.pop("weight", 1.0) or 1.0
+    return found
 
 
 class _Counter:

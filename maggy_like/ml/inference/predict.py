@@ -160,11 +160,14 @@ def as_udf(
         check_local_workers(session)  # before Spark notes which Python is to run the function
     compute = Sent(predictor, "cannot compute predictions")
 
+    def columns_of(batch: Any) -> Sequence[pa.Array]:
+        return (batch,) if isinstance(batch, pa.Array) else batch  # as many as the query gave, which is checked
+
     def of_one(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        return compute((batch,) for batch in batches)  # type: ignore[no-any-return]
+        return compute(map(columns_of, batches))  # type: ignore[no-any-return]
 
     def of_several(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        return compute(batches)  # type: ignore[no-any-return]
+        return compute(map(columns_of, batches))  # type: ignore[no-any-return]
 
     of_one.__name__ = of_several.__name__ = "prediction"  # so Spark names a column that gets no name
     # Spark tells from the type hints what a function takes.

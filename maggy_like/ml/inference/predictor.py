@@ -405,6 +405,11 @@ class Predictor:
             yield self._results(network, batch)
 
     def _parts(self, batch: Sequence[pa.Array]) -> Iterator[Sequence[pa.Array]]:
+        if len(batch) != len(self.inputs):
+            names = ", ".join(repr(column.name) for column in self.inputs)
+            raise DataError(
+                f"the function must get one column for each of {names}, {len(self.inputs)}, got {len(batch)}"
+            )
         for array, column in zip(batch, self.inputs, strict=True):
             if not pa.types.is_null(array.type):  # NULL, as SQL has it
                 check_type(column_of_type(column.name, array.type), column)

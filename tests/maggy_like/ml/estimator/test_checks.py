@@ -83,6 +83,31 @@ def test_what_does_not_fit_is_told(
         check_sample(replace(PLAN, **given), BATCH, Statistics(120, {"label": found}), [])
 
 
+def own_loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return ((output - label) ** 2).mean()
+
+
+def of_pairs(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return (output.flatten() * (label[:, None] == label)).mean()
+
+
+@pytest.mark.parametrize("labels", [[0.0, 0.0], [0.0, 2.0]])
+def test_a_loss_that_combines_all_pairs_of_rows_by_its_shapes_is_refused(labels: list[float]) -> None:
+    """Two rows with equal labels have equal losses, so the shapes count and not the values."""
+    batch, found = {"x": torch.ones(2, 4), "label": torch.tensor(labels)}, Statistics(120, {"label": CLASSES})
+    plan = replace(PLAN, model=nn.Linear(4, 1), loss=own_loss)
+    message = r"own_loss must compare each output .* outputs of shape \[2, 1\], and labels 'label' of shape \[2\]"
+    with pytest.raises(ConfigError, match=message):
+        check_sample(plan, batch, found, [])
+    upright = {**batch, "label": batch["label"][:, None]}
+    flat = replace(plan, model=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)))
+    with pytest.raises(ConfigError, match=r"outputs of shape \[2\], and labels 'label' of shape \[2, 1\]"):
+        check_sample(flat, upright, found, [])
+    for loss in (lambda output, label: own_loss(output[:, 0], label), of_pairs):
+        assert check_sample(replace(plan, loss=loss), batch, found, []) == [(1,)]
+    assert check_sample(plan, upright, found, []) == [(1,)]
+
+
 def test_a_column_of_numbers_is_no_row_of_the_network() -> None:
     batch = {"x": torch.ones(2), "label": torch.tensor([0.0, 1.0])}
     message = (

@@ -26,7 +26,8 @@ def plan(tmp_path: Path) -> TrainingPlan:
     urls = []
     for name, rows in (("train", 64), ("validation", 16)):
         x = random.normal(size=(rows, 2))
-        table = pa.table({"x": list(x), "y": x @ [1.0, -2.0] + 0.5, "w": np.arange(rows) % 2.0})
+        y = x @ [1.0, -2.0] + 0.5
+        table = pa.table({"x": list(x), "y": y, "positive": (y > 0) * 1.0, "w": np.arange(rows) % 2.0})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10)
         urls.append((tmp_path / f"{name}.parquet").as_uri())
     data = Data((urls[0],), (urls[1],), 64)
@@ -130,6 +131,28 @@ def test_layers_that_know_no_shape_yet_have_one_before_anything_is_prepared(
 def test_rows_of_weight_0_teach_nothing(plan: TrainingPlan) -> None:
     found = train_network(replace(plan, weight="w", weight_scale=2.0), {}, Reporter(budget=3))
     assert found["history"][-1]["loss"] < found["history"][0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("label", "given", "loss"),
+    [
+        ("y", {"weight": "w"}, nn.MSELoss(reduction="none")),
+        ("positive", {"class_weights": (0.5, 8.0)}, nn.BCEWithLogitsLoss(reduction="none")),
+    ],
+)
+def test_the_validation_loss_is_the_weighted_mean_of_the_validation_rows(
+    plan: TrainingPlan, label: str, given: dict[str, Any], loss: nn.Module
+) -> None:
+    kept = nn.Linear(2, 1)
+    plan = replace(plan, model=kept, loss=loss, labels=(label,), rate=0.0, batch_size=3, weight_scale=3.0, **given)
+    table = pq.read_table(plan.data.validation[0].removeprefix("file://"))
+    output, right = (torch.tensor(table[name].to_pylist(), dtype=torch.float32) for name in ("x", label))
+    weights = table["w"].to_numpy() if label == "y" else np.where(table[label].to_numpy(), 8.0, 0.5)
+    with torch.no_grad():
+        expected = np.average(loss(kept(output).squeeze(1), right).numpy(), weights=weights)
+    found = train_network(plan, {}, Reporter(budget=1))
+    assert found["history"][0]["validation_loss"] == pytest.approx(expected)
+    assert set(found["history"][0]) <= {"epoch", "loss", "accuracy", "validation_loss", "validation_accuracy"}
 
 
 def test_names_of_a_search_belong_to_params_the_model_or_the_optimizer(plan: TrainingPlan) -> None:

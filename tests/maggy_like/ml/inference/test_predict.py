@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from pyspark.errors import PythonException
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
@@ -107,6 +108,17 @@ def test_as_udf_serves_sql(spark_local: SparkSession, network: nn.Module) -> Non
         "SELECT classified(array(1.0D, 2.0D)).label AS label, classified(NULL).error AS error"
     ).collect()
     assert found[0].asDict() == {"label": expected(network, [[1, 2]])[0][0], "error": "column 'x' is null"}
+
+
+@pytest.mark.parametrize(("inputs", "columns"), [(1, 2), (2, 1)])
+def test_as_udf_names_its_inputs_if_it_gets_others(spark_local: SparkSession, inputs: int, columns: int) -> None:
+    function = as_udf(
+        [nn.Linear(2, 1), nn.Bilinear(2, 2, 1)][inputs - 1], [X, Column("other", (2,), "float32")][:inputs]
+    )
+    row = spark_local.range(1).select(function(*[F.array(F.lit(1.0), F.lit(2.0))] * columns))
+    names = ["'x'", "'x', 'other'"][inputs - 1]
+    with pytest.raises(PythonException, match=f"one column for each of {names}, {inputs}, got {columns}"):
+        row.collect()
 
 
 class Noting(nn.Module):
