@@ -246,7 +246,7 @@ class Objective(nn.Module):
         if self._weight is None and self._class_weights is None:
             return None
         label = batch[self._labels[0]]
-        weights = torch.full((len(label),), self._scale, device=label.device)
+        weights = torch.full((len(label),), self._scale, dtype=torch.float64, device=label.device)
         if self._weight is not None:
             weights = weights * batch[self._weight]
         if self._class_weights is not None:
