@@ -502,8 +502,8 @@ def test_what_is_negligible_everywhere_says_so(answers: dict[str, Ablation]) -> 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: {"a": answer(0)}, "at least two data sets"),
-        (lambda: [answer(0), answer(1)], "at least two data sets"),
+        (lambda: {"a": answer(0)}, r"at least two data sets, .* got \['a'\];"),
+        (lambda: [answer(0), answer(1)], "at least two data sets, .* got a list;"),
         (lambda: {"a": answer(0), "b": 3}, "the answer on 'b' must be a result of ablate"),
         (
             lambda: {"a": answer(0), "b": answer(1, columns="AC")},
