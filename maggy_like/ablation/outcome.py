@@ -239,8 +239,10 @@ def _mean(values: list[float | None]) -> float | None:
 
 def _check(answers: Mapping[str, Answer]) -> None:
     if not isinstance(answers, Mapping) or len(answers) < 2:
+        got = [*answers] if isinstance(answers, Mapping) else f"a {type(answers).__name__}"
         raise UserError(
-            f"answers must have at least two data sets, {{name: ablate(...)}}, got {answers!r}; use six or more"
+            f"answers must be a dict of at least two data sets, {{name: ablate(...)}}, got {got}; for p-values of "
+            "signed ranks below 0.05, use six or more"
         )
     for name, answer in answers.items():
         if not isinstance(answer, Answer) or isinstance(answer, AcrossDataSets):

@@ -370,10 +370,17 @@ def _mean(row: Row, mean: float | None) -> str:
 
 
 def _digits(row: Row) -> int:
-    """Return the decimals that show two digits of the interval's width, or three of the difference without one."""
+    """Return the decimals that show two digits of the interval's width, or three of the difference without one.
+
+    If an end would become zero, there are more: the verdict depends on which side of zero it lies.
+    """
     width = (row.high - row.low) / 2.0
     scale = width if math.isfinite(width) and width > 0.0 else abs(row.difference) / 10.0
-    return max(0, 1 - math.floor(math.log10(scale))) if math.isfinite(scale) and scale > 0.0 else 3
+    digits = max(0, 1 - math.floor(math.log10(scale))) if math.isfinite(scale) and scale > 0.0 else 3
+    ends = [end for end in (row.low, row.high) if math.isfinite(end) and end != 0.0]
+    while digits < MOST_DECIMALS and any(round(end, digits) == 0.0 for end in ends):
+        digits += 1
+    return digits
 
 
 def _rounded(value: float, digits: int, sign: str = "-") -> str:

@@ -15,7 +15,7 @@ from maggy_like.display.text import aligned, as_html, config_text, number
 from optimizers.comparisons.confirmation import estimates, losses_of, pairwise, repeated, standing
 from optimizers.core.study import Study
 from optimizers.core.study_state import ValueRule
-from optimizers.core.trial import Trial, TrialState
+from optimizers.core.trial import Trial
 from optimizers.samplers.bayesian.posterior import posterior
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
@@ -271,31 +271,20 @@ def recommended_of(
 
     None if too few trials have a value, or if configurations change during the training.
     """
-    used = [trial for trial in trials if _has_value(trial) or _is_to_blame(trial)]
     if any(trial.parent is not None for trial in trials):
         return None
     sign = 1.0 if direction == "min" else -1.0
-    losses = [sign * trial.value if trial.value is not None and _has_value(trial) else math.inf for trial in used]
+    losses = [math.nan if trial.value is None else sign * trial.value for trial in trials]
 
     def loss_at(row: int, step: int) -> float:
-        curve = used[row].curve
+        curve = trials[row].curve
         seen = curve.values[: max(bisect_right(curve.steps, step), 1)]
         known = [sign * value for value in (seen if rule == "best" else seen[-1:]) if math.isfinite(value)]
         return min(known, default=math.inf)
 
-    found = posterior(space, [trial.config for trial in used], [trial.step for trial in used], losses, loss_at)
+    found = posterior(space, [trial.config for trial in trials], [trial.step for trial in trials], losses, loss_at)
     if found is None:
         return None
     best = int((found.means + found.stds).argmin())  # so that little tried ones do not win by chance
-    trial, mean, std = used[found.rows[best]], float(found.means[best]), float(found.stds[best])
+    trial, mean, std = trials[found.rows[best]], float(found.means[best]), float(found.stds[best])
     return Recommended(trial, objective, sign * mean, std, found.noise, found.noise >= _LARGE * found.spread)
-
-
-def _has_value(trial: Trial) -> bool:
-    return trial.value is not None and math.isfinite(trial.value)
-
-
-def _is_to_blame(trial: Trial) -> bool:
-    """Return whether a trial failed, or diverged, by a fault of its own."""
-    is_lost = trial.failure is not None and not trial.failure.kind.is_fault
-    return trial.is_over and (trial.state is TrialState.FAILED or trial.value is not None) and not is_lost

@@ -428,8 +428,8 @@ def check_contrasts(contrasts: Mapping[str, Contrast], alpha: float, resampled: 
 
 def power(
     effect: float,
-    deviation: float,
-    seeds: int,
+    sd: float,
+    repeats: int,
     *,
     contrasts: Sequence[Contrast] = ({"": 1.0},),
     alpha: float = 0.05,
@@ -438,22 +438,22 @@ def power(
     """Return the probability that a difference is found with a fixed number of seeds.
 
     The test uses the mean level of the joint test of all ``contrasts``, if all variants have the same noise
-    (:func:`optimizers.comparisons.paired_tests.expected_level`). ``deviation`` is the standard deviation of paired
+    (:func:`optimizers.comparisons.paired_tests.expected_level`). ``sd`` is the standard deviation of paired
     differences, for example from a pilot of a few seeds. ``alpha`` is the maximum probability of any false difference.
     For ``resampled``, see :class:`Differences`.
     """
     from scipy import stats
 
-    seeds = integer("seeds", seeds, least=2)
-    if not (math.isfinite(effect) and 0.0 < deviation < math.inf):
+    repeats = integer("repeats", repeats, least=2)
+    if not (math.isfinite(effect) and 0.0 < sd < math.inf):
         raise OptimizerError(
-            f"effect must be a number and deviation a number above 0, got {effect!r} and {deviation!r}; use "
-            "the deviation of paired differences in a pilot of a few seeds"
+            f"effect must be a number and sd a number above 0, got {effect!r} and {sd!r}; use the standard deviation "
+            "of paired differences in a pilot of a few seeds"
         )
-    critical = t_height(seeds, expected_level(contrasts, seeds, alpha))
-    shift = abs(effect) / (deviation * math.sqrt(1.0 / seeds + resampled))
+    critical = t_height(repeats, expected_level(contrasts, repeats, alpha))
+    shift = abs(effect) / (sd * math.sqrt(1.0 / repeats + resampled))
     # The lower tail is the upper one of the mirrored effect; asked for directly, scipy gives nan where it is near 0.
-    return float(stats.nct.sf(critical, seeds - 1, shift) + stats.nct.sf(critical, seeds - 1, -shift))
+    return float(stats.nct.sf(critical, repeats - 1, shift) + stats.nct.sf(critical, repeats - 1, -shift))
 
 
 _FEWEST_SEEDS = 6  # seeds; with fewer, the skewness of a sample is meaningless

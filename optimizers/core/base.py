@@ -231,7 +231,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def grant(self, trial: int) -> Grant:
-        """Return the steps of the current attempt of ``trial``, or of its next one. Must not change anything."""
+        """Return the steps of the current attempt of ``trial``, or of its next one. Must not change anything.
+
+        For a paused trial, it is the step up to which the trial runs if it is promoted, beyond the one before. It is
+        called before :meth:`promote`.
+        """
 
     def report(self, trial: int, step: int, loss: float) -> Decision:
         """Process a measurement of a running trial and decide whether it continues."""

@@ -166,11 +166,17 @@ class Study(StudyState):
         self, trial: Trial, worker: int, now: float, *, others: tuple[int, ...] = (), cause: str = ""
     ) -> AttemptStarted:
         """Return the event that starts the next attempt of ``trial`` on ``worker`` and ``others``."""
+        budget = self.grant(trial).budget
+        if trial.state is TrialState.PAUSED and budget <= trial.budget:
+            raise OptimizerError(
+                f"{type(self.scheduler).__name__}.grant({trial.id}) must return more steps than the {trial.budget} "
+                f"that the paused trial has used up, got {budget}; let it grow in pause(), since promote() comes later"
+            )
         return AttemptStarted(
             trial.id,
             trial.attempt + 1,
             worker,
-            self.grant(trial).budget,
+            budget,
             now,
             trial.config,
             trial.ask,

@@ -350,6 +350,8 @@ class StudyState:
             verdict = scheduler.report(number, step, loss)
             if verdict is _STOP:
                 decision, trial.stop_due = verdict, True
+            elif verdict is not CONTINUE:
+                raise _no_decision(scheduler, verdict)
             elif step in milestones:
                 self._observe(Observation(number, trial.config, step, loss, ended=False))
         return decision
@@ -361,7 +363,10 @@ class StudyState:
             trial.opened_curves().setdefault(event.objective, Curve()).extend(steps, values)
         trial.returned_at = steps[-1]
         self._take_result(trial, values[-1])
-        decision = self._scheduler_of(trial).report(trial.id, steps[-1], self.loss(values[-1]))
+        scheduler = self._scheduler_of(trial)
+        decision = scheduler.report(trial.id, steps[-1], self.loss(values[-1]))
+        if not isinstance(decision, Decision):
+            raise _no_decision(scheduler, decision)
         trial.stop_due |= decision is _STOP
         return decision
 
@@ -468,3 +473,10 @@ class StudyState:
 
 def _is_failure(update: Update, trial: int) -> bool:
     return isinstance(update, Observation) and update.trial == trial and not math.isfinite(update.loss)
+
+
+def _no_decision(scheduler: Scheduler, answer: object) -> OptimizerError:
+    return OptimizerError(
+        f"{type(scheduler).__name__}.report() must return a Decision, got {short(answer)}; use Decision.CONTINUE or "
+        "Decision.STOP"
+    )

@@ -299,8 +299,9 @@ CONTRASTS = {"A": {"without A": 1.0, "base": -1.0}}
         ),
         (
             lambda: power(float("nan"), 1.0, 10),
-            r"effect must be a number and deviation a number above 0, got nan and 1.0",
+            r"effect must be a number and sd a number above 0, got nan and 1.0",
         ),
+        (lambda: power(0.5, 1.0, 1), "repeats must be an integer of at least 2, got 1"),
         *(
             (lambda it=it: register(it, RandomSearch), "name must be a text, got")
             for it in (None, "", 3, ["evolution"])
@@ -427,6 +428,45 @@ class Granting(Scheduler):
         return self.answer
 
 
+class Deciding(Granting):
+    """Grants three steps, and decides the same on all reports."""
+
+    def __init__(self, decision: Any) -> None:
+        super().__init__(Grant(3))
+        self.decision = decision
+
+    def report(self, trial: int, step: int, loss: float) -> Any:
+        return self.decision
+
+
+class LateGrowing(Granting):
+    """Lets the grant of a paused trial grow only when it is promoted."""
+
+    may_promote = True
+
+    def __init__(self) -> None:
+        super().__init__(Grant(3))
+        self.due: int | None = None
+
+    def is_final(self, trial: int) -> bool:
+        return self.answer.budget == 9
+
+    def pause(self, trial: int) -> None:
+        self.due = trial
+
+    def next_promotion(self) -> int | None:
+        return self.due
+
+    def promote(self, trial: int) -> None:
+        self.due, self.answer = None, Grant(9)
+
+
+def paused_and_asked() -> None:
+    study = Study(SPACE, Answering({"x": 0.5}, LateGrowing()), max_budget=9)
+    study.tell(study.ask(), 0.5)
+    study.ask()
+
+
 def told(*acts: Callable[[Study, Any], Any]) -> Callable[[], None]:
     """Tell a study of its first trial."""
 
@@ -502,6 +542,20 @@ STUDIES: list[tuple[Callable[[], Any], type[Exception], str]] = [
             r"Granting.grant\(0\) must return a Grant, got .*; use Grant\(budget, milesto",
         )
         for it in (None, 3, Grant(0), Grant(-1), Grant("a"), Grant(2.5), Grant(9, None), Grant(9, ("a",)))
+    ),
+    *(
+        (
+            lambda it=it, act=act: act(study := Study(SPACE, Answering({"x": 0.5}, Deciding(it))), study.ask()),
+            OptimizerError,
+            r"Deciding.report\(\) must return a Decision, got .*; use Decision.CONTINUE or Decision.STOP",
+        )
+        for it in (None, True, False, "stop")
+        for act in (lambda s, t: s.report(t, 1, 0.5), lambda s, t: s.tell(t, 0.5))
+    ),
+    (
+        paused_and_asked,
+        OptimizerError,
+        r"LateGrowing.grant\(0\) must return more steps than the 3 that the paused trial has used up, got 3; let",
     ),
     (
         lambda: Study(SPACE, Answering(None, 3)),

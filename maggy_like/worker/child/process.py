@@ -365,6 +365,11 @@ def read_value(returned: object, objective: str | None, *, is_reported: bool = F
 
 
 def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reported: bool) -> Returned:
+    if isinstance(status := returned.get("status"), str) and status == "fail":  # Hyperopt's: its loss does not count
+        raise ReportError(
+            "train_fn must raise an exception in a trial that fails, got status='fail'; if its value should count, "
+            "use another name than 'status'"
+        )
     if objective is not None and objective in returned:
         as_number(f"train_fn's {objective!r}", returned[objective])
     metrics = {

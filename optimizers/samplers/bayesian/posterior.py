@@ -57,22 +57,25 @@ def posterior(
     :meth:`~optimizers.samplers.bayesian.surrogate.Results.scores`. The losses of those that got furthest map the
     estimates back, by a straight line.
 
+    Failed trainings are left out. The noise is that of trainings which end, and with the worst loss instead of none,
+    failures by chance would count as noise.
+
     With more than :data:`SIZE` configurations, half of the model are those that got furthest, the best first, and the
     others are spread evenly over the rest. Return None with fewer than :data:`FEWEST` finite losses, if all are equal,
     or if nothing varies in the space.
     """
-    known, ends = np.asarray(losses, dtype=float), np.asarray(steps, dtype=np.int64)
-    if np.isfinite(known).sum() < FEWEST or not space.dimensions:
+    numbers = np.flatnonzero(np.isfinite(losses))
+    if len(numbers) < FEWEST or not space.dimensions:
         return None
-    scores = _scores(ends, known, loss_at)
-    ends = np.where(np.isfinite(known), ends, -1)
+    known, ends = np.asarray(losses, dtype=float)[numbers], np.asarray(steps, dtype=np.int64)[numbers]
+    scores = _scores(ends, known, lambda row, step: loss_at(int(numbers[row]), step))
     furthest = np.flatnonzero(ends == ends.max())
     kept = _kept(ends, scores)
     spread, axes = float(scores[kept].std()), Axes(space)
     if spread == 0.0:
         return None
     center = float(scores[kept].mean())
-    features = axes.features(np.array([space.to_unit(configs[row]) for row in kept]))
+    features = axes.features(np.array([space.to_unit(configs[number]) for number in numbers[kept]]))
     default = Hyperparameters.default(axes.d).values
     targets = (scores[kept] - center) / spread
     found = fit(features, axes.groups, targets, Hyperparameters(np.append(default[:-1], math.log(_NOISE))))
@@ -81,17 +84,14 @@ def posterior(
     means, variances = model.predict(features[is_furthest], model.condition(targets))
     slope, level = _line((scores[furthest] - center) / spread, known[furthest], spread)
     noise = slope * math.sqrt(found.noise)
-    return Posterior(kept[is_furthest], level + slope * means, slope * np.sqrt(variances), noise, slope)
+    return Posterior(numbers[kept[is_furthest]], level + slope * means, slope * np.sqrt(variances), noise, slope)
 
 
 def _scores(ends: Integers, losses: Array, loss_at: Callable[[int, int], float]) -> Array:
     """Return the scores of all configurations, on the scale of the losses at the first step where trainings ended."""
-    finite = np.isfinite(losses)
-    levels = np.unique(ends[finite])
+    levels = np.unique(ends)
     if len(levels) > _LEVELS:
         levels = levels[np.linspace(0, len(levels) - 1, _LEVELS).astype(int)]
-    above = np.minimum(np.searchsorted(levels, ends), len(levels) - 1)
-    ends = np.where(finite, ends, levels[above])  # a failure counts at the next comparison
     scores = np.empty(len(losses))
     for number, level in enumerate(levels.tolist()):
         rows = np.flatnonzero(ends >= level)

@@ -205,6 +205,18 @@ def test_small_numbers_are_written_with_powers_of_ten(design: Design) -> None:
     assert "9.7877e-09 with everything" in " ".join(shown.split())
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_an_interval_that_excludes_zero_shows_it(sign: float) -> None:
+    design = AblationStudy(data=["A", "y"]).features("A").designed()
+    noise = 0.02 * np.random.default_rng(0).normal(size=8)
+    half = stats.t.isf(0.025, 7) * stats.sem(noise)
+    values = {"base": [0.9] * 8, "without A": 0.9 + noise - noise.mean() + sign * 1.002 * half}
+    answer = Ablation(design, [Run(name, seed, x) for name, xs in values.items() for seed, x in enumerate(xs)])
+    assert answer.rows[0].verdict == ("better without it" if sign > 0.0 else "worse without it")
+    low, high = map(float, re.search(r"\[(.*), (.*)\]", repr(answer)).groups())  # type: ignore[union-attr]
+    assert low * high > 0.0
+
+
 def test_an_interaction_says_what_both_make_beyond_each() -> None:
     design = AblationStudy(data=["A", "B", "y"]).features("A", "B").designed("pairs")
     rng = np.random.default_rng(0)
@@ -502,8 +514,8 @@ def test_what_is_negligible_everywhere_says_so(answers: dict[str, Ablation]) -> 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: {"a": answer(0)}, "at least two data sets"),
-        (lambda: [answer(0), answer(1)], "at least two data sets"),
+        (lambda: {"a": answer(0)}, r"at least two data sets, .* got \['a'\];"),
+        (lambda: [answer(0), answer(1)], "at least two data sets, .* got a list;"),
         (lambda: {"a": answer(0), "b": 3}, "the answer on 'b' must be a result of ablate"),
         (
             lambda: {"a": answer(0), "b": answer(1, columns="AC")},

@@ -120,6 +120,7 @@ def test_a_phase_is_not_over() -> None:
         ({"accuracy": 0.9, "ok": True}, None, (0.9, {"accuracy": 0.9}, {"ok": True})),
         ({"accuracy": 0.9, "ok": np.True_}, None, (0.9, {"accuracy": 0.9}, {"ok": True})),
         ({"success": True, "note": "x"}, None, (1.0, {"success": 1.0}, {"note": "x"})),
+        ({"loss": 0.5, "status": "ok"}, None, (0.5, {"loss": 0.5}, {"status": "ok"})),
         ({"loss": np.float32(0.5), "layers": (64, 32)}, "loss", (0.5, {"loss": 0.5}, {"layers": [64, 32]})),
         ({"note": "the last report stands"}, "loss", (None, {}, {"note": "the last report stands"})),
         ({"accuracy": 0.5, "best_epoch": None}, "accuracy", (0.5, {"accuracy": 0.5}, {"best_epoch": None})),
@@ -143,6 +144,7 @@ def test_numbers_are_metrics_and_the_rest_attributes(returned: Any, objective: s
             "train_fn must return a number, got none: {'note': 'hello'}; return the objective as a number",
         ),
         ({"loss": 1.0, "note": "x"}, "accuracy", "the metric 'accuracy' must be given, got loss"),
+        ({"loss": -5.0, "status": "fail"}, "loss", "must raise an exception in a trial that fails, got status='fail'"),
         (
             "hello",
             None,

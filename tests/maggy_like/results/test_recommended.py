@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 from collections.abc import Callable
@@ -81,10 +82,23 @@ def test_only_trials_that_were_trained_in_full_are_recommended() -> None:
     assert found.recommended.mean == pytest.approx(loss(found.recommended.config) + 1.0 / 27.0, abs=0.2)
 
 
-def test_failed_trials_count_and_are_not_recommended() -> None:
+def test_failed_trials_are_not_recommended() -> None:
     found = result(lambda config: None if config["lr"] < 0.4 else noisy(0.1)(config))
     assert found.recommended is not None
     assert 0.4 < found.recommended.config["lr"] < 0.7
+
+
+@pytest.mark.parametrize("broken", [None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("direction", ["min", "max"])
+def test_failures_by_chance_are_not_taken_for_noise(broken: float | None, direction: Direction) -> None:
+    def flaky(config: Config) -> float | None:
+        return broken if random.Random(repr(config)).random() < 0.2 else loss(config)
+
+    found = result(flaky, direction=direction)
+    assert found.recommended is not None
+    assert found.recommended.noise < 0.02
+    assert found.recommended.mean == pytest.approx(found.recommended.trial.value, abs=0.02)
+    assert "recommended" not in repr(found)
 
 
 def test_nothing_is_recommended_where_nothing_can_be_said() -> None:
