@@ -62,7 +62,8 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         target: Value of the objective at which the search ends.
         max_budget: Steps of a full training. ``reporter.budget`` is the step up to which a trial should train. Default
             27; without it, a function that does not read ``reporter.budget`` may train for longer.
-        points_to_evaluate: Configurations to try first. A resumed run tries those that it has not tried yet.
+        points_to_evaluate: Configurations to try first; constants may be left out. A resumed run tries those that it
+            has not tried yet.
         warm_start: Earlier runs to learn from, as results or as folders.
         workers: Number of workers. Default all slots of the engine.
         max_workers: Upper limit of the number of workers, if ``workers`` is not given.

@@ -422,6 +422,8 @@ class SearchSpace:
     def validate(self, config: Mapping[str, Any]) -> Config:
         """Return ``config`` in the order of the space, with plain Python values of the domains' types.
 
+        Constants may be left out.
+
         Raises:
             SearchSpaceError: A name is unknown, an active parameter is missing, an inactive one is given, a value is
                 not in its domain, or a constraint does not hold.
@@ -436,6 +438,8 @@ class SearchSpace:
                 if name in config:
                     when = self._domains[name].conditions
                     raise SearchSpaceError(f"{name!r} is only active when {when}; remove it from {config!r}")
+            elif name not in config and isinstance(constant := self._domains[name], Constant):
+                checked[name] = constant.value
             elif name not in config:
                 raise SearchSpaceError(f"{name!r} is missing in {config!r}; add a value")
             else:

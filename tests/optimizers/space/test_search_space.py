@@ -375,3 +375,9 @@ def test_a_constraint_is_tried_where_grandchildren_are_active_and_where_not() ->
     for name in ("layers", "units", "rate"):
         with pytest.raises(SearchSpaceError, match="raised KeyError"):
             space.where(lambda config, name=name: config[name] is not None)
+
+
+def test_constants_of_a_configuration_may_be_left_out() -> None:
+    space = SearchSpace({"opt": Choice(["adam", "sgd"]), "momentum": Constant(0.9, when={"opt": "sgd"}), "seed": 1})
+    assert space.validate({"opt": "sgd"}) == {"opt": "sgd", "momentum": 0.9, "seed": 1}
+    assert space.validate({"opt": "adam"}) == {"opt": "adam", "seed": 1}
