@@ -490,10 +490,15 @@ def check_data(
     written = prepared.rows(df)
     train = written.where(F.col(VALIDATION) == "false") if prepared.is_split else written
     found = statistics_of(train, plan.columns)
-    check_rows(found)
-    held = 0
+    validation, held = None, 0
     if prepared.is_split:
         validation = statistics_of(written.where(F.col(VALIDATION) == "true"), plan.columns)
+        if validation.rows and not found.rows:
+            raise DataError(
+                f"the training rows must be at least 1, got 0 of {validation.rows}; set fewer rows apart to validate on"
+            )
+    check_rows(found)
+    if validation is not None:
         if not validation.rows:
             raise DataError(
                 f"the validation rows must be at least 1, got 0 of {found.rows}; set more rows apart, or none at all"

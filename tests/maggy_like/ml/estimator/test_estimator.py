@@ -461,6 +461,11 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
     ({"featuresCol": "text"}, DataError, "column 'text' must have a type that tensors can have, got string"),
     ({"featuresCol": "bytes"}, ConfigError, "for the bytes of column 'bytes', got none"),
     ({"validationIndicatorCol": "number"}, DataError, "validationIndicatorCol 'number' must be boolean, got double"),
+    (
+        {"validationIndicatorCol": "held_out"},
+        DataError,
+        "the training rows must be at least 1, got 0 of 120; set fewer rows apart to validate on",
+    ),
     ({"search": {"hiden": Integer(4, 16)}}, ConfigError, "search must have Params.*got 'hiden'.*'hidden'"),
     ({"featuresCol": "gaps"}, DataError, "'gaps' must not be or contain null, got 120 such rows of 120"),
     (
@@ -521,7 +526,7 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.withColumn("deep", F.array(F.array(F.lit(1.0)), F.array(F.lit(None).cast("double"))))
     df = df.withColumn("ragged", F.array(F.array(F.lit(1.0)), F.array(F.lit(1.0), F.lit(2.0))))
     df = df.withColumn("held", F.col("number") > 0).withColumn("unheld", F.when(F.col("held"), 0.0).otherwise(1.0))
-    df = df.withColumn("maggy_validation", F.col("number"))
+    df = df.withColumn("maggy_validation", F.col("number")).withColumn("held_out", F.lit(True))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
     df = spark_local.read.parquet(f"{tmp_path}/wrong")
     for given, kind, message in WRONG:
