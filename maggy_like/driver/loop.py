@@ -293,7 +293,7 @@ MAX_LINE_BYTES = 8 << 20
 
 
 class Driver:
-    """Runs one search. What depends on an event is sent only once the event is in the journal."""
+    """Runs one search. A message that depends on an event is sent only after the event is in the journal."""
 
     def __init__(
         self,

@@ -323,10 +323,10 @@ class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
 
 
 def _combines_all_pairs(loss: Loss, output: torch.Tensor, label: torch.Tensor) -> bool:
-    """Whether a loss combines each output with each label only because their shapes, [rows, 1] and [rows], differ.
+    """Return whether a loss broadcasts outputs and labels of the shapes [rows, 1] and [rows] to all pairs of rows.
 
-    A loss that compares all rows by intention does so for equal shapes, too. The rows are repeated to a number that
-    no other dimension is likely to have.
+    A loss that compares all rows on purpose does so for equal shapes, too. The rows are repeated to a number that no
+    other dimension is likely to have.
     """
     one, other = tuple(output.shape), tuple(label.shape)
     if one == other or {one[1:], other[1:]} != {(), (1,)}:
