@@ -26,7 +26,7 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
     """Report each epoch of Keras' ``fit``, with its metrics (``loss``, ``val_accuracy``).
 
     The saved state is ``{"step": epochs, "weights": [...], "optimizer": [...]}``. Load its weights by
-    ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins.
+    ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins, if you pass ``initial_epoch``.
 
     Args:
         reporter: Reporter of the trial.
@@ -37,7 +37,7 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
 
     Raises:
         UserError: Keras is not installed, or its backend cannot be imported.
-        ReportError: An argument is invalid, ``fit`` does not start from the saved state, or no metric was logged.
+        ReportError: An argument is invalid, or no metric was logged.
 
     Example:
         >>> def train(lr, reporter):
@@ -53,18 +53,25 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
         super().__init__()
         self._progress = Progress(reporter, save_every)
-        self.initial_epoch = self._progress.step
+        self._continues = self._has_begun = False
+
+    @property
+    def initial_epoch(self) -> int:
+        self._continues = True
+        return self._progress.step
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the state. Called by Keras after it has built the model and its optimizer."""
-        if (state := self._progress.restored) is not None:
+        if (state := self._progress.restored) is not None and self._continues:
             self.model.set_weights(state["weights"])
             for variable, value in zip(self.model.optimizer.variables, state["optimizer"], strict=True):
                 variable.assign(value)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Check that the training starts from the saved state. Called by Keras."""
-        self._progress.check_start(epoch, "initial_epoch=report.initial_epoch, epochs=reporter.budget")
+        """Count from the first epoch of the training. Called by Keras."""
+        if not self._has_begun:
+            self._progress.begin(epoch, "initial_epoch=report.initial_epoch to model.fit")
+        self._has_begun = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Report an epoch. Called by Keras."""

@@ -37,8 +37,7 @@ class LightGBMReport:
             budget is removed from the model.
 
     Raises:
-        ReportError: An argument is invalid, the training does not start from the saved state, or no metric was
-            computed.
+        ReportError: An argument is invalid, or no metric was computed.
 
     Example:
         >>> def train(lr, reporter):
@@ -65,13 +64,15 @@ class LightGBMReport:
         """Report a round. Called by LightGBM."""
         progress, model = self._progress, env.model
         if env.iteration == env.begin_iteration:
-            progress.check_start(env.begin_iteration, "init_model=report.init_model")
+            saved = 0 if self.init_model is None else self.init_model.current_iteration()
+            start = progress.step if env.begin_iteration == saved else 0  # it may begin with another model
+            progress.begin(start, "init_model=report.init_model")
         if not progress.left:
             model.rollback_one_iter()
             raise EarlyStopException(progress.step - 1, [])
         metrics = {f"{dataset}_{metric}": value for dataset, metric, value, *_ in env.evaluation_result_list}
         state = None if isinstance(model, lightgbm.CVBooster) else partial(_state, model)
-        progress.take(env.iteration + 1, metrics, state)
+        progress.take(progress.step + 1, metrics, state)
         progress.finish()
 
 

@@ -40,8 +40,8 @@ class LightningReport(Callback):
         ckpt_path: Path of a file with the saved state, or None.
 
     Raises:
-        ReportError: An argument is invalid, the training does not start from the saved state, no metric was logged, or
-            the strategy does not write a checkpoint as one file.
+        ReportError: An argument is invalid, no metric was logged, or the strategy does not write a checkpoint as one
+            file.
 
     Example:
         >>> def train(lr, reporter):
@@ -60,9 +60,9 @@ class LightningReport(Callback):
             self.ckpt_path = str(path)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that the training starts from the saved state. Called by Lightning."""
+        """Count from the epoch at which the training starts. Called by Lightning."""
         self._remove_restored()
-        self._progress.check_start(trainer.current_epoch, "ckpt_path=report.ckpt_path to trainer.fit")
+        self._progress.begin(trainer.current_epoch, "ckpt_path=report.ckpt_path to trainer.fit")
         if not self._progress.left:
             trainer.should_stop = True
 

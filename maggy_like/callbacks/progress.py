@@ -11,7 +11,7 @@ from maggy_like.worker.child.stop_state import TrialStopped
 
 
 class Progress:
-    """The steps of one training, counted from the state that its trial has saved.
+    """The steps of one training, counted from the state that its trial has saved if the library continues from it.
 
     A step is saved before it is reported, because the report may end the attempt at a milestone. A later attempt
     continues from that state. Every ``save_every``-th step is saved, and always the last one and one after which the
@@ -28,10 +28,8 @@ class Progress:
         self._end: BaseException | None = None
         self.restored: dict[str, Any] | None = reporter.restore()  # None at the beginning of a trial
         if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):
-            raise ReportError(
-                f"the trial's newest state must be one of this callback, got {shortened(self.restored)}; do not call "
-                "reporter.checkpoint(...) yourself"
-            )
+            reporter.start_over("remove reporter.checkpoint(...), since the callback saves")
+            self.restored = None
         self.step: int = 0 if self.restored is None else self.restored["step"]  # the last step that was taken
 
     @property
@@ -44,12 +42,14 @@ class Progress:
         """Whether the trial was stopped."""
         return self._end is not None
 
-    def check_start(self, step: int, argument: str) -> None:
-        """Check that the library starts after the restored step, as its argument ``argument`` makes it do."""
-        if step != self.step:
-            raise ReportError(
-                f"the training must start after step {self.step} of the saved state, got step {step}; pass {argument}"
-            )
+    def begin(self, step: int, argument: str) -> None:
+        """Count from the step after which the library starts.
+
+        If that is not the restored one, log that ``argument`` would continue from there.
+        """
+        if step != self.step and self.restored is not None:
+            self._reporter.start_over(f"pass {argument}")
+        self.step = step
 
     def check_reported(self, step: int) -> None:
         """Check that a step was reported exactly once."""

@@ -46,8 +46,7 @@ class TransformersReport(TrainerCallback):
         resume_from_checkpoint: Path of a folder with the saved state, or None.
 
     Raises:
-        ReportError: An argument is invalid, the trainer does not evaluate, or the training does not start from the
-            saved state.
+        ReportError: An argument is invalid, or the trainer does not evaluate.
 
     Example:
         >>> def train(lr, reporter):
@@ -72,18 +71,13 @@ class TransformersReport(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check that the training starts from the saved state. Called by the trainer."""
+        """Count from the evaluation at which the training starts. Called by the trainer."""
         if args.eval_strategy == "no":
             raise ReportError(
                 "eval_strategy must be 'epoch' or 'steps', got 'no'; use TrainingArguments(eval_strategy='epoch')"
             )
         start = 0 if state.global_step == 0 else _evaluations(args, state)
-        argument = "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train"
-        try:
-            self._progress.check_start(start, argument)
-        except ReportError:
-            self._remove_restored()
-            raise
+        self._progress.begin(start, "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train")
         self._is_training = True
         if not self._progress.left:
             control.should_training_stop = True

@@ -36,8 +36,7 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         num_boost_round: Number of rounds left of the budget.
 
     Raises:
-        ReportError: An argument is invalid, the training does not start from the saved state, or no metric was
-            computed.
+        ReportError: An argument is invalid, or no metric was computed.
 
     Example:
         >>> def train(eta, reporter):
@@ -58,8 +57,10 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         self.num_boost_round = self._progress.left
 
     def before_training(self, model: Any) -> Any:
-        """Check that the training starts from the saved state. Called by XGBoost."""
-        self._progress.check_start(model.num_boosted_rounds(), "xgb_model=report.xgb_model")
+        """Count from the saved state, if the training starts from it. Called by XGBoost."""
+        saved = 0 if self.xgb_model is None else self.xgb_model.num_boosted_rounds()
+        start = self._progress.step if model.num_boosted_rounds() == saved else 0  # it may begin with another model
+        self._progress.begin(start, "xgb_model=report.xgb_model")
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,34 @@ class _StopAtTwo(FullBudget):
 def search(train_fn: Callable[..., Any], space: dict[str, Any], directory: Path, **options: Any) -> Result:
     """ASHA over six configurations: rungs at 1, 2 and 4 steps, in this process, which has loaded the library."""
     defaults = {"optimizer": ASHA(eta=2), "n_trials": 6, "max_budget": MAX_BUDGET, "seed": 3, "engine": "inline"}
-    return lagom(train_fn, space, directory=directory, progress=False, **{**defaults, **options})
+    return lagom(train_fn, space, directory=directory, **{"progress": False, **defaults, **options})
+
+
+def changed(train_fn: Callable[..., Any], names: dict[str, Any], *changes: tuple[str, str]) -> Callable[..., Any]:
+    """The function with other source text, in a module with these names."""
+    source = inspect.getsource(train_fn)
+    for old, new in changes:
+        source = source.replace(old, new)
+    made: dict[str, Any] = {}
+    exec(source, {**names}, made)
+    return made[train_fn.__name__]
+
+
+def check_callback_alone(
+    train_fn: Callable[..., Any],
+    space: dict[str, Any],
+    directory: Path,
+    capfd: pytest.CaptureFixture[str],
+    remedy: str,
+    **options: Any,
+) -> Result:
+    """Search with a function that does not continue from its state: promoted trials start over, and a line says so."""
+    result = search(train_fn, space, directory, progress="plain", **options)
+    assert not result.failures
+    assert {len(trial.curve.steps) for trial in result.trials if trial.attempt == 3} == {MAX_BUDGET}
+    (line,) = (line for line in "".join(capfd.readouterr()).splitlines() if "trains from the beginning" in line)
+    assert line.endswith(f"although it has a saved state; to continue from there, {remedy}")
+    return result
 
 
 def check_promoted_trials_equal_whole_trainings(

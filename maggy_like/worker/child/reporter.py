@@ -353,6 +353,8 @@ class Reporter:
                 raise ReportError(NOT_AFTER.format(step=step, last=last))
             if last >= self._limit:
                 self._end_budget(step)
+        elif step <= 1 and not self._restored and self._saves.was_given:
+            self.start_over("begin with state = reporter.restore()")
         if value is not None:
             metrics[self._objective or "value"] = value
         for name, number in metrics.items():
@@ -509,6 +511,13 @@ class Reporter:
         self._restored = self._restored or state is not None
         self._restored_nothing = state is None
         return state
+
+    def start_over(self, remedy: str) -> None:
+        """Log once that the function trains from the beginning although a state was saved, and how to continue it.
+
+        Called by the callbacks of libraries.
+        """
+        self._saves.tell_unused(remedy)
 
     def advice_on(self, error: BaseException) -> str:
         """Return text to append to the message of an error, if the function may have used a state that is not there.

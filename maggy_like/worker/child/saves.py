@@ -75,6 +75,8 @@ LATE = (
     "before the best one; call checkpoint(state) before report(), or checkpoint(state, step=step) after it"
 )
 
+UNUSED = "trains from the beginning, although it has a saved state; to continue from there, {}"
+
 MAX_NOTE = 2000
 """Characters of a message about a lost state."""
 
@@ -160,6 +162,16 @@ class Saves:
         if lost is not None:
             self._tell_lost(lost)
         return state
+
+    @property
+    def was_given(self) -> bool:
+        """Whether the attempt began with a saved state."""
+        return self._given is not None
+
+    def tell_unused(self, remedy: str) -> None:
+        """Note that the attempt trains from the beginning, although it has a saved state."""
+        if self._is_main and self._sender is not None:
+            self._sender.send(Noted("restart", UNUSED.format(remedy), self._trial))
 
     def _fall_back(self, lost: str) -> None:
         """Replace a lost state by the one saved before it."""

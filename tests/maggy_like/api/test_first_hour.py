@@ -222,6 +222,25 @@ def test_a_promoted_trial_that_starts_over_is_told_of_once(
     assert all(line.endswith(", or use ASHA(mode='stopping')") for line in lines)
 
 
+@pytest.mark.parametrize(("optimizer", "restores"), [("asha", False), ("asha", True), ("pbt", False)])
+def test_a_function_that_saves_and_never_restores_is_told_of_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], optimizer: str, restores: bool
+) -> None:
+    def train(x: float, reporter: Reporter) -> None:
+        start = reporter.restore() or 0 if restores else 0
+        for step in range(start + 1, reporter.budget + 1):
+            reporter.checkpoint(step)
+            reporter.report(score=x * step, step=step)
+
+    options: dict[str, Any] = {"n_trials": 20, "engine": "inline", "directory": tmp_path, "progress": "plain"}
+    result = lagom(train, {"x": Float(0, 1)}, optimizer=optimizer, max_budget=9, direction="max", seed=0, **options)
+    assert not result.failures
+    assert any(trial.attempt > 1 for trial in result.trials)
+    lines = [line for line in "".join(capfd.readouterr()).splitlines() if "trains from the beginning" in line]
+    assert len(lines) == (not restores)
+    assert all(line.endswith("to continue from there, begin with state = reporter.restore()") for line in lines)
+
+
 async def waits(x: float) -> float:
     return x
 

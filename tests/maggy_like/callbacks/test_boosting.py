@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continued import StopAtTwo, check_promoted_trials_equal_whole_trainings, search
+from continued import (
+    StopAtTwo,
+    changed,
+    check_callback_alone,
+    check_promoted_trials_equal_whole_trainings,
+    search,
+)
 
 from maggy_like import Float, Reporter
 from maggy_like.protocol.messages import Assign, Finished, Reported, decode_to_driver
@@ -222,18 +228,38 @@ def test_with_nothing_left_the_model_is_the_saved_one(train: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("train", "metric", "argument"),
+    [
+        (train_lightgbm, "valid_binary_logloss", "init_model=report.init_model"),
+        (train_xgboost, "valid_logloss", "xgb_model=report.xgb_model"),
+    ],
+)
+def test_without_the_model_a_promoted_trial_starts_over(
+    train: Any, metric: str, argument: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    alone = changed(train, globals(), (f"{argument},", ""), ("report.num_boost_round", "reporter.budget"))
+    check_callback_alone(alone, SPACE, tmp_path, capfd, f"pass {argument}", metric=metric)
+
+
+@pytest.mark.parametrize(
     ("train", "argument"),
     [(train_lightgbm, "init_model=report.init_model"), (train_xgboost, "xgb_model=report.xgb_model")],
 )
-def test_a_model_that_is_not_passed_on_is_told(train: Any, argument: str) -> None:
+def test_a_model_that_was_trained_before_counts_no_steps(train: Any, argument: str, tmp_path: Path) -> None:
+    name, _, saved = argument.partition("=")
+    first = f"earlier = {train.__name__}(0.1, Reporter(budget=3))\n    report ="
+    further = changed(
+        train,
+        {**globals(), train.__name__: changed(train, globals(), ("return model.num_trees()", "return model"),
+                                              ("return int(model.num_boosted_rounds())", "return model"))},
+        ("report =", first),
+        (argument, f"{name}={saved} or earlier"),
+    )  # fmt: skip
     reporter = Reporter(budget=2)
-    train(0.1, reporter)
+    assert further(0.1, reporter) == 5
+    assert reporter.restore()["step"] == 2
     reporter.budget = 4
-    forgetful: dict[str, Any] = {}
-    source = inspect.getsource(train).replace(f"{argument},", "")
-    exec(source, {**globals()}, forgetful)
-    with pytest.raises(ReportError, match=rf"must start after step 2 of .*, got step 0; pass {argument}"):
-        forgetful[train.__name__](0.1, reporter)
+    assert further(0.1, reporter) == 7
 
 
 def test_without_a_set_to_evaluate_nothing_can_be_reported() -> None:

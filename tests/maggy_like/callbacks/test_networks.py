@@ -9,11 +9,10 @@ from typing import Any
 
 import library_functions
 import pytest
-from continued import check_promoted_trials_equal_whole_trainings, search
+from continued import changed, check_callback_alone, check_promoted_trials_equal_whole_trainings, search
 from library_functions import with_keras, with_lightning, with_transformers
 
 from maggy_like import ASHA, Float, Reporter
-from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
 
@@ -80,23 +79,30 @@ def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("train", "argument"),
+    ("train", "metric", "argument", "method"),
     [
-        (with_lightning, "ckpt_path=report.ckpt_path"),
-        (with_transformers, "resume_from_checkpoint=report.resume_from_checkpoint"),
+        (with_lightning, "val_loss", "ckpt_path=report.ckpt_path", "trainer.fit"),
+        (with_keras, "val_loss", "initial_epoch=report.initial_epoch", "model.fit"),
+        (with_transformers, "eval_loss", "resume_from_checkpoint=report.resume_from_checkpoint", "trainer.train"),
     ],
 )
-def test_a_state_that_is_not_passed_on_is_told_and_leaves_no_folder(
-    train: Any, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_callback_alone_starts_promoted_trials_over(
+    train: Any,
+    metric: str,
+    argument: str,
+    method: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reporter = Reporter(budget=1)
-    train(0.1, reporter)
-    reporter.budget = 2
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    forgetful: dict[str, Any] = {}
-    exec(inspect.getsource(train).replace(argument, ""), {**vars(library_functions)}, forgetful)
-    with pytest.raises(ReportError, match=r"must start after step 1 of .*; pass"):
-        forgetful[train.__name__](0.1, reporter)
+    alone = changed(train, vars(library_functions), (argument, "**{}"))
+    result = check_callback_alone(alone, SPACE, tmp_path, capfd, f"pass {argument} to {method}", metric=metric)
+    best = next(trial for trial in result.trials if trial.attempt == 3)
+    whole = search(
+        train, SPACE, tmp_path, metric=metric, optimizer="random", n_trials=1, points_to_evaluate=[best.config]
+    )
+    assert list(best.curve.values) == pytest.approx(list(whole.trials[0].curve.values), rel=1e-5)
     assert not list(tmp_path.glob("maggy_like-*"))
 
 
