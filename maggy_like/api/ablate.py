@@ -211,7 +211,7 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         function=AblatedFunction(train_fn, planned.design),
         driver=options.driver,
     )
-    return start(spec, lambda spec: planned.outcome(search(spec)), block=options.block)
+    return start(options, spec, lambda spec: planned.outcome(search(spec)))
 
 
 _LARGEST = 1e300  # an int may be larger than any float

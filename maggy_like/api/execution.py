@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from maggy_like.api.options import RunOptions
 from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
@@ -23,6 +24,8 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training, training_of
 from maggy_like.results.result import Result, RunActions, make_result
 from maggy_like.storage.run_paths import check_name
+from maggy_like.train_function.first_load import load_first
+from maggy_like.train_function.load import is_loading
 from maggy_like.train_function.modules import RENDEZVOUS
 from optimizers.core.direction import Direction
 from optimizers.core.trial import TrialState
@@ -105,12 +108,14 @@ class TrainAgain:
 T = TypeVar("T")
 
 
-def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | RunHandle[T]:
+def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) -> T | RunHandle[T]:
     """Execute a run here, or with ``block=False`` in a thread. Return what ``finish`` returns, or the run's handle."""
-    flag("block", block, "use block=False for a run in the background")
+    block = flag("block", options.block, "use block=False for a run in the background")
     _check_not_importing_main()
     if spec.driver == "client":
         spec.engine.begin_imports(spec.preload)
+    if spec.engine.isolation != "none":
+        load_first(options.train_fn, spec.payload, spec.preload, _import_runner)
     if block:
         return finish(spec)
     from maggy_like.driver.run_handle import RunHandle
@@ -121,8 +126,17 @@ def start(spec: RunSpec, finish: Callable[[RunSpec], T], *, block: bool) -> T | 
     return handle
 
 
+def _import_runner() -> None:
+    import maggy_like.driver.runner  # noqa: F401  # what the run needs in any case
+
+
 def _check_not_importing_main() -> None:
-    """Raise an error if the import of a script into a child of multiprocessing would start a second run."""
+    """Raise an error if an import into a child of multiprocessing, or into a worker, would start a second run."""
+    if is_loading():
+        raise UserError(
+            "a worker imports this module to load train_fn and would start a second run; move the calls of maggy_like "
+            "into a function, or under if __name__ == '__main__':"
+        )
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
             "a child process of multiprocessing imports this script and would start a second run; move the calls of "

@@ -147,7 +147,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         hints=hints,
     )
     preload = modules_of(train_fn, multi_worker=options.workers_per_trial > 1 or settings.training is not None)
-    return start(make_spec(options, settings, preload, driver=options.driver), search, block=options.block)
+    return start(options, make_spec(options, settings, preload, driver=options.driver), search)
 
 
 def check_search(

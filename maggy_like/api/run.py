@@ -108,7 +108,7 @@ def run(options: FunctionOptions) -> Any:
         modules_of(train_fn, multi_worker=True),
         save_returned=partial(save_returned, files.paths.store),
     )
-    return start(spec, execute_and_return, block=options.block)
+    return start(options, spec, execute_and_return)
 
 
 def run_script(

@@ -59,9 +59,13 @@ def is_installed_module(name: str) -> bool:
     return bool(folders) and all(is_installed_file(folder + os.sep) for folder in folders)
 
 
+MAINS = "__main__", "__mp_main__"
+"""Names of the module that a process was started with: Python's, and multiprocessing's for its children."""
+
+
 def is_installed(module: str | None) -> bool:
     """Return whether a module belongs to the installation, and not to the user's project."""
-    if not module or module == "__main__":
+    if not module or module in MAINS:
         return False
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("maggy_like", "optimizers"):

@@ -1,16 +1,25 @@
-"""Pickles for other processes: functions and classes of a script or notebook by value, with their file names."""
+"""Pickles for other processes: functions and classes of a script or notebook by value, with their file names.
+
+Some objects are pickled as the name under which their module has them: cached functions, functions with one version per
+type, new types. Another process has no such name if the module is a script, so these are pickled by value, too.
+"""
 
 from __future__ import annotations
 
+import functools
 import io
+import operator
 import pickle
 import sys
 import types
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
+
+from maggy_like.processes.imports import MAINS
 
 __all__ = ["Pickler", "dumps"]
 
@@ -55,7 +64,94 @@ def _reduce_storage(storage: Any) -> Any:
     return partial(torch.TypedStorage, wrap_storage=filled, dtype=storage.dtype, _internal=True), ()
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles functions and classes of a script or notebook by value."""
+def _has_name_elsewhere(value: Any) -> bool:
+    """Return whether another process finds a value under its name, in a module that it can import."""
+    name = getattr(value, "__module__", None)
+    if not isinstance(name, str) or name in MAINS or name in cloudpickle.list_registry_pickle_by_value():
+        return False
+    found: Any = sys.modules.get(name)
+    for part in getattr(value, "__qualname__", value.__name__).split("."):
+        found = getattr(found, part, None)
+    return found is value
 
-    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: _reduce_code})
+
+def _is_by_value(module: str) -> bool:
+    """Return whether no other process can import a module by its name.
+
+    That is the script in a child of multiprocessing, and a module whose import has not ended, because its import would
+    start the same search again.
+    """
+    found = sys.modules.get(module)
+    if found is None or module == "__main__":  # which cloudpickle knows
+        return False
+    return module in MAINS or bool(getattr(getattr(found, "__spec__", None), "_initializing", False))
+
+
+def _reduce_cached(function: Any) -> Any:
+    """Reduce a function with a cache to the function and an empty cache."""
+    if _has_name_elsewhere(function):
+        return function.__qualname__
+    parameters = function.cache_parameters()
+    decorator = _Call(functools.lru_cache, parameters["maxsize"], parameters["typed"])
+    added = {name: value for name, value in vars(function).items() if name not in _OF_WRAPPERS}
+    return operator.call, (decorator, function.__wrapped__), added or None
+
+
+_OF_WRAPPERS = frozenset({*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"})
+"""The attributes that a decorator sets itself."""
+
+
+def _reduce_cached_property(value: functools.cached_property[Any]) -> Any:
+    """Reduce a cached property without the lock that Python 3.11 gives it."""
+    added = {name: part for name, part in vars(value).items() if name != "lock"}
+    return functools.cached_property, (value.func,), added
+
+
+_DISPATCHER = cast(types.FunctionType, functools.singledispatch(len)).__code__
+"""The code that all functions with one version per type share."""
+
+
+def _reduce_dispatcher(function: Any) -> Any:
+    """Reduce a function with one version per type to its versions."""
+
+    def register(made: Any, versions: Mapping[type, Any]) -> None:  # is sent by value
+        for kind, version in versions.items():
+            made.register(kind, version)
+
+    versions = dict(function.registry)
+    return functools.singledispatch, (versions[object],), versions, None, None, register
+
+
+def _reduce_name(value: Any) -> Any:
+    """Reduce what only names a type to its name, in whichever module it is."""
+    if _has_name_elsewhere(value):
+        return value.__name__
+    if isinstance(value, typing.NewType):
+        return typing.NewType, (value.__name__, value.__supertype__)
+    if hasattr(value, "__value__"):  # an alias by the statement ``type`` (Python 3.12)
+        return type(value), (value.__name__, value.__value__)
+    return type(value), (value.__name__,)
+
+
+_NAMES = (typing.NewType, typing.ParamSpec, typing.TypeVarTuple, getattr(typing, "TypeAliasType", typing.NewType))
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles by value what is defined in a script or notebook."""
+
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+        {
+            types.CodeType: _reduce_code,
+            functools._lru_cache_wrapper: _reduce_cached,
+            functools.cached_property: _reduce_cached_property,
+            **dict.fromkeys(_NAMES, _reduce_name),
+        }
+    )
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType | type) and isinstance(module := obj.__module__, str):
+            if _is_by_value(module):
+                cloudpickle.register_pickle_by_value(sys.modules[module])
+            if getattr(obj, "__code__", None) is _DISPATCHER and not _has_name_elsewhere(obj):
+                return _reduce_dispatcher(obj)
+        return super().reducer_override(obj)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from maggy_like.processes.imports import is_installed
+from maggy_like.processes.imports import MAINS, is_installed
 from maggy_like.protocol.task import Isolation
 from maggy_like.protocol.values import encodable, shortened
 from maggy_like.train_function.code import code_objects, own_functions, references
@@ -64,7 +64,7 @@ def _changed_names(train_fn: Callable[..., Any]) -> Iterator[str]:
         words.update(name for code in code_objects(function) for name in code.co_names)
         home = sys.modules.get(function.__module__ or "")
         for module in (home, *(value for _, _, value in references(function))):
-            if isinstance(module, types.ModuleType) and module.__name__ != "__main__":
+            if isinstance(module, types.ModuleType) and module.__name__ not in MAINS:
                 modules[module.__name__] = module
     for module in modules.values():
         if not is_installed(module.__name__):

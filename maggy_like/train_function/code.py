@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import hashlib
 import inspect
 import os
@@ -145,6 +146,8 @@ def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
         yield function
         if owner is not None:
             waiting.extend(_methods_that(function, owner))
+        if isinstance(versions := getattr(value, "registry", None), types.MappingProxyType):  # of a singledispatch
+            waiting += _callables(versions.values())
         values = [value for _, _, value in references(function)]
         waiting += _callables(values)
         for module in values:
@@ -153,7 +156,11 @@ def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
 
 
 def _callables(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if isinstance(value, types.FunctionType | types.MethodType | type | partial)]
+    return [value for value in values if isinstance(value, _CALLED)]
+
+
+_CALLED = types.FunctionType, types.MethodType, type, partial, functools._lru_cache_wrapper
+"""The kinds of values whose code is read."""
 
 
 def _methods_that(function: types.FunctionType, owner: Any) -> Iterator[types.MethodType]:

@@ -3,35 +3,86 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import io
 import linecache
 import logging
 import pickle
 import sys
+import threading
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
+from maggy_like.errors import MaggyError
+from maggy_like.processes.imports import MAINS
 from maggy_like.protocol.task import LoggerSettings, LogSettings, WarningFilter, WorkerTask
+
+
+class NotFoundError(Exception):
+    """A pickle refers to a module that is not found in this process, or to a name that its module does not have.
+
+    Attributes:
+        module: Name of the module.
+        member: The missing name. Empty if the module is not found.
+    """
+
+    def __init__(self, module: str, member: str, why: str) -> None:
+        super().__init__(why)
+        self.module = module
+        self.member = member
+
+
+_loading: int | None = None  # the thread that loads a function of a worker
+
+
+def is_loading() -> bool:
+    """Return whether this thread loads a training function, so that a call comes from the import of a module."""
+    return _loading == threading.get_ident()
+
+
+def unpickle_train_fn(data: bytes) -> Callable[..., Any]:
+    """Unpickle a training function in a process of its own.
+
+    The process gets a ``__main__`` with the functions and classes that the function uses, so that multiprocessing can
+    pickle them by name. Raise NotFoundError for what it refers to and cannot be found.
+    """
+    global _loading
+    unpickler = _Unpickler(io.BytesIO(data))
+    _loading = threading.get_ident()
+    try:
+        function: Callable[..., Any] = unpickler.load()
+    finally:
+        _loading = None
+    _enter_main(unpickler.main_globals)
+    return function
 
 
 def load_train_fn(task: WorkerTask) -> Callable[..., Any]:
     """Unpickle the training function; it comes from the driver that launched us, not from a socket.
 
-    A trial's own process gets what the caller's process has: a ``__main__`` with the functions and classes that the
-    function uses, so that multiprocessing can pickle them by name; the text of notebook cells, for tracebacks; logging.
+    A trial's own process also gets the text of the caller's notebook cells, for tracebacks, and its logging.
     """
-    unpickler = _Unpickler(io.BytesIO(task.train_fn))
-    function: Callable[..., Any] = unpickler.load()
-    if task.isolation != "none":
-        _enter_main(unpickler.main_globals)
-        for name, text in task.sources.items():
-            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-        if task.logging is not None:
-            set_up_logging(task.logging)
+    if task.isolation == "none":
+        function: Callable[..., Any] = _Unpickler(io.BytesIO(task.train_fn)).load()
+        return function
+    function = unpickle_train_fn(task.train_fn)
+    for name, text in task.sources.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    if task.logging is not None:
+        set_up_logging(task.logging)
     return function
+
+
+def why_not_loaded(error: BaseException) -> str:
+    """Return why a function could not be loaded."""
+    if isinstance(error, NotFoundError):
+        return str(error)
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text.removeprefix(f"{type(error).__module__}.") if isinstance(error, MaggyError) else text
 
 
 def _enter_main(names: Mapping[str, Any]) -> None:
@@ -39,6 +90,8 @@ def _enter_main(names: Mapping[str, Any]) -> None:
     main = types.ModuleType("__main__")
     vars(main).update((name, value) for name, value in names.items() if not name.startswith("__"))
     sys.modules["__main__"] = main
+    if (name := names.get("__name__", "__main__")) != "__main__":  # the caller is a child of multiprocessing
+        sys.modules[name] = main
 
 
 class _Unpickler(pickle.Unpickler):
@@ -46,19 +99,41 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, data: io.BytesIO) -> None:
         super().__init__(data)
-        # one dict, of the functions that were pickled by value because they are of ``__main__``
+        # one dict, of the functions that were pickled by value because they are of the caller's script
         self.main_globals: dict[str, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        return self._make_function if name == "_make_function" and module.startswith("cloudpickle.") else found
+        try:
+            found = super().find_class(module, name)
+        except AttributeError as error:  # else its module has raised it
+            if module not in sys.modules:
+                raise
+            raise NotFoundError(module, name, f"only the process that started the run has {module}.{name}") from error
+        except ModuleNotFoundError as error:
+            raise _not_found(module, error) from error
+        if module.startswith("cloudpickle."):
+            return {"_make_function": self._make_function, "subimport": _import}.get(name, found)
+        return found
 
     def _make_function(self, code: types.CodeType, globals: dict[str, Any], *rest: Any) -> Any:
         from cloudpickle import cloudpickle
 
-        if globals.get("__name__") == "__main__":
+        if globals.get("__name__") in MAINS:
             self.main_globals = globals
         return cloudpickle._make_function(code, globals, *rest)
+
+
+def _import(module: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise _not_found(module, error) from error
+
+
+def _not_found(module: str, error: ModuleNotFoundError) -> Exception:
+    """Return the error for a module that is not found; the same error if the module itself has raised it."""
+    is_it = error.name is not None and f"{module}.".startswith(f"{error.name}.")
+    return NotFoundError(module, "", f"ModuleNotFoundError: {error}") if is_it else error
 
 
 def set_up_logging(settings: LogSettings) -> None:

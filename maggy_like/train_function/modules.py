@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from maggy_like.processes.imports import is_installed, remembered
+from maggy_like.processes.imports import MAINS, is_installed, remembered
 from maggy_like.train_function.code import code_objects, held_values, own_functions
 
 RENDEZVOUS = "maggy_like.distributed.rendezvous"
@@ -48,7 +48,7 @@ def modules_of(train_fn: Callable[..., Any], *, multi_worker: bool = False) -> t
             names[function.__module__] = None  # one that travels by name is imported with its module
     for value in held_values(train_fn):
         names |= dict.fromkeys(_homes(value, words))
-    own = [name for name in names if name != "__main__" and not is_installed(name)]
+    own = [name for name in names if not (name in MAINS or is_installed(name))]
     names |= dict.fromkeys(imports_of(own, words))
     if multi_worker:
         names[RENDEZVOUS] = None

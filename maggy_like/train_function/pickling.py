@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.processes.imports import is_installed
+from maggy_like.processes.imports import MAINS, is_installed, is_installed_file
 from maggy_like.processes.pickles import Pickler, dumps
 from maggy_like.protocol.task import HandlerSettings, Isolation, LoggerSettings, LogSettings, WarningFilter
 from maggy_like.protocol.values import encodable
@@ -143,9 +143,15 @@ def _find_culprit(function: Any, above: frozenset[int] = frozenset()) -> tuple[s
         try:
             _dumps(value)
         except Exception:
-            is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
-            return (is_code and _find_culprit(value, above)) or (where, name, value)
+            return (_is_users_code(value) and _find_culprit(value, above)) or (where, name, value)
     return None
+
+
+def _is_users_code(value: Any) -> bool:
+    """Return whether a value is code whose parts the user knows, not what a library has made of a function."""
+    code = getattr(value, "__code__", None)
+    is_code = isinstance(value, types.FunctionType | types.MethodType | partial)
+    return is_code and (code is None or not is_installed_file(code.co_filename))
 
 
 MAX_SOURCE = 100_000
@@ -154,7 +160,7 @@ MAX_SOURCE = 100_000
 
 def sources_of(train_fn: Callable[..., Any]) -> dict[str, str]:
     """Return the text of the files and notebook cells of functions pickled by value, for tracebacks."""
-    names = {function.__code__.co_filename for function in own_functions(train_fn) if function.__module__ == "__main__"}
+    names = {function.__code__.co_filename for function in own_functions(train_fn) if function.__module__ in MAINS}
     texts = {name: "".join(linecache.getlines(name)) for name in sorted(names)}
     return {name: text for name, text in texts.items() if 0 < len(text) <= MAX_SOURCE}
 

@@ -51,7 +51,7 @@ from maggy_like.protocol.values import ReportError, as_attributes, encodable, is
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.file_systems import StoreFault
 from maggy_like.train_function.code import name_of
-from maggy_like.train_function.load import arguments_for, load_train_fn
+from maggy_like.train_function.load import NotFoundError, arguments_for, load_train_fn, why_not_loaded
 from maggy_like.worker.advice import advice_on
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
@@ -473,7 +473,8 @@ def make_runner(
     try:
         train_fn = train_fn or load_train_fn(task)
     except BaseException as error:
-        reason = sendable(format_message(error) + advice_on(error, task.driver))
+        cause = error.__cause__ if isinstance(error, NotFoundError) and error.__cause__ is not None else error
+        reason = sendable(why_not_loaded(error) + advice_on(cause, task.driver))
         channel.send(encode(Broken(f"train_fn cannot be loaded on the worker: {reason}")))
         return None
     runner = TrialRunner(channel, task, train_fn, before_end, on_orphaned, imports)
