@@ -335,11 +335,21 @@ class SearchSpace:
         Raises:
             SearchSpaceError: The parameter does not exist.
         """
+        self._domain(name)
+        known: dict[str, bool] = {}  # each parent is looked at once, however many of its children lead to it
+
+        def is_active(each: str) -> bool:
+            if each not in known:
+                known[each] = self._is_met(each, config) and all(map(is_active, self._domains[each].conditions))
+            return known[each]
+
+        return is_active(name)
+
+    def _is_met(self, name: str, active: Mapping[str, Any]) -> bool:
+        """Return whether the condition of a parameter holds if exactly those in ``active`` are active."""
         return all(
-            parent in config
-            and self.is_active(parent, config)
-            and any(self._domains[parent].equal(config[parent], value) for value in values)
-            for parent, values in self._domain(name).conditions.items()
+            parent in active and any(self._domains[parent].equal(active[parent], value) for value in values)
+            for parent, values in self._domains[name].conditions.items()
         )
 
     def sample(self, rng: np.random.Generator) -> Config:
@@ -400,7 +410,7 @@ class SearchSpace:
         coordinates = dict(zip(self._dimensions, point.tolist(), strict=True))
         config: Config = {}
         for name in self._parents_first:
-            if self.is_active(name, config):
+            if self._is_met(name, config):
                 config[name] = self._domains[name].from_unit(coordinates.get(name, 0.5))
         return {name: config[name] for name in self._domains if name in config}
 
@@ -434,7 +444,7 @@ class SearchSpace:
             self._domain(name)
         checked: Config = {}
         for name in self._parents_first:
-            if not self.is_active(name, checked):
+            if not self._is_met(name, checked):
                 if name in config:
                     when = self._domains[name].conditions
                     raise SearchSpaceError(f"{name!r} is only active when {when}; remove it from {config!r}")
@@ -585,21 +595,26 @@ class JointPrior:
         total = np.zeros(len(points))
         if not self._priors:
             return total
+        active: dict[str, NDArray[np.bool_]] = {}
         for name, prior in self._priors.items():
             density = prior.log_density(points[:, self._axes[name]])
-            total += np.where(self._is_active(name, points), density, 0.0)
+            total += np.where(self._is_active(name, points, active), density, 0.0)
         mixed: Array = np.logaddexp(math.log(1.0 - UNIFORM_SHARE) + total, math.log(UNIFORM_SHARE))
         return mixed
 
-    def _is_active(self, name: str, points: Array) -> NDArray[np.bool_]:
+    def _is_active(self, name: str, points: Array, known: dict[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        """Return at which points a parameter is active. ``known`` has what was found out about others."""
+        if name in known:
+            return known[name]
         active = np.ones(len(points), dtype=bool)
         for parent, values in self._domains[name].conditions.items():
             domain = self._domains[parent]
             column = points[:, self._axes[parent]] if parent in self._axes else np.full(len(points), 0.5)
             positions, places = np.unique(column, return_inverse=True)  # few, since a parent is discrete
-            known = [domain.from_unit(position) for position in positions.tolist()]
-            hits = [any(domain.equal(of_parent, value) for value in values) for of_parent in known]
-            active &= np.array(hits, dtype=bool)[places] & self._is_active(parent, points)
+            taken = [domain.from_unit(position) for position in positions.tolist()]
+            hits = [any(domain.equal(of_parent, value) for value in values) for of_parent in taken]
+            active &= np.array(hits, dtype=bool)[places] & self._is_active(parent, points, known)
+        known[name] = active
         return active
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,8 +28,8 @@ from optimizers.space.search_space import SearchSpace
 LINE = SearchSpace(x=Float(0, 1))
 
 
-def fresh(space: SearchSpace, seed: int = 0) -> History:
-    return History(Problem(space, seed))
+def fresh(space: SearchSpace, seed: int = 0, n_trials: int | None = None) -> History:
+    return History(Problem(space, seed, n_trials=n_trials))
 
 
 def ended(space: SearchSpace, losses: list[tuple[Config, float]]) -> History:
@@ -134,9 +136,96 @@ def test_configurations_are_counted(sizes: list[int], conditional: bool, constra
     assert n_configurations(space, below) == (len(found) if len(found) < below else None)
 
 
-@pytest.mark.parametrize("space", [LINE, SearchSpace(a=Integer(1, 200), b=Integer(1, 200, when={"a": 1}))])
+@pytest.mark.parametrize(
+    "space",
+    [
+        LINE,
+        SearchSpace(a=Integer(1, 2**40), b=Integer(1, 200, when={"a": 1})),
+        SearchSpace(a=Integer(1, 200), b=Integer(1, 200)).where(lambda config: config["a"] != config["b"]),
+    ],
+)
 def test_what_is_infinite_or_too_large_is_not_counted(space: SearchSpace) -> None:
     assert n_configurations(space, None) is None
+
+
+def conditions(n: int) -> SearchSpace:
+    """A choice of zero or one, and as many others that depend on it."""
+    return SearchSpace(p=[0, 1], **{f"c{i:02}": Choice([1, 2], when={"p": 1}) for i in range(n)}, last=[3, 4])
+
+
+def diamonds(n: int) -> SearchSpace:
+    """Choices each of which depends on the two before it: as many paths lead to the last as rabbits to Fibonacci."""
+    parents = [{f"c{j}": 1 for j in range(max(0, i - 2), i)} for i in range(n)]
+    return SearchSpace({f"c{i}": Choice([0, 1], when=parents[i] or None) for i in range(n)})
+
+
+@pytest.mark.parametrize(
+    ("space", "size"), [(conditions(40), 2 * (1 + 2**40)), (diamonds(40), 41), (conditions(2), 10), (diamonds(3), 4)]
+)
+def test_conditions_are_counted_and_not_enumerated(space: SearchSpace, size: int) -> None:
+    grid = Grid()
+    assert grid.size(space) == size
+    assert n_configurations(space, None) == size
+    assert n_configurations(space, 7) == (size if size < 7 else None)
+    asked = [grid.at(space, index) for index in (0, 3, size - 1)]
+    assert [None if config is None else space.validate(config) for config in asked] == asked
+    assert grid.at(space, size) is None
+    assert len(space.from_unit(np.ones(len(space)))) == len(space)
+    assert space.is_active(space.names[-1], space.from_unit(np.ones(len(space))))
+
+
+def test_a_conditional_grid_has_the_order_of_its_product() -> None:
+    space, grid = conditions(3), Grid()
+    found = [list(grid.at(space, index).values()) for index in range(grid.size(space))]  # type: ignore[union-attr]
+    inactive = [[0, last] for last in (3, 4)]
+    assert found == [*inactive, *([1, *values] for values in itertools.product((1, 2), (1, 2), (1, 2), (3, 4)))]
+
+
+def test_permutations_are_found_without_all_that_comes_before() -> None:
+    called = 0
+
+    def is_permutation(config: Config) -> bool:
+        nonlocal called
+        called += 1
+        return len(set(config.values())) == len(config)
+
+    space = SearchSpace({f"p{i}": list(range(8)) for i in range(8)}).where(is_permutation)  # 40,320 of 16,777,216
+    called = 0
+    grid = Grid()
+    found = [grid.ask(index, fresh(space, n_trials=6)) for index in range(6)]
+    assert len({str(config) for config in found}) == 6
+    assert grid.size(space) == 8**8
+    assert called < 20_000  # the first of them in order is the 342,391st
+
+
+def test_a_scattered_grid_has_each_configuration_once() -> None:
+    space = SearchSpace(a=Integer(1, 120), b=Integer(1, 120)).where(lambda config: config["a"] > config["b"] + 40)
+    grid = Grid(120)
+    found = {str(grid.at(space, index)) for index in range(79 * 80 // 2)}
+    assert len(found) == 79 * 80 // 2
+    assert "None" not in found
+    assert grid.at(space, 79 * 80 // 2) is None
+
+
+@pytest.mark.parametrize(
+    ("domains", "n_trials", "size"),
+    [
+        ({"n": Integer(0, 5)}, 6, 6),
+        ({"n": Integer(0, 5)}, 5, 5),
+        ({"n": Integer(0, 5), "act": ["relu", "gelu"]}, 12, 12),
+        ({"n": Integer(0, 5), "act": ["relu", "gelu"]}, 11, 10),
+        ({"n": Integer(0, 5), "x": Float(0, 1)}, 30, 30),
+        ({"n": Integer(0, 5), "m": Integer(0, 9, when={"n": 0})}, 15, 15),
+        ({"n": Integer(0, 5), "m": Integer(0, 2**40)}, 100, 25),
+        ({"n": Float(0, 1, step=2**-10)}, 2000, 1025),
+    ],
+)
+def test_all_values_are_tried_if_there_are_trials_for_them(domains: dict[str, Any], n_trials: int, size: int) -> None:
+    history = fresh(SearchSpace(domains), n_trials=n_trials)
+    for grid, expected in ((Grid(), size), (Grid(2), Grid(2).size(history.problem.space))):
+        assert [grid.ask(index, history) for index in range(expected + 1)].index(None) == expected
+    remarks = Grid().remarks(history.problem)
+    assert any("'n'" in remark for remark in remarks) == (size in (5, 10, 25))
 
 
 def test_a_space_larger_than_any_number_is_counted_at_once() -> None:
