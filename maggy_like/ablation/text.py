@@ -230,7 +230,7 @@ def markdown(ablation: Comparisons) -> str:
 
 def latex(ablation: Comparisons) -> str:
     """Return a table for a paper that uses booktabs."""
-    heads, rows = _transposed(_columns(ablation))
+    heads, rows = table(ablation)
     body = [" & ".join(map(_tex, cells)) + r" \\" for cells in rows]
     return "\n".join(
         [
@@ -251,9 +251,14 @@ def latex(ablation: Comparisons) -> str:
 
 def html(ablation: Comparisons) -> str:
     """Return a table for a notebook."""
-    heads, rows = _transposed(_columns(ablation))
+    heads, rows = table(ablation)
     below = "<br>".join(map(escaping.escape, [ablation.method, *ablation.notes]))
     return f"{as_html(heads, rows)}<p>{below}</p>"
+
+
+def table(ablation: Comparisons) -> tuple[list[str], list[list[str]]]:
+    """Return the heads and the cells of the whole table, line by line."""
+    return _transposed(_columns(ablation))
 
 
 def p_text(p: float | None) -> str:
@@ -418,8 +423,8 @@ def colour_of(row: Row) -> str:
 def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -> None:
     """See :meth:`~maggy_like.ablation.outcome.Ablation.report`."""
     require("plotly", "report()")
-    table = f'<div class="scroll">{html(answer)}</div>'
-    write_report(result, path, [Section("Differences", table, forest(answer))], by=VARIANT)
+    body = f'<div class="scroll">{html(answer)}</div>'
+    write_report(result, path, [Section("Differences", body, forest(answer))], by=VARIANT)
 
 
 def forest(answer: Comparisons) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from maggy_like.driver.followers import Callback, Followers, read_callbacks
 from maggy_like.driver.loop import MAX_LINE_BYTES, MAX_LINES
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.state_machine.failures import STORE_PATIENCE
-from maggy_like.driver.stream import Backlog, JournalReader, read_after
+from maggy_like.driver.stream import Backlog, Entry, JournalReader, read_after
 from maggy_like.errors import JournalError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions
@@ -49,10 +49,16 @@ SUCCESSION_PATIENCE = 180.0
 class RunFiles:
     """A run as its files show it. Its followers read it like a run of this process.
 
-    With ``base``, the snapshot with which a client has begun the run, followers get only later events.
+    With ``base``, the snapshot with which a client has begun the run, followers get only later events. With ``take``,
+    that function gets all events as they are read, and the backlog gets none.
     """
 
-    def __init__(self, journal: str, base: Snapshot | None = None) -> None:
+    def __init__(
+        self,
+        journal: str,
+        base: Snapshot | None = None,
+        take: Callable[[Sequence[Entry]], None] | None = None,
+    ) -> None:
         self.files = ControlFiles(journal)
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)
         self._backend = backend_of(journal)
@@ -60,6 +66,7 @@ class RunFiles:
         for _ in self.reader.look() if base is not None else ():
             pass
         self.backlog = Backlog(partial(read_after, journal), self.reader.contents.last)
+        self._take = take or self.backlog.put
         driver = self.driver()
         self._base = base or self._described(journal, driver)
         began = None if driver is None else driver.began
@@ -68,6 +75,7 @@ class RunFiles:
         self._looked = self._checked = float("-inf")
         self._served = self._held = time.monotonic()
         self._is_lost = self._has_warned = False
+        self.is_behind = True  # whether the driver has written more than was read, as of the last read
         self.snapshot = self._draw()
 
     @property
@@ -106,7 +114,8 @@ class RunFiles:
         """Read what is new, about once per second and for about a second. With ``now``, read all of it at once."""
         if now or time.monotonic() - self._looked >= LOOK:
             began = time.monotonic()
-            if self._read(None if now else began + LOOK):
+            self.is_behind = not self._read(None if now else began + LOOK)
+            if not self.is_behind:
                 self._looked = time.monotonic()
             self.lines.extend(self._log_lines.take())
         self.snapshot = self._draw()
@@ -115,7 +124,7 @@ class RunFiles:
         """Read the journal, and return whether all of it is read. A driver may write faster than this process reads."""
         try:
             for entries in self.reader.look():
-                self.backlog.put(entries)
+                self._take(entries)
                 if until is not None and time.monotonic() >= until:
                     return False
             self._served, self._has_warned = time.monotonic(), False

@@ -26,7 +26,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"maggy-like {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_list, _add_show, _add_tail, _add_watch, _add_report, _add_export, _add_rerun, _add_run):
+    for add in (
+        _add_list, _add_show, _add_tail, _add_watch, _add_dashboard, _add_report, _add_export, _add_rerun, _add_run
+    ):  # fmt: skip
         add(commands)
     return top
 
@@ -95,6 +97,34 @@ def _add_watch(commands: Any) -> None:
     )
     watch.add_argument("run", metavar="RUN", help=RUN)
     watch.add_argument("--plain", action="store_true", help="lines without colours, as if stdout is not a terminal")
+
+
+def _add_dashboard(commands: Any) -> None:
+    dashboard = _command(
+        commands,
+        "dashboard",
+        "show runs in a browser, live",
+        "Serves a page about a run, or about all runs in a folder, which follows them. It only reads their files, on "
+        "any machine that sees them. Ctrl-C ends it.",
+        "maggy-like dashboard",
+        "maggy-like dashboard maggy_runs/august",
+        "maggy-like dashboard s3://bucket/runs --port 8000 --no-browser",
+    )
+    dashboard.add_argument(
+        "where",
+        metavar="RUN_OR_FOLDER",
+        nargs="?",
+        default="maggy_runs",
+        help="folder of a run or of runs: a path or a URL (default: maggy_runs)",
+    )
+    dashboard.add_argument("--port", type=_index, metavar="N", help="port (default: 8240, or a free one)")
+    dashboard.add_argument(
+        "--host",
+        metavar="H",
+        default="127.0.0.1",
+        help="address to listen at (default: 127.0.0.1, for this machine only); others need the token in the link",
+    )
+    dashboard.add_argument("--no-browser", action="store_true", help="only print the link")
 
 
 def _add_report(commands: Any) -> None:

@@ -16,6 +16,7 @@ from maggy_like.api.run import run_script
 from maggy_like.api.saved_runs import list_runs, load_run
 from maggy_like.argument_checks import require
 from maggy_like.cluster_driver.follow import RunFiles
+from maggy_like.dashboard import serve
 from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
 from maggy_like.protocol.endings import Ending
@@ -211,6 +212,11 @@ def watch_command(given: Namespace) -> None:
     _print_failure(result)
     if result.ending is Ending.RUNNING:
         raise KeyboardInterrupt  # Ctrl-C has ended the watching
+
+
+def dashboard_command(given: Namespace) -> None:
+    """Serve the dashboard of a run or a folder until Ctrl-C."""
+    serve(given.where, given.host, given.port, opens_browser=not given.no_browser)
 
 
 def report_command(given: Namespace) -> None:

@@ -72,8 +72,8 @@ def read_saved(url: str | None, whose: str) -> Any:
         raise SavedStateError(f"the saved state {error}; use load(trial) for the state of another trial") from error
 
 
-def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
-    """Read what a trial printed on one of its workers.
+def read_log(paths: RunPaths, trial: int, rank: int, attempts: int, most: int | None = None) -> str:
+    """Read what a trial printed on one of its workers, or the last ``most`` bytes of each file.
 
     Workers that do not see the run's folder copy their logs to its store, where each attempt may have a file.
     """
@@ -81,7 +81,9 @@ def read_log(paths: RunPaths, trial: int, rank: int, attempts: int) -> str:
     for url in log_urls(paths, trial, rank, attempts):
         fs, path = open_url(url)
         with reading_log(path):
-            parts.append((written(fs, path), fs.cat_file(path)))
+            fs.invalidate_cache()  # it may still grow
+            start = None if most is None else max(0, fs.size(path) - most)
+            parts.append((written(fs, path), fs.cat_file(path, start=start)))
     parts.sort(key=lambda part: part[0])  # an attempt whose log was copied may precede one whose log was not
     return b"".join(text for _, text in parts).decode(errors="replace")
 

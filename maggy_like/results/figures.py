@@ -1,4 +1,4 @@
-"""The plots of a run, made with plotly."""
+"""The plots of a run, made with plotly. The points of a trial have its number as their ``customdata``."""
 
 from __future__ import annotations
 
@@ -191,6 +191,7 @@ def history(record: Record) -> go.Figure:
                     marker={"color": COLOURS[state], "symbol": SYMBOLS[state], "size": 9, "opacity": 0.8},
                     text=[hover(trial, f"{name} {number(value)}") for _, trial, value in those],
                     hoverinfo="text",
+                    customdata=[trial.id for _, trial, _ in those],
                 )
         line = [*best, (record.clock.total, best[-1][1], best[-1][2])] if best else []
         figure.add_scatter(
@@ -205,6 +206,7 @@ def history(record: Record) -> go.Figure:
             line={"shape": "hv", "color": BEST, "width": 2.5},
             text=[hover(trial, f"{name} {number(value)}") for _, trial, value in line],
             hoverinfo="text",
+            customdata=[trial.id for _, trial, _ in line],
         )
         limits = near(value for _, _, value in points)
         notes = notes or far_note(limits)
@@ -272,7 +274,16 @@ def curves(result: ResultData, by: str | None = None) -> go.Figure:
         if by is None and trial is result.best_trial:
             said = [hover(trial, f"step {s}: {number(v)}") for s, v in zip(steps, values, strict=True)]
             width = {"color": BEST, "width": 3}
-            figure.add_scatter(x=steps, y=values, name="best", line=width, mode="lines", text=said, hoverinfo="text")
+            figure.add_scatter(
+                x=steps,
+                y=values,
+                name="best",
+                line=width,
+                mode="lines",
+                text=said,
+                hoverinfo="text",
+                customdata=[trial.id] * len(steps),
+            )
     for step in rungs(trials):
         figure.add_vline(step, line={"color": "#8a8f98", "dash": "dash", "width": 1}, opacity=0.6)
     figure.update_yaxes(range=limits)
@@ -316,11 +327,16 @@ _FEW = 10
 
 def training_curves(training: Training) -> go.Figure:
     """Implement :meth:`~maggy_like.results.plots.Plots.training`."""
-    named = [(name, curve) for name, curve in training.trial.curves.items() if len(curve)]
+    return trial_curves(training.trial, training.objective, "The training")
+
+
+def trial_curves(trial: Trial, objective: str, title: str, marks: Iterable[int] = ()) -> go.Figure:
+    """Plot all metrics of one trial over the steps, with dashed lines at the steps in ``marks``."""
+    named = [(name, curve) for name, curve in trial.curves.items() if len(curve)]
     if not named:
-        raise UserError("the training has reported nothing, so it has no curves; call reporter.report in train_fn")
-    figure = new_figure("The training", height=360, x="step", y=label(training.objective))
-    for place, (name, curve) in enumerate(sorted(named, key=lambda each: each[0] != training.objective)):
+        raise UserError(f"{title.lower()} has reported nothing, so it has no curves; call reporter.report in train_fn")
+    figure = new_figure(title, height=360, x="step", y=label(objective))
+    for place, (name, curve) in enumerate(sorted(named, key=lambda each: each[0] != objective)):
         steps, values = _thinned(curve, 10 * _POINTS)
         figure.add_scatter(
             x=steps,
@@ -328,8 +344,10 @@ def training_curves(training: Training) -> go.Figure:
             mode="lines+markers" if len(steps) < 60 else "lines",
             name=label(name),
             line=series(place, 2.0),
-            visible=True if name == training.objective else "legendonly",  # of other sizes
+            visible=True if name == objective else "legendonly",  # of other sizes
         )
+    for step in marks:
+        figure.add_vline(step, line={"color": "#8a8f98", "dash": "dash", "width": 1}, opacity=0.6)
     figure.update_layout(showlegend=True)
     figure.update_xaxes(**whole_ticks(curve.steps[-1] for _, curve in named))
     return figure
@@ -354,10 +372,12 @@ def _lines(those: Sequence[Line], name: str, style: Style) -> go.Scatter:
     x: list[int | None] = []
     y: list[float | None] = []
     text: list[str] = []
+    ids: list[int] = []
     for trial, steps, values in those:
         x += [*steps, None]
         y += [*values, None]
         text += [f"trial {trial.id}, step {step}: {number(v)}" for step, v in zip(steps, values, strict=True)] + [""]
+        ids += [trial.id] * (len(steps) + 1)
     one_point = all(len(steps) == 1 for _, steps, _ in those)
     return go.Scatter(
         x=x,
@@ -369,6 +389,7 @@ def _lines(those: Sequence[Line], name: str, style: Style) -> go.Scatter:
         opacity=0.7,
         text=text,
         hoverinfo="text",
+        customdata=ids,
     )
 
 
@@ -407,6 +428,7 @@ def pareto(result: ResultData) -> go.Figure:
             line={"shape": "hv" if first_goal == "min" else "vh", "width": 1},
             text=[_said(result, trial) for trial in trials],
             hoverinfo="text",
+            customdata=[trial.id for trial in trials],
         )
     return figure
 
@@ -488,6 +510,7 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
             marker={"color": [trial.id for trial, _ in points], "coloraxis": "coloraxis", "size": 8, "opacity": 0.8},
             text=[hover(trial, f"{result.objective} {number(value)}") for trial, value in points],
             hoverinfo="text",
+            customdata=[trial.id for trial, _ in points],
             row=row + 1,
             col=column + 1,
         )
@@ -661,6 +684,7 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
     x: list[float | None] = []
     y: list[int | None] = []
     text: list[str] = []
+    ids: list[int] = []
     for attempt in attempts:
         config = f"<br>{label(config_text(configs.get(attempt.trial, {})), most=120)}" if rich else ""
         again = f", attempt {attempt.number}" if attempt.number > 1 else ""
@@ -671,6 +695,7 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
             x += [round(attempt.begin, 3), round((attempt.begin + end) / 2, 3), round(end, 3), None]
             y += [worker, worker, worker, None]
             text += [said, said, said, ""]
+            ids += [attempt.trial] * 4
     return go.Scatter(
         x=x,
         y=y,
@@ -679,6 +704,7 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
         line={"color": COLOURS[state], "width": width},
         text=text,
         hoverinfo="text",
+        customdata=ids,
     )
 
 

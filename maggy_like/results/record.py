@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from maggy_like.display.text import number
 from maggy_like.errors import UserError
@@ -68,42 +69,73 @@ def clock_of(contents: Contents) -> Clock:
     return Clock([(min(times), max(times))] if times else [])
 
 
-def attempts_of(contents: Contents) -> list[Attempt]:
-    """Return the attempts of a run, in the order in which they began."""
-    return read_attempts(contents.events, clock_of(contents))
+@dataclass(slots=True)
+class _Began:
+    """An attempt as its events have described it so far. Times are Unix times."""
+
+    trial: int
+    number: int
+    workers: tuple[int, ...]
+    begin: float
+    end: float | None  # None while no end is known
+    steps: tuple[int, int]
+    state: TrialState = TrialState.RUNNING
+    failure: Failure | None = None
+
+
+class AttemptLog:
+    """The attempts of a run, which learns of them from one event after the other."""
+
+    def __init__(self) -> None:
+        self._found: list[_Began] = []
+        self._current: dict[int, _Began] = {}  # by trial: its newest attempt, until that ends
+        self._reached: dict[int, int] = {}  # by trial: the step of its newest measurement
+
+    def take(self, event: Event) -> None:
+        """Take the next event."""
+        match event:
+            case Measured(columns=columns):
+                steps = [column[0][-1] for column in columns.values() if column[0]]
+                self._reached[event.trial] = max([self._reached.get(event.trial, 0), *steps])
+            case AttemptStarted():
+                if (lost := self._current.get(event.trial)) is not None:  # of a driver that was killed
+                    self._close(lost, event.time)
+                step = self._reached.get(event.trial, 0)
+                workers = (event.worker, *event.others)
+                began = _Began(event.trial, event.attempt, workers, event.time, None, (step, step))
+                self._current[event.trial] = began
+                self._found.append(began)
+            case AttemptEnded() if event.trial in self._current:
+                began = self._current.pop(event.trial)
+                self._close(began, event.time)
+                began.state, began.failure = event.state, event.failure
+
+    def attempts(self, clock: Clock) -> list[Attempt]:
+        """Return the attempts so far, in the order in which they began."""
+        return [self._read(began, clock) for began in self._found]
+
+    def of_trial(self, trial: int, clock: Clock) -> list[Attempt]:
+        """Return the attempts of one trial."""
+        return [self._read(began, clock) for began in self._found if began.trial == trial]
+
+    def _close(self, began: _Began, time: float) -> None:
+        began.end, began.steps = time, (began.steps[0], self._reached.get(began.trial, began.steps[0]))
+
+    def _read(self, began: _Began, clock: Clock) -> Attempt:
+        begin, steps = clock(began.begin), began.steps
+        if began.end is None:
+            end, steps = clock.total, (steps[0], self._reached.get(began.trial, steps[0]))
+        else:
+            end = max(begin, clock(began.end))
+        return Attempt(began.trial, began.number, began.workers, begin, end, began.state, steps, began.failure)
 
 
 def read_attempts(events: Iterable[Event], clock: Clock) -> list[Attempt]:
-    """Return the attempts that the events describe."""
-    found: list[Attempt] = []
-    current: dict[int, int] = {}  # by trial: place of its newest attempt in the list
-    reached: dict[int, int] = {}
+    """Return the attempts that the events describe, in the order in which they began."""
+    log = AttemptLog()
     for event in events:
-        match event:
-            case AttemptStarted():
-                begin, step = clock(event.time), reached.get(event.trial, 0)
-                if (lost := current.get(event.trial)) is not None:  # of a driver that was killed
-                    found[lost] = replace(found[lost], end=begin, steps=(found[lost].steps[0], step))
-                current[event.trial] = len(found)
-                workers = (event.worker, *event.others)
-                found.append(Attempt(event.trial, event.attempt, workers, begin, clock.total, steps=(step, step)))
-            case Measured(columns=columns):
-                steps = [column[0][-1] for column in columns.values() if column[0]]
-                reached[event.trial] = max([reached.get(event.trial, 0), *steps])
-            case AttemptEnded() if event.trial in current:
-                place = current.pop(event.trial)
-                begun = found[place]
-                found[place] = replace(
-                    begun,
-                    end=max(begun.begin, clock(event.time)),
-                    state=event.state,
-                    failure=event.failure,
-                    steps=(begun.steps[0], reached.get(event.trial, begun.steps[0])),
-                )
-    for place in current.values():
-        begun = found[place]
-        found[place] = replace(begun, steps=(begun.steps[0], reached.get(begun.trial, begun.steps[0])))
-    return found
+        log.take(event)
+    return log.attempts(clock)
 
 
 @dataclass(frozen=True)
@@ -111,12 +143,8 @@ class Record:
     """A result and what its journal holds."""
 
     result: ResultData
-    contents: Contents
-
-    @cached_property
-    def attempts(self) -> list[Attempt]:
-        """The attempts, in the order in which they began."""
-        return attempts_of(self.contents)
+    contents: Contents  # their events may be missing
+    attempts: list[Attempt]  # in the order in which they began
 
     @cached_property
     def clock(self) -> Clock:
@@ -171,7 +199,8 @@ def read_record(result: ResultData) -> Record:
         exists = backend.exists()
     if not exists:
         raise UserError(f"the run's journal is missing in {result.directory}; only the journal has the times of trials")
-    return Record(result, read_journal(backend))
+    contents = read_journal(backend)
+    return Record(result, contents, read_attempts(contents.events, clock_of(contents)))
 
 
 def improvements(ended: list[tuple[float, Trial, float]], direction: str) -> list[tuple[float, Trial, float]]:
@@ -188,36 +217,47 @@ def read_decision_log(directory: Path | str) -> list[str]:
     return decision_log(read_journal(backend_of(str(directory))).events)
 
 
-def decision_log(events: Sequence[Event]) -> list[str]:
+def decision_log(events: Iterable[Event]) -> list[str]:
     """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried."""
-    times = _times(events)
-    begun = min(times, default=0.0)
-    decisions = _Decisions()
-    lines = []
-    for event, time in zip(events, times, strict=True):
-        lines += [f"{time - begun:10.2f} s  trial {event.trial} {line}" for line in decisions.lines(event)]
-    return lines
+    log = DecisionLog()
+    for event in events:
+        log.take(event)
+    decisions = log.read()
+    begun = min((decision.time for decision in decisions), default=0.0)
+    return [f"{each.time - begun:10.2f} s  trial {each.trial} {each.text}" for each in decisions]
 
 
-def _times(events: Sequence[Event]) -> list[float]:
-    """Return when each event happened. An event without a time has that of the next one that has one."""
-    times: list[float] = []
-    newest = max((event.time for event in events if isinstance(event, AttemptStarted | AttemptEnded)), default=0.0)
-    for event in reversed(events):
-        if isinstance(event, AttemptStarted | AttemptEnded):
-            newest = event.time
-        times.append(newest)
-    return times[::-1]
+class Decision(NamedTuple):
+    """A line of the decision log."""
+
+    time: float  # Unix time
+    trial: int
+    text: str
 
 
-@dataclass
-class _Decisions:
-    """What the line of an event needs to know of earlier events."""
+class DecisionLog:
+    """The decisions of a run, which learns of them from one event after the other."""
 
-    ends: dict[int, AttemptEnded] = field(default_factory=dict)  # by trial, of its newest attempt
-    measured: dict[int, tuple[int, float]] = field(default_factory=dict)  # by trial, its newest step and value
+    def __init__(self) -> None:
+        self._times: list[float] = []  # Unix times of the lines
+        self._lines: list[tuple[int, str]] = []  # their trials and texts
+        self._ends: dict[int, AttemptEnded] = {}  # by trial, of its newest attempt
+        self._measured: dict[int, tuple[int, float]] = {}  # by trial, its newest step and value
 
-    def lines(self, event: Event) -> Iterator[str]:
+    def take(self, event: Event) -> None:
+        """Take the next event."""
+        self._lines += [(event.trial, text) for text in self._texts(event)]
+        if isinstance(event, AttemptStarted | AttemptEnded):  # an earlier line without a time has that of this one
+            self._times += [event.time] * (len(self._lines) - len(self._times))
+
+    def read(self, trial: int | None = None) -> list[Decision]:
+        """Return the decisions so far, of one trial or of all."""
+        newest = max(self._times, default=0.0)
+        times = self._times + [newest] * (len(self._lines) - len(self._times))
+        lines = zip(times, self._lines, strict=True)
+        return [Decision(time, of, text) for time, (of, text) in lines if trial in (None, of)]
+
+    def _texts(self, event: Event) -> Iterator[str]:
         """Return the lines of an event. Measurements and saved states have none."""
         match event:
             case TrialCreated():
@@ -229,13 +269,13 @@ class _Decisions:
             case Measured(trial=trial, objective=objective, columns=columns):
                 if objective in columns:
                     steps, values = columns[objective]
-                    self.measured[trial] = steps[-1], values[-1]
+                    self._measured[trial] = steps[-1], values[-1]
             case AttemptEnded():
-                self.ends[event.trial] = event
+                self._ends[event.trial] = event
                 yield f"attempt {event.attempt} ends, {_outcome(event)}{self._reached(event.trial)}"
 
     def _why(self, event: AttemptStarted) -> str:
-        before = self.ends.get(event.trial)
+        before = self._ends.get(event.trial)
         if before is None:
             return ""
         if before.state is TrialState.PAUSED:
@@ -247,9 +287,9 @@ class _Decisions:
         return f": {why}" + (f", since {event.cause}" if event.cause else "")
 
     def _reached(self, trial: int) -> str:
-        if trial not in self.measured:
+        if trial not in self._measured:
             return ""
-        step, value = self.measured[trial]
+        step, value = self._measured[trial]
         return f" (step {step}, value {number(value)})"
 
 

@@ -203,18 +203,22 @@ def trials_table(result: ResultData, trials: Sequence[Trial]) -> str:
     return f'<div class="scroll">{as_html(head, rows)}</div>'
 
 
-def failures(result: ResultData, record: Record | None) -> str:
-    """Return failed attempts by cause, each with its count, its trials, and the first traceback. Empty without any."""
-    found = _failed(result, record)
-    if not found:
-        return ""
+def failures_by_cause(result: ResultData, record: Record | None) -> list[list[tuple[int, Failure]]]:
+    """Return the failed or lost attempts of each cause, with their trials, the most frequent cause first."""
     causes: dict[object, list[tuple[int, Failure]]] = {}
-    for trial, failure in found:
+    for trial, failure in _failed(result, record):
         cause = failure.cause if failure.types else (failure.kind, failure.message)
         causes.setdefault(cause, []).append((trial, failure))
-    ranked = sorted(causes.values(), key=len, reverse=True)
-    n_trials = len(result.failures)
-    lines = [f"<p>{len(found):,} attempts failed or were lost; {n_trials:,} trials failed in the end.</p>"]
+    return sorted(causes.values(), key=len, reverse=True)
+
+
+def failures(result: ResultData, record: Record | None) -> str:
+    """Return failed attempts by cause, each with its count, its trials, and the first traceback. Empty without any."""
+    ranked = failures_by_cause(result, record)
+    if not ranked:
+        return ""
+    n_attempts, n_trials = sum(map(len, ranked)), len(result.failures)
+    lines = [f"<p>{n_attempts:,} attempts failed or were lost; {n_trials:,} trials failed in the end.</p>"]
     lines += [_cause(record, group, is_open=place == 0) for place, group in enumerate(ranked[:_CAUSES])]
     if len(ranked) > _CAUSES:
         lines.append(f"<p>And {len(ranked) - _CAUSES} more causes; see <code>result.failures</code>.</p>")
@@ -312,7 +316,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         place = re.sub(r"[^a-z]+", "-", section.title.lower()).strip("-")
         note, holder = "", ""
         if section.figure is not None:
-            figure, note = _plain(section.figure)
+            figure, note = plain(section.figure)
             figures[place] = figure
             width = " wide" if section.is_wide else ""
             holder = (
@@ -323,7 +327,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         heading = html.escape(section.title)
         parts.append(f'<section id="{place}"><h2>{heading}</h2>{said}{section.body}{holder}</section>')
         links.append(f'<a href="#{place}">{heading}</a>')
-    data = {"figures": figures, "templates": _templates()} if figures else {}
+    data = {"figures": figures, "templates": templates()} if figures else {}
     name = html.escape(title)
     return "\n".join(
         [
@@ -333,14 +337,15 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
             f"<title>{name}</title><style>{STYLE}</style></head><body>",
             f"<header><h1>{name}</h1>{lead}</header><nav>{' '.join(links)}</nav>",
             f"<main>{''.join(parts)}</main>",
-            _packed("library", _library() if figures else ""),
+            _packed("library", library() if figures else ""),
             _packed("figures", json.dumps(data, separators=(",", ":"))),
             f"<script>{SCRIPT}</script></body></html>",
         ]
     )
 
 
-def _library() -> str:
+def library() -> str:
+    """Return the code of plotly.js."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
@@ -352,7 +357,7 @@ def _packed(name: str, text: str) -> str:
     return f'<script type="application/octet-stream" id="{name}">{data}</script>'
 
 
-def _plain(figure: Figure) -> tuple[dict[str, Any], str]:
+def plain(figure: Figure) -> tuple[dict[str, Any], str]:
     """Return a figure as the page's script draws it, and its note. Title and template are those of the page."""
     form: dict[str, Any] = json.loads(figure.to_json())
     layout = form["layout"]
@@ -364,7 +369,7 @@ def _plain(figure: Figure) -> tuple[dict[str, Any], str]:
     return {"data": form["data"], "layout": layout}, title.get("subtitle", {}).get("text", "")
 
 
-def _templates() -> dict[str, Any]:
+def templates() -> dict[str, Any]:
     """Return the layouts of plotly's light and dark templates, on the background of the page."""
     import plotly.io
 

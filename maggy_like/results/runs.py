@@ -28,6 +28,7 @@ from maggy_like.storage.journal import (
 )
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import short
+from optimizers.core.study import Study
 from optimizers.samplers.non_adaptive import RandomSearch
 
 _log = logging.getLogger(__name__)
@@ -50,12 +51,19 @@ def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
         raise ConfigError(f"run must be the folder of a run, got {short(run)}; use a path, a URL or result.directory")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
     contents, machine, status = open_run(find_run(where))
+    return recorded_result(where, contents, machine.study, status, actions)
+
+
+def recorded_result(
+    where: str, contents: Contents, study: Study, status: RunStatus, actions: RunActions | None
+) -> Result:
+    """Return the result of the run at a path or URL, of whose journal the other arguments were read."""
     header = contents.header
     return make_result(
-        machine.study,
+        study,
         RunPaths.recorded(folder_of(where), status.store),
         objective=header.metrics[0] if header.metrics else None,
-        others=tuple(zip(machine.study.objectives.directions[1:], header.metrics[1:], strict=True)),
+        others=tuple(zip(study.objectives.directions[1:], header.metrics[1:], strict=True)),
         ending=status.status,
         seconds=contents.earlier_seconds + status.seconds,
         is_longer=bool(contents.unended) or status.status is Ending.KILLED,
@@ -72,7 +80,7 @@ def open_run(backend: JournalBackend) -> tuple[Contents, StateMachine, RunStatus
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
         damage = "; ".join(contents.damage)
         _log.warning("%s: the journal is damaged, so only its intact part was read: %s", backend.name, damage)
-    return contents, machine, _status(contents, Ending.RUNNING if is_held else Ending.KILLED)
+    return contents, machine, status_of(contents, Ending.RUNNING if is_held else Ending.KILLED)
 
 
 def find_run(where: str) -> JournalBackend:
@@ -85,14 +93,14 @@ def find_run(where: str) -> JournalBackend:
     return backend
 
 
-def _status(contents: Contents, otherwise: Ending) -> RunStatus:
+def status_of(contents: Contents, otherwise: Ending) -> RunStatus:
     """Return the status of the run: ``otherwise`` if no driver has recorded its end."""
     begun = contents.begun or RunStatus(Ending.RUNNING, contents.header.created)
     if contents.ended is not None:
         ended = contents.ended
         return RunStatus(ended.status, ended.time, ended.seconds, begun.store)
-    times = [time.time()] if not otherwise.is_over else [getattr(event, "time", 0.0) for event in contents.events]
-    return RunStatus(otherwise, 0.0, max(0.0, max(times, default=0.0) - begun.time), begun.store)
+    last = time.time() if not otherwise.is_over else max((end for _, end in contents.sessions), default=0.0)
+    return RunStatus(otherwise, 0.0, max(0.0, last - begun.time), begun.store)
 
 
 def folder_of(where: str) -> Folder:
