@@ -16,6 +16,7 @@ from maggy_like.api.run_settings import check_size
 from maggy_like.argument_checks import flag, whole
 from maggy_like.display import make_display
 from maggy_like.display.base import Shown
+from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.driver.followers import Callback
 from maggy_like.driver.run_spec import RunSpec, StopSwitch
 from maggy_like.driver.settings import FailurePolicy, LimitSettings, TrainingSettings, read_policy
@@ -120,7 +121,8 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
         return finish(spec)
     from maggy_like.driver.run_handle import RunHandle
 
-    handle: RunHandle[T] = RunHandle(spec.settings.files.name, spec.settings.paths.directory, spec.stop)
+    files = spec.settings.files
+    handle: RunHandle[T] = RunHandle(files.name, files.paths.directory, spec.stop, FOLLOW.dashboard)
     recorded = replace(spec, displays=(handle.recorder, *spec.displays))
     handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
     return handle
@@ -156,7 +158,13 @@ def _stop(journal: str) -> None:
     stop_run(journal)
 
 
-FOLLOW = RunActions(train=None, watch=_watch, stop=_stop)
+def _dashboard(where: str, port: int) -> Dashboard:
+    from maggy_like.dashboard import open_dashboard
+
+    return open_dashboard(where, port)
+
+
+FOLLOW = RunActions(train=None, watch=_watch, stop=_stop, dashboard=_dashboard)
 """The actions of a result whose training function is not known."""
 
 

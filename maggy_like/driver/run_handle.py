@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.display.text import duration, number, place, tally, words
 from maggy_like.driver.run_spec import StopSwitch
 from maggy_like.engines.base import Engine
@@ -139,11 +140,14 @@ class RunHandle(Generic[T]):
         train_fn-20260831-101500-1a2b: stopped, 0:07; ...
     """
 
-    def __init__(self, name: str, directory: Path | str, stop: StopSwitch) -> None:
+    def __init__(
+        self, name: str, directory: Path | str, stop: StopSwitch, dashboard: Callable[[str, int], Dashboard]
+    ) -> None:
         self.name = name
         self.directory = directory
         self.recorder = Recorder()
         self._stop = stop
+        self._dashboard = dashboard
         self._future: Future[T] = Future()
         self._is_over = threading.Event()
         self._threads: list[Thread] = []
@@ -216,6 +220,27 @@ class RunHandle(Generic[T]):
             whole("trial", trial, least=0)
         whole("lines", lines, least=1)
         return "\n".join(self.recorder.tail(trial, lines))
+
+    def dashboard(self, port: int = 0) -> Dashboard:
+        """Serve the run as a live page for browsers on this machine (see :meth:`maggy_like.Result.dashboard`).
+
+        Args:
+            port: Port. Default 0, any free one.
+
+        Returns:
+            The dashboard with its ``url`` and ``close()``. A notebook shows it as a frame in the cell.
+
+        Raises:
+            UserError: plotly is missing, or the port is in use.
+
+        Example:
+            >>> handle = lagom(train_fn, space, n_trials=1000, progress=False, block=False)
+            >>> with handle.dashboard() as dashboard:
+            ...     print(dashboard)
+            http://127.0.0.1:...
+            >>> handle.stop()
+        """
+        return self._dashboard(str(self.directory), port)
 
     def stop(self) -> None:
         """Stop the run as Ctrl-C does: running trials are cut off, and the run returns the result so far.

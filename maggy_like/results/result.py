@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import whole
 from maggy_like.display.base import Shown
+from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import ParetoSet, ResultData, Training, read_log, read_saved, state_of, training_of
@@ -36,6 +37,7 @@ class RunActions:
     train: Callable[..., Training] | None  # trains the best configuration; None if the training function is not known
     watch: Callable[[Result, bool | str, Sequence[Callback]], Result]  # shows the run until it ends
     stop: Callable[[str], None]  # asks the driver of the run with that journal to end it
+    dashboard: Callable[[str, int], Dashboard]  # serves the page of the run with that journal at a port
 
 
 _ELSEWHERE = {
@@ -276,6 +278,27 @@ class Result(ResultData):
             >>> load_run("s3://bucket/runs/first").stop()  # doctest: +SKIP
         """
         self._followed("stop").stop(str(self.directory))
+
+    def dashboard(self, port: int = 0) -> Dashboard:
+        """Serve the run as a page for browsers on this machine, live while it runs. It only reads the run's files.
+
+        ``maggy-like dashboard`` does the same from a shell, and for other machines.
+
+        Args:
+            port: Port. Default 0, any free one.
+
+        Returns:
+            The dashboard with its ``url`` and ``close()``. A notebook shows it as a frame in the cell.
+
+        Raises:
+            UserError: plotly is missing, or the port is in use.
+
+        Example:
+            >>> with result.dashboard() as dashboard:
+            ...     print(dashboard)
+            http://127.0.0.1:...
+        """
+        return self._followed("dashboard").dashboard(str(self.directory), port)
 
     def _followed(self, method: str) -> RunActions:
         if self._actions is None:
