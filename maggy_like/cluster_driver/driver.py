@@ -197,7 +197,7 @@ def execute_in_cluster(spec: RunSpec) -> Outcome:
     server = new_key_pair()
     keys = [Keys.make(host.max_task_failures()) for _ in range(size)]
     plan = _pickled(Plan(settings, size, server, tuple(pairs.public for pairs in keys), host.name, host.driver_ports()))
-    task = worker_task(spec, run_id, "", server[0])
+    task = worker_task(spec, size, run_id, "", server[0])
     client = _Client(spec, run_id, source, started)
     for hint in (*settings.hints, *size_hints(settings, capacity, size), *warnings):
         source.say(hint)

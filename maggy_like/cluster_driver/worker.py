@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import msgspec
@@ -52,7 +53,7 @@ def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, jou
         if record.is_over:
             return
         address = record.address
-        context = WorkerContext(index, incarnation, site.host, pair, site.accelerators)
+        context = replace(site, index=index, incarnation=incarnation, keys=pair)
         if serve_once(msgspec.structs.replace(task, address=address, ipv6="[" in address), context, files):
             return
     raise EngineError(f"worker {index} has lost its driver too often; use resume=True to continue")

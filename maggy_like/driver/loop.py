@@ -503,7 +503,7 @@ class Driver:
         """Show the first note about a subject, since many workers send the same one."""
         trial = note.trial
         is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
-        is_mistake = note.subject in ("late", "restart")  # of the function, which is that of all trials
+        is_mistake = note.subject in ("late", "restart", "threads")  # of the function, which is that of all trials
         about = (note.subject, None if is_mistake else trial)
         if is_its_own and about not in self._noted:
             self._noted.add(about)

@@ -72,7 +72,7 @@ def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
         endpoint = spec.engine.endpoint()
         server = Server(endpoint.host, bind=endpoint.bind, ports=endpoint.ports)  # first, since it may fail
         try:
-            return _execute(spec, size, _own_site(spec, server), interrupts)
+            return _execute(spec, size, _own_site(spec, size, server), interrupts)
         finally:
             server.close()
 
@@ -108,7 +108,7 @@ def short_collections(workers: int) -> Iterator[None]:
         gc.unfreeze()
 
 
-def _own_site(spec: RunSpec, server: Server) -> Site:
+def _own_site(spec: RunSpec, size: int, server: Server) -> Site:
     """Return the site of a driver in this process, whose engine launches the workers."""
     run_id = secrets.token_hex(8)
 
@@ -118,13 +118,15 @@ def _own_site(spec: RunSpec, server: Server) -> Site:
     return Site(
         run_id,
         server=lambda: server,
-        task=lambda server: worker_task(spec, run_id, server.address, server.public_key, ipv6=server.is_ipv6),
+        task=lambda server: worker_task(spec, size, run_id, server.address, server.public_key, ipv6=server.is_ipv6),
         admit=lambda server, worker: server.admit(worker),
         begun=begun,
     )
 
 
-def worker_task(spec: RunSpec, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False) -> WorkerTask:
+def worker_task(
+    spec: RunSpec, size: int, run_id: str, address: str, server_key: bytes, *, ipv6: bool = False
+) -> WorkerTask:
     """Make the task of all workers of a run."""
     settings = spec.settings
     return WorkerTask(
@@ -147,6 +149,7 @@ def worker_task(spec: RunSpec, run_id: str, address: str, server_key: bytes, *, 
         rank_ports=spec.engine.rank_ports,
         name=settings.files.name,
         about=settings.about,
+        workers=size,
     )
 
 

@@ -3,59 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from maggy_like.argument_checks import whole
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.processes.cores import share_of, usable_cores
 from maggy_like.processes.system import descriptor_limit, open_descriptors, working_folder
 from maggy_like.processes.zygote.client import ForkedProcess, Process, begin_imports, start_module
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
 from maggy_like.worker.launch import Launch, encode_task, write_launch
 from optimizers.checks import explains_init, short
-
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN = Path("/proc/self/cgroup")
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use, by its affinity mask and its control group's quota.
-
-    A quota of one and a half cores counts as two.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min([cores, *_quotas()])))
-
-
-def _quotas() -> Iterator[float]:
-    """Return the quota in cores of each control group of this process, including parents."""
-    for folder in _groups("0:", _CGROUPS):
-        with contextlib.suppress(OSError, ValueError):  # "max" means no quota
-            quota, period = (folder / "cpu.max").read_text().split()
-            yield int(quota) / int(period)
-    for folder in _groups(r"\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?", _CGROUPS / "cpu"):
-        with contextlib.suppress(OSError, ValueError):
-            granted = int((folder / "cpu.cfs_quota_us").read_text())
-            if granted > 0:  # -1: no quota
-                yield granted / int((folder / "cpu.cfs_period_us").read_text())
-
-
-def _groups(hierarchy: str, root: Path) -> Iterator[Path]:
-    """Return the folders of this process's groups in a hierarchy. In a container, its group is the root."""
-    with contextlib.suppress(OSError):
-        if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
-            own = root / found[1]
-            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder != root)
-    yield root
-
 
 KILL_PATIENCE = 10.0
 """Seconds to wait for the end of a killed process."""
@@ -111,10 +76,15 @@ WORKERS_DESCRIPTORS = 2
 
 @explains_init
 class LocalEngine(Engine):
-    """Runs each worker as processes of this machine. Workers get the GPUs in turn.
+    """Runs each worker as processes of this machine. Workers get the GPUs in turn, and equal shares of the cores.
+
+    In a trial, libraries that use all cores by default see the worker's share as the number of cores, and so does
+    ``os.cpu_count()``. Workers may run on any core.
 
     Args:
         gpus: Addresses of the GPUs, such as ``["0", "1"]``. Default those of ``CUDA_VISIBLE_DEVICES``, else all.
+        cores: Number of CPU cores per worker. Without ``workers``, one worker runs for each such number of cores.
+            Default the cores that this process may use, divided by ``workers``.
         gpu_fraction: Share of a GPU per worker, above 0 and at most 1. With 0.25, four workers share each GPU unless
             ``workers`` sets another number. GPU memory is not limited to this share. Default 1.
         isolation: ``"process"`` gives each trial a new process, so that a crash costs only that trial and memory cannot
@@ -134,6 +104,7 @@ class LocalEngine(Engine):
         self,
         gpus: Sequence[str] | None = None,
         *,
+        cores: int | None = None,
         gpu_fraction: float = 1.0,
         isolation: Literal["process", "worker"] = "process",
     ) -> None:
@@ -147,6 +118,7 @@ class LocalEngine(Engine):
             if not isinstance(address, str) or not address.strip():
                 raise ConfigError(f"gpus must contain addresses as text, got {short(address)}; use gpus=['0', '1']")
         self.isolation = read_isolation(isolation)
+        self._cores = None if cores is None else whole("cores", cores, least=1, remedy="use cores=2, for example")
         self._gpu_fraction = gpu_fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()
 
@@ -155,7 +127,7 @@ class LocalEngine(Engine):
 
     def default_workers(self) -> int:
         sharing = int(1 / self._gpu_fraction + 1e-9)
-        return len(self._gpus) * sharing or usable_cores()
+        return len(self._gpus) * sharing or max(1, usable_cores() // (self._cores or 1))
 
     def require(self, workers: int) -> None:
         super().require(workers)
@@ -175,11 +147,13 @@ class LocalEngine(Engine):
             )
 
     def hints(self, workers: int) -> list[str]:
-        cores = usable_cores()
-        if workers <= cores:
+        cores, each = usable_cores(), self._cores or 1
+        if workers * each <= cores:
             return []
         noun = f"{cores} cores" if cores > 1 else "one core"
-        return [f"{workers} workers share {noun} of this machine; with workers={cores} each has its own"]
+        with_cores = f" with cores={each}" if each > 1 else ""
+        fit = max(1, cores // each)
+        return [f"{workers} workers{with_cores} share {noun} of this machine; with workers={fit} each has its own"]
 
     def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1")
@@ -211,7 +185,9 @@ class LocalEngine(Engine):
                 "maggy_like.worker", os.environ, task.sys_path, output=output.fileno(), preload=task.preload
             )
         gpus = (self._gpus[index % len(self._gpus)],) if self._gpus else ()
-        context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus)
+        cores = self._cores or max(1, usable_cores() // task.workers)
+        share = share_of(cores, os.environ)
+        context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus, cores, share)
         with contextlib.suppress(BrokenPipeError):  # it died at once, which poll() reports
             assert process.stdin is not None
             write_launch(process.stdin, encoded, Launch(context, os.getpid()))

@@ -284,7 +284,7 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
 class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
     """A note for the user about this worker or its trial; only the first about each subject is shown."""
 
-    subject: Literal["late", "logs", "loading", "restart", "states"]
+    subject: Literal["late", "logs", "loading", "restart", "states", "threads"]
     message: Line
     trial: Number | None = None  # the trial that the note is about, if any
 

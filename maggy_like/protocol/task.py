@@ -99,6 +99,9 @@ class WorkerTask(msgspec.Struct, frozen=True):
     rank_ports: tuple[int, int] | None = None  # lowest and highest port for rank 0 of several; any if None
     name: str = ""  # the run's name
     about: str = ""  # a short description of the run for a cluster's list of jobs
+    workers: int = 1  # number of the run's workers; on an engine that grows, the maximum
+    threads: str = ""  # the number of OpenMP threads that the user has set for Spark's executors
+    share: dict[str, str] = {}  # in a worker's child processes, the worker's (see :class:`WorkerContext`)
 
     @property
     def copies_logs(self) -> bool:
@@ -118,3 +121,5 @@ class WorkerContext:
     host: str  # name of the machine
     keys: KeyPair = field(repr=False)  # its CURVE key pair, public and secret; not in ``repr``, so that no log shows it
     accelerators: tuple[str, ...] = ()  # addresses of the worker's GPUs
+    cores: int = 0  # number of the worker's CPU cores; 0 if it has no share of its own
+    share: dict[str, str] = field(default_factory=dict)  # variables by which a trial's libraries see that number

@@ -21,6 +21,7 @@ from typing import IO, Protocol
 import msgspec
 
 from maggy_like.errors import ConfigError
+from maggy_like.processes.cores import OPENMP, PASSIVE, WAIT_POLICY
 from maggy_like.processes.imports import command, module_path, remembered
 from maggy_like.processes.system import is_supported, working_folder
 from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
@@ -40,8 +41,8 @@ FROZEN_PATIENCE = 20.0
 _PADDING = "." * 80
 """An argument that forks overwrite with their own, longer command line for ``ps``."""
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""With these variables, the import of numeric libraries and of Arrow, which pandas imports, starts no thread."""
+BEFORE_IMPORTS = {OPENMP: "1", WAIT_POLICY: PASSIVE, "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Variables that must be set before imports, unless the user sets them. Numeric libraries then start no thread."""
 
 _READ_BY_LIBRARIES = (
     *("CUDA", "GOMP", "HIP", "JE_ARROW", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NVIDIA", "OMP", "OPENBLAS", "PYTHON"),
@@ -161,7 +162,7 @@ class Zygote:
         self._ticks, self._worked = -1, 0.0
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(START_PATIENCE)
-        own = {**ONE_THREAD, **environment}
+        own = {**BEFORE_IMPORTS, **environment}
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(self._socket.close)
             self._process = subprocess.Popen(

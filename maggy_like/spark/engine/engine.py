@@ -27,6 +27,7 @@ import msgspec
 from maggy_like.cluster_driver.tasks import DriverHost, Keys
 from maggy_like.engines.base import Engine, EngineRun, read_isolation
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.processes.cores import OPENMP
 from maggy_like.processes.imports import is_installation, module_path
 from maggy_like.processes.system import working_folder
 from maggy_like.protocol.messages import PYTHON
@@ -244,7 +245,7 @@ class SparkEngine(Engine, DriverHost):
         self, task: WorkerTask, indexes: Sequence[int], incarnation: int, keys: Sequence[KeyPair], logs: str
     ) -> list[EngineRun]:
         profile, count, server = self._slots.profile, self._slots.count, self._server
-        task = msgspec.structs.replace(task, driver=driver_process())
+        task = self._for_executors(task)
         if self._has_barrier:
             runs = [
                 SparkRun(self._session, task, indexes, incarnation, keys, profile, logs, count=count, server=server)
@@ -268,6 +269,12 @@ class SparkEngine(Engine, DriverHost):
         self._address = task.address
         self._tags |= {run.tag for run in runs}
         return list(runs)
+
+    def _for_executors(self, task: WorkerTask) -> WorkerTask:
+        """Return the task with what workers on other machines must know of this process and this session."""
+        own = os.environ.get(OPENMP, "") if self._slots.is_local else ""
+        threads = self._slots.conf(f"spark.executorEnv.{OPENMP}", own)
+        return msgspec.structs.replace(task, driver=driver_process(), threads=threads)
 
     def waits_for(self, workers: int, came: int) -> str:
         slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing
@@ -304,7 +311,7 @@ class SparkEngine(Engine, DriverHost):
         return int(self._slots.conf("spark.task.maxFailures", "4"))
 
     def launch_with_driver(self, plan: bytes, task: WorkerTask, keys: Sequence[Keys], journal: str) -> EngineRun:
-        task = msgspec.structs.replace(task, driver=driver_process())
+        task = self._for_executors(task)
         return ClusterDriverRun(self._session, plan, task, keys, journal, self._slots.profile)
 
     def _left(self, slots: int | None) -> int | None:

@@ -24,7 +24,7 @@ from maggy_like.cluster_driver.tasks import Keys
 from maggy_like.engines.base import EngineRun
 from maggy_like.errors import EngineError
 from maggy_like.processes.system import TOO_LITTLE_MEMORY, too_small
-from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import CANNOT_REACH
 from maggy_like.spark.capacity import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection import (
@@ -45,8 +45,8 @@ from maggy_like.spark.engine.task import (
     UNFIT,
     Row,
     agent_task,
+    context_of,
     entry,
-    gpus_of,
     in_arrow,
 )
 
@@ -655,7 +655,7 @@ def run_task(
     from maggy_like.cluster_driver.worker import serve
 
     keys = Keys(msgspec.msgpack.decode(data, type=tuple[tuple[bytes, bytes], ...]))
-    where = WorkerContext(number - 1, 0, socket.gethostname(), (b"", b""), gpus_of(context))
+    where = context_of(task, context, number - 1, 0, (b"", b""))
     serve(task, number - 1, size, attempt, keys, journal, where)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.errors import EngineError
+from maggy_like.processes.cores import OPENMP, share_of, usable_cores
 from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.messages import own_versions
-from maggy_like.protocol.task import WorkerContext, WorkerTask
+from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 
 if TYPE_CHECKING:
     import pyarrow
@@ -151,6 +153,16 @@ Row = tuple[int, bytes, bytes]
 """Row of one task: the worker's index, and its key pair."""
 
 
+def context_of(task: WorkerTask, context: TaskContext, index: int, incarnation: int, keys: KeyPair) -> WorkerContext:
+    """Return the slot of the worker that a Spark task runs, with its GPUs and its cores."""
+    environment = {name: value for name, value in os.environ.items() if name != OPENMP}  # Spark has set this one
+    if task.threads:
+        environment[OPENMP] = task.threads
+    cores = min(context.cpus(), usable_cores())
+    share = share_of(cores, environment)
+    return WorkerContext(index, incarnation, socket.gethostname(), keys, gpus_of(context), cores, share)
+
+
 def agent_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], Iterator[int]]:
     """Return the function that each task runs: an agent, until the search is over.
 
@@ -172,7 +184,7 @@ def agent_task(task: WorkerTask, incarnation: int) -> Callable[[Iterator[Row]], 
         if context.attemptNumber() > 0:
             yield STARTED_AGAIN
             return
-        Agent(task, WorkerContext(index, incarnation, socket.gethostname(), (public, secret), gpus_of(context))).run()
+        Agent(task, context_of(task, context, index, incarnation, (public, secret))).run()
         yield index
 
     return run

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 
+from maggy_like.processes.cores import LOOK, Overload
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     PROTOCOL_VERSION,
@@ -128,6 +129,11 @@ NOT_SHARED = (
     "that it is loaded once per worker"
 )
 
+TOO_MANY_THREADS = (
+    "trial {} keeps {:.0f} threads busy, and its share is {}, so trials slow each other down; pass n_jobs={} or the "
+    "like to the library that starts them, or use fewer workers"
+)
+
 MAX_NEVER_READY = 3
 """Number of consecutive children that may die before they are ready."""
 
@@ -166,6 +172,9 @@ class Agent:
         self._never_ready = 0
         self._was_one_ready = False
         self._service = AgentState.SERVING
+        self._overload = Overload(context.cores)
+        # When the threads of the trial are counted again; None once a note about them was sent.
+        self._count_at = time.monotonic() + LOOK if context.cores else None
 
     def run(self) -> None:
         """Serve until the driver ends the run, or is gone."""
@@ -216,12 +225,26 @@ class Agent:
             self._spawn()
         if self._resume_by is not None and now >= self._resume_by:
             self._end_pause()
+        if self._count_at is not None and now >= self._count_at:
+            self._count_threads(now)
         self._end_exiting(now)
         if not self._client.was_answered:
             self._first_contact.check(now)
         elif now - self._client.heard > self._task.silence:
             self._leave_now()
         self._report_log_trouble()
+
+    def _count_threads(self, now: float) -> None:
+        """Report once if trials of this worker use more cores than it has."""
+        self._count_at = now + LOOK
+        attempt, cores = self._attempt, self._context.cores
+        if attempt is None or attempt.child is None or attempt.child.pid is None:
+            return
+        if (number := self._overload.check(attempt.child.pid, now)) is not None:
+            share = "1 core" if cores == 1 else f"{cores} cores"
+            trial = attempt.assign.trial
+            self._client.send(Noted("threads", TOO_MANY_THREADS.format(trial, number, share, cores), trial))
+            self._count_at = None
 
     def _report_log_trouble(self) -> None:
         if trouble := self._logs.take_trouble():
@@ -245,7 +268,7 @@ class Agent:
         """Return the seconds until something is due."""
         attempt_due = None if self._attempt is None else self._attempt.due
         exits = (child.end_at for child in self._exiting)
-        times = self._client.due, self._spawn_at, self._resume_by, attempt_due, *exits
+        times = self._client.due, self._spawn_at, self._resume_by, self._count_at, attempt_due, *exits
         return max(0.0, min(at for at in times if at is not None) - time.monotonic())
 
     def _hold_back(self) -> None:

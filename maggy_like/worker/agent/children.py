@@ -15,9 +15,10 @@ from typing import Protocol
 import msgspec
 
 from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.cores import OPENMP
 from maggy_like.processes.imports import is_installation, is_standard, module_path
 from maggy_like.processes.system import address_space, adopt_orphans, children, end_orphans, kill_tree, too_small
-from maggy_like.processes.zygote.client import ONE_THREAD, begin_imports, own_zygote, start_module
+from maggy_like.processes.zygote.client import BEFORE_IMPORTS, begin_imports, own_zygote, start_module
 from maggy_like.protocol.messages import PYTHON, Assign, FailureKind, ToDriver, decode_to_driver
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.worker.advice import here
@@ -139,8 +140,10 @@ class ForkServerLauncher:
         self._others = children()  # of the process that the agent is a guest in
         adopt_orphans()  # where the server dies first, what its trials have started comes to us
         mine, theirs = socket.socketpair()
-        environment = {**ONE_THREAD, **os.environ}
-        task = with_own_path(task)
+        environment = {**BEFORE_IMPORTS, **os.environ}
+        if OPENMP in context.share:  # Spark has set it
+            environment[OPENMP] = BEFORE_IMPORTS[OPENMP]
+        task = msgspec.structs.replace(with_own_path(task), share=context.share)
         pass_on_spark_files(environment)
         if context.accelerators:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.accelerators)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from maggy_like.processes.channel import Channel
+from maggy_like.processes.cores import show_share
 from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.system import adopt_orphans, children, die_with_parent, is_supported, kill_tree
 from maggy_like.protocol.task import WorkerTask
@@ -150,6 +151,7 @@ def main(control_fd: int, parent: int) -> None:
     sys.path[:] = task.sys_path  # in the user's order
     sys.argv[:] = task.argv
     write_by_line()
+    show_share(task.share)
     take_over_spark_files()
     for _ in range(ROUNDS):
         rehearse(task)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from maggy_like.processes.channel import Channel, Disconnected
+from maggy_like.processes.cores import use_share
 from maggy_like.processes.fork_safety import SharingCheck, why_not_whole
 from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.system import adopt_orphans, children, die_with_parent, fork_sibling
@@ -272,6 +273,7 @@ def run_child(
         offer_as_victim()
         leave_signals()
         begin_process()
+        use_share(task.share)
         redirect_output(output_fd)
         rehearse(task)
         reused = task.isolation == "worker"

@@ -25,7 +25,7 @@ import pytest
 
 from maggy_like import Float, LocalEngine, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
-from maggy_like.engines import local as cores
+from maggy_like.processes import cores
 from maggy_like.engines.base import EngineRun
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.errors import ConfigError, EngineError
