@@ -94,7 +94,7 @@ class DataParallel(DistributedDataParallel):
             self._syncs = self.require_backward_grad_sync
             if self._syncs:
                 self._averaged.clear()
-            if self.training and any(parameter.requires_grad for parameter in self._known):
+            if self.module.training and any(parameter.requires_grad for parameter in self._known):
                 self._waits = True
                 self._buffers_due = self._syncs_buffers and self.require_backward_grad_sync
         try:

@@ -32,8 +32,8 @@ from maggy_like.ml.data import (
     statistics_of,
     weights_of,
 )
-from maggy_like.ml.estimator.lightning import LightningObjective
-from maggy_like.ml.estimator.network import is_lightning, make_portable
+from maggy_like.ml.estimator.lightning import DryRun, check_trainer_params, failed_in
+from maggy_like.ml.estimator.network import is_lightning, make_portable, uncompiled
 from maggy_like.ml.estimator.objective import (
     Kind,
     Loss,
@@ -45,7 +45,8 @@ from maggy_like.ml.estimator.objective import (
     optimizer_class,
     read_loss,
 )
-from maggy_like.ml.estimator.train import SEARCHABLE, Data, TrainingPlan, check_batches, configure_optimizer
+from maggy_like.ml.estimator.plan import SEARCHABLE, Data, TrainingPlan, check_batches
+from maggy_like.ml.estimator.train import configure_optimizer
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from maggy_like.ml.spark_columns import check_one
 from optimizers.checks import did_you_mean
@@ -136,6 +137,12 @@ def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None
         raise DataError(f"weightCol {name!r} must have a weight above 0 in some row, got 0 in all {rows}")
 
 
+def _tried(plan: TrainingPlan) -> Objective | DryRun:
+    """Make what a few rows are tried with."""
+    network = plan.network()
+    return DryRun(plan, network) if is_lightning(network) else plan.objective(uncompiled(network))
+
+
 def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[TrainingPlan, torch.dtype]:
     """Find out what the network requires of the rows by computing some of them: ``batch``, about two.
 
@@ -143,13 +150,13 @@ def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[
     takes as floats, and the number of rows that each rank needs of a batch: two if the network fails with one, as batch
     normalisation does. A network that cannot be made, or could not be used after the training, raises ConfigError.
     """
-    objective = plan.objective()
+    objective = _tried(plan)
     frozen = plan.frozen(objective.network)
     make_portable(objective.network, plan.model, plan.model_params, plan.seed)
     precision = precision_of(objective.network)
     if not _takes(objective.eval(), batch, plan) and (names := _as_fractions(objective, batch, plan)):
         plan = replace(plan, as_fractions=names)
-        objective = plan.objective()
+        objective = _tried(plan)
         frozen = plan.frozen(objective.network)
     objective.train()
     for module in frozen:
@@ -159,10 +166,10 @@ def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[
     return replace(plan, least_share=2 if needs_two else 1), precision
 
 
-def _takes(objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> bool:
+def _takes(objective: Objective | DryRun, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> bool:
     """Whether the network can compute a batch."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
-        if isinstance(objective, LightningObjective):
+        if isinstance(objective, DryRun):
             objective(batch)
         else:
             objective.network(*inputs_of(objective.network, batch, plan.features, plan.as_fractions))
@@ -174,7 +181,7 @@ _FEW = 6  # columns, of which every selection is tried
 
 
 def _as_fractions(
-    objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan
+    objective: Objective | DryRun, batch: Mapping[str, torch.Tensor], plan: TrainingPlan
 ) -> tuple[str, ...]:
     """Return the columns of whole numbers that have to be fractions; none if that does not help.
 
@@ -209,10 +216,10 @@ class _Calls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _reach(objective: Objective | LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> float:
+def _reach(objective: Objective | DryRun, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> float:
     """Return how many functions of torch the network calls before it fails; infinity if it does not fail."""
-    if isinstance(objective, LightningObjective):  # which converts the columns that it was made for
-        objective = plan.objective().eval()
+    if isinstance(objective, DryRun):  # which converts the columns that it was made for
+        objective = _tried(plan).eval()
     with _Calls() as given:
         inputs_of(objective.network, batch, plan.features, plan.as_fractions)
     with _Calls() as calls:
@@ -260,10 +267,9 @@ def check_sample(
     about two rows. ``found`` has the statistics of the labels. ``given`` are the requested options of loss and
     optimizer, which a Lightning module brings itself.
     """
-    objective = plan.objective()
-    plan.frozen(objective.network)
-    configure_optimizer(plan, objective)
-    if isinstance(objective, LightningObjective):
+    objective = _tried(plan)
+    check_trainer_params(objective.network, plan.trainer_params)
+    if isinstance(objective, DryRun):
         if given:
             raise ConfigError(
                 f"{', '.join(given)} must not be given with a Lightning module, which has its own loss and optimizer; "
@@ -271,6 +277,8 @@ def check_sample(
             )
         _check_steps(objective, batch, plan)
         return None
+    plan.frozen(objective.network)
+    configure_optimizer(plan, objective)
     objective.eval()  # batch normalisation may need more rows than there are
     with torch.no_grad():
         outputs = _outputs(objective.network, batch, plan)
@@ -347,7 +355,7 @@ def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], f
     ``batch`` has about two rows that the network takes. It also has to take them with the smallest and the largest
     number of each column.
     """
-    objective = plan.objective().eval()
+    objective = _tried(plan).eval()
     for name in plan.features:
         column, rows = found.columns[name], batch[name]
         if is_fraction(rows) or name in plan.as_fractions or name in plan.decode or rows.dtype == torch.bool:
@@ -369,20 +377,17 @@ def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], f
                 ) from error
 
 
-def _check_steps(objective: LightningObjective, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
+def _check_steps(run: DryRun, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
     columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}{_kind(batch[name])}" for name in plan.columns)
-    rows = len(batch[plan.columns[0]])
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for trains in (True, False) if rows > 1 else (False,):  # batch normalisation needs two
-            try:
-                objective.train(trains)(batch)
-            except ConfigError:
-                raise
-            except Exception as error:
-                step = "training_step" if trains else "validation_step"
-                raise ConfigError(
-                    f"{step} failed with the batch ({columns}): {type(error).__name__}: {error}"
-                ) from error
+    two = {name: torch.cat([rows, rows])[:2] for name, rows in batch.items()}  # which batch normalisation needs
+    with torch.random.fork_rng(devices=[]):
+        try:
+            run(two)
+        except ConfigError:
+            raise
+        except Exception as error:
+            where = failed_in(error, type(run.network))
+            raise ConfigError(f"{where} failed with the batch ({columns}): {type(error).__name__}: {error}") from error
 
 
 def check_label(
@@ -459,6 +464,7 @@ def check_model(plan: TrainingPlan) -> None:
     model = plan.model
     if not isinstance(model, nn.Module) and not callable(model):
         raise ConfigError(f"model must be a torch module or a function that returns one, got {model!r}")
+    check_trainer_params(model, plan.trainer_params)
     if (plan.loss is not None or isinstance(model, nn.Module | type)) and not is_lightning(model):
         _ = plan.losses
 

@@ -155,6 +155,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         keepWeights: str | None = None,
         freeze: Sequence[str] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
+        trainerParams: Mapping[str, Any] | None = None,
         seed: int | None = None,
         workers: int | None = None,
         engine: Any = None,

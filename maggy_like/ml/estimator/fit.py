@@ -33,7 +33,7 @@ from maggy_like.ml.estimator.checks import (
 from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
 from maggy_like.ml.estimator.objective import Kind
 from maggy_like.ml.estimator.params import check_room, made_columns
-from maggy_like.ml.estimator.train import (
+from maggy_like.ml.estimator.plan import (
     Data,
     TrainingPlan,
     check_precision,
@@ -42,9 +42,8 @@ from maggy_like.ml.estimator.train import (
     loss_name,
     most_ranks,
     outcome,
-    search_network,
-    train_network,
 )
+from maggy_like.ml.estimator.train import search_network, train_network
 from maggy_like.ml.loader.parquet_loader import check_fits
 from maggy_like.ml.spark_columns import columns_of_spark
 from maggy_like.protocol.endings import Ending
@@ -278,6 +277,7 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
         freeze=tuple(params._given("freeze")),
         decode=params._given("decode"),
         callbacks=tuple(params._given("callbacks")),
+        trainer_params=params._given("trainerParams"),
         seed=params._given("seed"),
     )
     check_model(plan)

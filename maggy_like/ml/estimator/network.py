@@ -18,16 +18,28 @@ from maggy_like.errors import ConfigError, PlatformError
 from maggy_like.processes.pickles import Pickler
 
 
+def lightning_of(model: Any) -> str | None:
+    """Return the package of Lightning that a LightningModule, or a class of one, comes from; None for other models."""
+    kind = model if isinstance(model, type) else type(getattr(model, "_orig_mod", model))
+    homes = [base.__module__ for base in kind.__mro__ if base.__name__ == "LightningModule"]
+    return next((it for it in ("lightning.pytorch", "pytorch_lightning") if f"{it}.core.module" in homes), None)
+
+
 def is_lightning(model: Any) -> bool:
-    """Whether the network brings its own loss and optimizer, as Lightning modules do."""
-    return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
+    """Whether the network brings its own loss and optimizer, as LightningModules do."""
+    return lightning_of(model) is not None
 
 
 def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """Make the network: a copy of the module, or the result of the function.
+    """Make the network as :func:`make_network` does, and return the plain one.
 
-    One that ``torch.compile`` has made becomes the plain module. Its calls are compiled as before.
+    The calls of one that ``torch.compile`` has made are compiled as before.
     """
+    return uncompiled(make_network(model, arguments, seed))
+
+
+def make_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Module:
+    """Make the network: a copy of the module, or the result of the function."""
     if isinstance(model, nn.Module):
         if arguments:
             raise ConfigError(
@@ -35,7 +47,7 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
                 f"{type(model).__name__}; pass its class, or a function that returns it"
             )
         try:
-            return _uncompiled(copy.deepcopy(model))
+            return copy.deepcopy(model)
         except Exception as error:
             raise ConfigError(
                 f"model must be a module that can be copied, got a {type(model).__name__} ({first_line(error)}); pass "
@@ -52,10 +64,10 @@ def build_network(model: Any, arguments: Mapping[str, Any], seed: int) -> nn.Mod
         network = model(**arguments)
     if not isinstance(network, nn.Module):
         raise ConfigError(f"model must return a torch module, got {network!r}")
-    return _uncompiled(network)
+    return network
 
 
-def _uncompiled(network: nn.Module) -> nn.Module:
+def uncompiled(network: nn.Module) -> nn.Module:
     """Return the module that ``torch.compile`` wraps, with compiled calls, as ``nn.Module.compile`` would leave it."""
     plain: Any = getattr(network, "_orig_mod", None)
     if plain is None:

@@ -213,7 +213,7 @@ class Objective(nn.Module):
         self._class_weights = None if class_weights is None else torch.tensor(class_weights)
         self._scale = weight_scale
 
-    def forward(self, batch: Batch, index: int = 0) -> tuple[Tensor, Metrics]:
+    def forward(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the mean loss over the rows, and metrics that are also means over them."""
         outputs = self.network(*inputs_of(self.network, batch, self._features, self._as_fractions))
         if not isinstance(outputs, list | tuple):

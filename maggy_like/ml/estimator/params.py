@@ -31,6 +31,7 @@ OBJECTS = (
     "lrScheduler",
     "lrSchedulerParams",
     "callbacks",
+    "trainerParams",
     "decode",
     "search",
     "confirm",
@@ -224,6 +225,9 @@ class TrainingParams(PredictionParams):
     callbacks = _param(
         "callbacks", "functions f(epoch, metrics, network), called on rank 0 after each epoch", functions
     )
+    trainerParams = _param(
+        "trainerParams", "further arguments of Lightning's Trainer, which trains a LightningModule", mapping
+    )
     seed = _param("seed", "seed of all random numbers", whole(0))
     workers = _param("workers", "number of workers; by default all slots of the engine", whole(1))
     engine = _param("engine", "engine: 'auto', 'spark', 'local', 'inline', or an engine object")
@@ -262,6 +266,7 @@ class TrainingParams(PredictionParams):
             freeze=[],
             decode={},
             callbacks=[],
+            trainerParams={},
             seed=0,
             engine="auto",
             directory="maggy_runs",

@@ -24,7 +24,7 @@ from maggy_like.ml.estimator.checks import (
     remedy,
 )
 from maggy_like.ml.estimator.fit import plan_of, space_of
-from maggy_like.ml.estimator.train import Data, TrainingPlan, check_ranks, most_ranks
+from maggy_like.ml.estimator.plan import Data, TrainingPlan, check_ranks, most_ranks
 
 
 def network(hidden: int = 8) -> nn.Module:

@@ -22,7 +22,8 @@ from maggy_like.errors import ConfigError
 from maggy_like.ml import ParquetLoader, TorchEstimator, TorchModel
 from maggy_like.ml.estimator.network import build_network, network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import decoded, make_optimizer, read_loss
-from maggy_like.ml.estimator.train import Data, TrainingPlan, check_precision, train_network
+from maggy_like.ml.estimator.plan import Data, TrainingPlan, check_precision
+from maggy_like.ml.estimator.train import train_network
 
 ROWS, BATCH, EPOCHS = 70, 16, 3  # the last of five batches has six rows
 

@@ -1,4 +1,4 @@
-"""The training function, in this process: early stopping, weights that are kept, going on, Lightning modules."""
+"""The training function, in this process: early stopping, weights that are kept, going on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from maggy_like import Reporter
 from maggy_like.errors import ConfigError
-from maggy_like.ml.estimator.train import Data, TrainingPlan, home_of, train_network
+from maggy_like.ml.estimator.plan import Data, TrainingPlan, home_of
+from maggy_like.ml.estimator.train import train_network
 
 
 @pytest.fixture
@@ -167,37 +168,6 @@ def test_names_of_a_search_belong_to_params_the_model_or_the_optimizer(plan: Tra
         {"momentum": 0.9},
         8,
     )
-
-
-class Module(nn.Module):
-    """What Lightning asks for, without it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(2, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.line(x)
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        x, y = batch
-        loss = (self(x).squeeze(1) - y).square().mean()
-        self.log("batch", batch_idx, prog_bar=True)
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        x, y = batch
-        self.log_dict({"val_loss": (self(x).squeeze(1) - y).abs().mean(), "val_rows": len(x)})
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)}
-
-
-def test_a_lightning_module_brings_loss_and_optimizer(plan: TrainingPlan) -> None:
-    found = train_network(replace(plan, model=Module(), loss=None), {}, Reporter(budget=5))
-    assert set(found["history"][0]) == {"epoch", "loss", "batch", "validation_loss", "validation_rows"}
-    assert found["history"][-1]["validation_loss"] < found["history"][0]["validation_loss"]
 
 
 def test_more_workers_than_rows_are_told(plan: TrainingPlan) -> None:
