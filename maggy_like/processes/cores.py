@@ -11,7 +11,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +129,6 @@ def use_share(share: Mapping[str, str]) -> None:
         return
     os.environ[OPENMP] = share[OPENMP]
     cores = int(share[OPENMP])
-    from threadpoolctl import ThreadpoolController
-
-    own = () if any(name in os.environ for name in _OF_BLAS) else ("blas",)
-    for library in ThreadpoolController().lib_controllers:
-        if library.user_api in ("openmp", *own) and library.num_threads == 1:
-            library.set_num_threads(cores)
     for name, read, write in (
         ("torch", "get_num_threads", "set_num_threads"),
         ("pyarrow", "cpu_count", "set_cpu_count"),
@@ -144,6 +138,12 @@ def use_share(share: Mapping[str, str]) -> None:
         with contextlib.suppress(AttributeError):  # its import has failed half-way
             if module is not None and getattr(module, read)() == 1:
                 getattr(module, write)(cores)
+    from threadpoolctl import ThreadpoolController
+
+    own = () if any(name in os.environ for name in _OF_BLAS) else ("blas",)
+    for library in ThreadpoolController().lib_controllers:
+        if library.user_api in ("openmp", *own) and library.num_threads == 1:
+            library.set_num_threads(cores)
 
 
 def _needs_threads(share: Mapping[str, str]) -> bool:
@@ -170,7 +170,8 @@ class Overload:
     The kernel counts the time that each thread spends on a core, and the time that it waits for one.
     """
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: int, times: Callable[[int], dict[str, tuple[int, int]]] | None = None) -> None:
+        self._times = times or times_of
         self._most = max(_SPARE[0] * cores, cores + _SPARE[1])
         self._before: dict[str, tuple[int, int]] = {}  # nanoseconds by thread
         self._since = 0.0
@@ -178,7 +179,7 @@ class Overload:
 
     def check(self, process: int, now: float) -> float | None:
         """Return the mean number of threads since the last call if it has been too large for several calls."""
-        counted = dict(_times_of(_family(process)))
+        counted = self._times(process)
         seconds, self._since = now - self._since, now
         before, self._before = self._before, counted
         spent = [
@@ -193,6 +194,17 @@ class Overload:
         return number if self._found >= _LOOKS else None
 
 
+def times_of(process: int) -> dict[str, tuple[int, int]]:
+    """Return the threads of a process and its descendants, with their nanoseconds on a core and waiting for one."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in _family(process):
+        for thread in _threads_of(each):
+            with contextlib.suppress(OSError):  # it has just ended, or the kernel does not count
+                running, waiting, _ = map(int, (thread / "schedstat").read_text().split())
+                found[thread.name] = running, waiting
+    return found
+
+
 def _family(process: int) -> list[int]:
     """Return a process and its descendants."""
     found = [process]
@@ -201,15 +213,6 @@ def _family(process: int) -> list[int]:
             with contextlib.suppress(OSError):  # it has just ended
                 found += map(int, (thread / "children").read_text().split())
     return found
-
-
-def _times_of(processes: Iterable[int]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Return the threads with their nanoseconds on a core and waiting for one."""
-    for process in processes:
-        for thread in _threads_of(process):
-            with contextlib.suppress(OSError):  # it has just ended, or the kernel does not count
-                running, waiting, _ = map(int, (thread / "schedstat").read_text().split())
-                yield thread.name, (running, waiting)
 
 
 def _threads_of(process: int) -> list[Path]:

@@ -25,10 +25,10 @@ import pytest
 
 from maggy_like import Float, LocalEngine, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
-from maggy_like.processes import cores
 from maggy_like.engines.base import EngineRun
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.processes import cores
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.children import InlineLauncher
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
@@ -109,6 +109,52 @@ def test_a_quota_bounds_the_workers(
     assert cores.usable_cores() == LocalEngine([]).default_workers() == expected
 
 
+def test_cores_per_worker_set_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maggy_like.engines.local.usable_cores", lambda: 8)
+    assert [LocalEngine([], cores=cores).default_workers() for cores in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
+    assert LocalEngine(["0", "1"], cores=3).default_workers() == 2
+
+
+@pytest.mark.parametrize("cores", [0, -1, 1.5, "2", True])
+def test_a_number_of_cores_that_is_none_is_rejected(cores: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^cores must be .*got"):
+        LocalEngine([], cores=cores)
+
+
+def cores_of_a_trial(x: float) -> dict[str, Any]:
+    import joblib
+
+    return {
+        "value": x,
+        "os": os.cpu_count(),
+        "joblib": joblib.cpu_count(),
+        "numba": int(os.environ["NUMBA_NUM_THREADS"]),
+    }
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("cores", "workers", "share"), [(None, 2, 4), (None, 3, 2), (1, 2, 1), (3, 1, 3)])
+def test_a_trial_sees_the_share_of_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int | None, workers: int, share: int
+) -> None:
+    monkeypatch.setattr("maggy_like.engines.local.usable_cores", lambda: 8)
+    result = lagom(
+        cores_of_a_trial,
+        {"x": Float(0, 1)},
+        engine=LocalEngine([], cores=cores),
+        workers=workers,
+        optimizer="random",
+        metric="value",
+        direction="max",
+        n_trials=workers,
+        directory=str(tmp_path),
+        progress=False,
+    )
+    of_joblib = min(share, len(os.sched_getaffinity(0)))
+    for trial in result.trials:
+        assert (trial.metrics["os"], trial.metrics["joblib"], trial.metrics["numba"]) == (share, of_joblib, share)
+
+
 @pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset")
 def test_the_affinity_bounds_the_workers() -> None:
     core = min(os.sched_getaffinity(0))
@@ -119,10 +165,24 @@ def test_the_affinity_bounds_the_workers() -> None:
     assert done.stdout == "1\n"
 
 
+@pytest.mark.parametrize(("share", "expected"), [("3", 3), ("12", 8), ("default", 8)])
+def test_a_search_in_a_trial_takes_no_more_than_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str, expected: int
+) -> None:
+    monkeypatch.setattr(cores, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", share)
+    assert LocalEngine([]).default_workers() == expected
+
+
 def test_workers_that_share_few_cores_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.engines.local.usable_cores", lambda: 2)
     assert LocalEngine([]).hints(2) == []
     assert LocalEngine([]).hints(64) == ["64 workers share 2 cores of this machine; with workers=2 each has its own"]
+    assert LocalEngine([], cores=2).hints(1) == []
+    assert LocalEngine([], cores=2).hints(3) == [
+        "3 workers with cores=2 share 2 cores of this machine; with workers=1 each has its own"
+    ]
     assert LocalEngine(["0"]).hints(1) == []
     assert InlineEngine().hints(1) == []
 

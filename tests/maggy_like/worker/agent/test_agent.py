@@ -182,11 +182,11 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     keys = server.admit(WorkerId(0, 0))
     stages: list[Stage] = []
 
-    def begin(*, gpus: tuple[str, ...] = (), inline: bool = False, **options: Any) -> Stage:
+    def begin(*, gpus: tuple[str, ...] = (), cores: int = 0, inline: bool = False, **options: Any) -> Stage:
         task = WorkerTask(server.address, server.public_key, "run", b"", (), (), (), str(tmp_path), str(tmp_path))
         isolation = "none" if inline else "process"
         task = msgspec.structs.replace(task, **{"grace": GRACE, "isolation": isolation, **options})
-        context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus)
+        context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus, cores=cores)
         stages.append(Stage(PlayedLauncher(inline=inline), context, task, server))
         return stages[-1]
 
@@ -503,3 +503,36 @@ def test_inline_what_cannot_be_read_ends_its_attempt_alone(begin: Begin, frame: 
     child.say(Finished(0, 1, "stopped"))  # the old one, late
     child.say(Finished(1, 1, "returned", 1.0))
     assert stage.next(Finished) == Finished(1, 1, "returned", 1.0)
+
+
+def test_a_trial_with_more_threads_than_its_share_is_reported_once(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: SimpleQueue[int] = SimpleQueue()
+
+    class Found:
+        def __init__(self, cores: int) -> None:
+            assert cores == 2
+
+        def check(self, process: int, now: float) -> float:
+            asked.put(process)
+            return 7.9
+
+    monkeypatch.setattr(agent, "LOOK", 0.01)
+    monkeypatch.setattr(agent, "Overload", Found)
+    stage = begin(cores=2)
+    first = stage.next_child()
+    stage.next(Ready)
+    stage.say(assign(5))
+    assert first.hear() == assign(5)
+    stage.launcher.tell(first.child, pid=4711)
+    note = stage.next(Noted)
+    assert (note.subject, note.trial) == ("threads", 5)
+    assert note.message == (
+        "trial 5 keeps 8 threads busy, and its share is 2 cores, so trials slow each other down; pass n_jobs=2 or the "
+        "like to the library that starts them, or use fewer workers"
+    )
+    first.say(Finished(5, 1, "returned", 1.0))
+    assert stage.next(Finished) == Finished(5, 1, "returned", 1.0)
+    assert asked.get() == 4711
+    assert asked.empty()
