@@ -29,7 +29,7 @@ LONGEST_CHANGE = 20
 """Words of an entry in the changelog."""
 
 ACCEPTED: dict[str, dict[str, int]] = {
-    README: {"late code": 1, "long page": 1},  # it says first what the project is, and has at most 150 lines
+    README: {"late code": 1},  # it says first what the project is, and has at most 150 lines
     "coming-from/index.md": {"late code": 1},
 }
 """How often a page may break a rule. The numbers are exact, so they can only shrink."""
@@ -115,10 +115,10 @@ def test_every_exception_is_of_a_page() -> None:
         ("tests", "See `test_that`."),
         ("semicolon", "One; two."),
         ("heading", "# How sure"),
-        ("long sentence", f"{'word ' * 26}end."),
+        ("long sentence", f"{'word ' * 41}end."),
         ("long cell", f"| {'word ' * 16} |"),
         ("wide table", "| a | b | c | d | e | f | g |"),
-        ("long page", "\n" * 121),
+        ("long page", "\n" * 251),
         ("late code", "text\n" * 16 + "```\n```\n"),
     ],
 )

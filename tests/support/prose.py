@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-LONGEST_SENTENCE = 25
+LONGEST_SENTENCE = 40
 """Words; code counts as one word."""
 
 LONGEST_CELL = 15
 MOST_COLUMNS = 6
-LONGEST_PAGE = 120
+LONGEST_PAGE = 250
 CODE_WITHIN = 15
 """Lines, counted from the top of the page."""
 
