@@ -54,7 +54,7 @@ class Catalog:
         self._is_run = False
         self._lock = threading.Lock()
         self._list_lock = threading.Lock()
-        self._followed: dict[str, FollowedRun] = {}
+        self.followed: dict[str, FollowedRun] = {}
         self._ended: dict[str, _Ended] = {}
         self._curves: dict[str, tuple[object, list[list[float]]]] = {}
         self._list: Answer | None = None
@@ -73,19 +73,19 @@ class Catalog:
         """Return the run of that name."""
         with self._lock:
             now = time.monotonic()
-            if name not in self._followed:
+            if name not in self.followed:
                 if name in (".", "..") or "/" in name or "\\" in name or name not in self.names():
                     raise NotFoundError(f"there is no run {name!r} in {self.where}; use a name of the list")
                 where = self._place(name)
                 if not _has_run(where):
                     raise NotFoundError(f"there is no run in {where}; use the folder of a run")
-                self._followed[name] = FollowedRun(where)
-            found = self._followed[name]
+                self.followed[name] = FollowedRun(where)
+            found = self.followed[name]
             found.asked = now
-            by_age = sorted(self._followed, key=lambda each: -self._followed[each].asked)
+            by_age = sorted(self.followed, key=lambda each: -self.followed[each].asked)
             for place, each in enumerate(by_age):
-                if place >= _MOST_FOLLOWED or now - self._followed[each].asked > IDLE:
-                    del self._followed[each]
+                if place >= _MOST_FOLLOWED or now - self.followed[each].asked > IDLE:
+                    del self.followed[each]
             return found
 
     def listed(self) -> Answer:

@@ -127,14 +127,14 @@ class FollowedRun:
         return self._record[1]
 
     def answer(
-        self, key: str, make: Callable[[FollowedRun], Any], *, rest: float = REST, is_of_run: bool = True
+        self, key: str, make: Callable[[FollowedRun], Any], *, rests_long: bool = False, is_of_run: bool = True
     ) -> Answer:
         """Return what ``make`` makes of the run. It is kept until the run changes, and for its rest.
 
         Args:
             key: Identifies the request.
             make: Makes the answer: an object, text or bytes.
-            rest: Time before it is made again, as a multiple of the time that making it takes.
+            rests_long: Whether it rests for :data:`LONG_REST` instead of :data:`REST`.
             is_of_run: Whether it depends only on the run's journal. Otherwise it is made again until the run has ended.
         """
         with self.lock:
@@ -143,8 +143,8 @@ class FollowedRun:
             is_old = kept is None or kept.version != self.version or (not is_of_run and not self.state.is_over)
             if kept is None or (is_old and now >= kept.due):
                 content = make(self)
-                cost = time.thread_time() - spent
-                kept = self._kept[key] = pack(content, self.version, time.monotonic() + rest * cost)
+                rest = (LONG_REST if rests_long else REST) * (time.thread_time() - spent)
+                kept = self._kept[key] = pack(content, self.version, time.monotonic() + rest)
                 if len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(key)

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from maggy_like.argument_checks import whole
 from maggy_like.dashboard import views
 from maggy_like.dashboard.catalog import Catalog
-from maggy_like.dashboard.followed_run import LONG_REST, Answer, FollowedRun, NotFoundError, pack
+from maggy_like.dashboard.followed_run import Answer, FollowedRun, NotFoundError, pack
 from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.errors import MaggyError, UserError
 from maggy_like.results.report import library, templates
@@ -64,13 +64,13 @@ _HEADERS = {
 _FORBIDDEN = "403: this dashboard needs its token; open the whole link that `maggy-like dashboard` has printed\n"
 _FOREIGN = "403: this dashboard answers only to this machine's own address; use --host for others, with a token\n"
 
-_OF_RUN: dict[str, tuple[Callable[..., Any], float, bool]] = {
-    "": (views.summary, 20.0, True),
-    "details": (views.details, 20.0, True),
-    "decisions": (views.decisions, 20.0, True),
-    "log": (views.newest_lines, 20.0, False),
+_OF_RUN: dict[str, tuple[Callable[..., Any], bool]] = {
+    "": (views.summary, True),
+    "details": (views.details, True),
+    "decisions": (views.decisions, True),
+    "log": (views.newest_lines, False),
 }
-"""What there is of a run without a query: how it is made, its rest, and whether it depends only on the journal."""
+"""What there is of a run without a query: how it is made, and whether it depends only on the journal."""
 
 
 class Server(ThreadingHTTPServer):
@@ -184,15 +184,15 @@ class _Handler(BaseHTTPRequestHandler):
         key = f"{'/'.join(place)}?{urlencode(sorted(query.items()))}"
         match place:
             case [] | ["details" | "decisions" | "log"]:
-                make, rest, is_of_run = _OF_RUN[place[0] if place else ""]
-                self._send(run.answer(place[0] if place else "", make, rest=rest, is_of_run=is_of_run), _JSON)
+                make, is_of_run = _OF_RUN[place[0] if place else ""]
+                self._send(run.answer(place[0] if place else "", make, is_of_run=is_of_run), _JSON)
             case ["curve"]:
                 self._send(pack(self.server.catalog.curve(name)), _JSON)
             case ["trials"]:
                 self._send(run.answer(key, lambda it: views.trials(it, query)), _JSON)
             case ["figures", figure]:
                 make = partial(_figure, name=figure, query=query)
-                self._send(run.answer(key, make, rest=LONG_REST), _JSON)
+                self._send(run.answer(key, make, rests_long=True), _JSON)
             case ["trials", number]:
                 self._send(run.answer(place[1], lambda it: views.trial_page(it, views.find_trial(it, number))), _JSON)
             case ["trials", number, "curves"]:

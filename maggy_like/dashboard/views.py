@@ -81,6 +81,7 @@ def summary(run: FollowedRun) -> dict[str, Any]:
     running.sort(key=lambda trial: trial.worker or 0)
     training = None if result.training is None else result.training.trial
     clock = clock_of(run.contents)
+    front = sorted(result.pareto, key=lambda trial: trial.values[0], reverse=result.direction == "max")
     return {
         "name": result.name,
         "directory": encodable(str(result.directory)),
@@ -102,7 +103,8 @@ def summary(run: FollowedRun) -> dict[str, Any]:
         "trials": len(result.trials),
         "counts": {state.value: count for state, count in result.counts.items()},
         "best": None if result.best_trial is None else _best(run, result.best_trial),
-        "pareto": [_row(run, trial) for trial in result.pareto[:_MOST_ROWS]],
+        "pareto": [_row(run, trial) for trial in front[:_MOST_ROWS]],
+        "n_pareto": len(front),
         "running": [
             _row(run, trial) | {"running": max(0.0, clock.total - clock(trial.started or 0.0))}
             for trial in running[:_MOST_RUNNING]

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from report_pages import chromium
 from script_process import ScriptProcess
 
 from maggy_like.storage.journal import object_store as journal_store
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from maggy_like import StandaloneCluster
 
 
@@ -56,6 +59,18 @@ def object_store() -> Iterator[dict[str, str]]:
 
     with object_store() as environment:
         yield environment
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium for all tests of a file."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

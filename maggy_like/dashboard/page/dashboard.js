@@ -203,7 +203,7 @@
       return h("td", { class: isRight[place] ? "number" : "text" }, isTrial ? trialLink(run, text, text) : text);
     };
     return [
-      h("div", { class: "scroll" }, h("table", {},
+      h("div", { class: "scroll" }, h("table", { class: "fit" },
         h("thead", {}, h("tr", {}, head.map((name, place) => h("th", { class: isRight[place] ? "number" : "" }, name)))),
         h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell)))))),
       notes.map((note) => h("p", { class: "note" }, note)),
@@ -344,7 +344,7 @@
   function cards(name, run, details) {
     const made = [];
     const [goal] = run.objectives;
-    if (run.objectives.length > 1) made.push(card(count(run.pareto.length), "trials in the Pareto set", "best"));
+    if (run.objectives.length > 1) made.push(card(count(run.n_pareto), "trials in the Pareto set", "best"));
     else if (run.best) {
       const at = run.best.value_step === null ? "" : ` at step ${run.best.value_step}`;
       made.push(card(number(run.best.values[0]), [`best ${goal.name}${at}, `, trialLink(name, run.best.trial)], "best"));
@@ -376,12 +376,12 @@
       cards(name, run, details),
       details && details.damage.length > 0 && h("p", { class: "banner" }, `The journal is damaged, so only its intact part is shown: ${details.damage.join("; ")}`),
       details && details.ablation && [plot(name, "differences"), h("section", { "data-key": "ablation" }, textTable(details.ablation, name))],
-      run.training && h("section", { "data-key": "training" }, h("h2", {}, "Training"), h("p", {}, run.training.line, " ", trialLink(name, run.training.trial, "all about it")),
-        run.training.url && h("p", { class: "note" }, "Its state: ", h("code", {}, run.training.url))),
-      has("training") && plot(name, "training", { title: "" }),
       h("div", { class: "columns", "data-key": "columns" },
         h("div", {}, has("pareto") && plot(name, "pareto"), has("history") && plot(name, "history"), runningNow(name, run)),
         h("div", {}, bestConfiguration(name, run, details))),
+      run.training && h("section", { "data-key": "training" }, h("h2", {}, "Training"), h("p", {}, run.training.line, " ", trialLink(name, run.training.trial, "all about it")),
+        run.training.url && h("p", { class: "note" }, "Its state: ", h("code", {}, run.training.url))),
+      has("training") && plot(name, "training", { title: "" }),
       run.confirmed && h("section", { "data-key": "confirmed" }, h("h2", {}, "Confirmation"), textTable(run.confirmed, name)),
       details && failures(name, details),
     ];

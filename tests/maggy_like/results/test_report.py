@@ -7,12 +7,11 @@ import gzip
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_pages import chromium, write_run
+from report_pages import write_run
 
 from maggy_like import Result, load_run
 from maggy_like.display.text import as_html
@@ -37,18 +36,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     load_run(write_run(folder, "<run>", 60, 4)).report(folder / "report.html")
     return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A Chromium for all tests of this file."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if (path := chromium()) is None:
-        pytest.skip("there is no Chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def test_the_page_has_what_there_is_to_say(page: Path) -> None:
