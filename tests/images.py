@@ -1,7 +1,7 @@
 """Make the screenshots of the docs again: real searches in JupyterLab, in a terminal and in a browser.
 
-``python tests/images.py [cell] [terminal] [report] [forest] [--to FOLDER]`` writes them to ``docs/images``, by default
-all. It needs the environment of ``make test``, and a Chromium on the PATH.
+``python tests/images.py [cell] [terminal] [report] [dashboard] [forest] [--to FOLDER]`` writes them to ``docs/images``,
+by default all. It needs the environment of ``make test``, and a Chromium on the PATH.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME  # noqa: E402
 from rich.text import Text  # noqa: E402
 
 from maggy_like import load_run  # noqa: E402
+from maggy_like.dashboard import open_dashboard  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
@@ -40,6 +41,14 @@ THEME = "window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'J
 MIDDLE = f"/about [0-9:]+ left/.test(document.querySelector('{CELL}')?.innerText)"
 """Whether the cell shows how long the search will take, which is when five trials have ended."""
 
+
+NAMED = """([name, folder]) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    texts.currentNode.data = texts.currentNode.data.replaceAll(folder, "/home/me").replaceAll(name, "digits");
+  }
+}"""
+"""Replaces the names of a run and of its folder on a page."""
 
 REDRAWN = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
 """What rich sends to a terminal before it draws its lines again."""
@@ -145,6 +154,22 @@ def report(folder: Path, to: Path) -> None:
         save(page.screenshot(), to / "report.png")
 
 
+def dashboard(folder: Path, to: Path) -> None:
+    """``make demo`` in the dashboard, in the middle of its search."""
+    command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "60"]
+    with subprocess.Popen(command, cwd=folder) as search, open_dashboard(str(folder / "maggy_runs")) as opened:
+        with browser(1160, 1010) as context:
+            page = context.new_page()
+            page.goto(opened.url)
+            page.click("tbody a")
+            page.wait_for_function("parseInt(document.querySelector('.counts')?.innerText) >= 40")
+            page.wait_for_function("document.querySelector('[data-drawn]')")
+            name = page.inner_text("h1")
+            page.evaluate(NAMED, [name, str(folder)])
+            save(page.screenshot(), to / "dashboard.png")
+        search.send_signal(signal.SIGINT)
+
+
 def forest(folder: Path, to: Path) -> None:
     """The forest plot of the first ablation study of the docs."""
     page = (ROOT / "docs" / "ablation.md").read_text().partition("## Read the table")[0]
@@ -162,6 +187,7 @@ IMAGES: dict[str, Callable[[Path, Path], None]] = {
     "cell": cell,
     "terminal": terminal,
     "report": report,
+    "dashboard": dashboard,
     "forest": forest,
 }
 
