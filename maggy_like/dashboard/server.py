@@ -300,7 +300,7 @@ def serve(where: str, host: str, port: int | None, *, opens_browser: bool) -> No
     try:
         print(f"the dashboard of {server.catalog.where} is at {server.url}", flush=True)
         if server.token:
-            print("whoever has this link can read these runs; Ctrl-C ends the dashboard", flush=True)
+            print("anyone with this link can read these runs; Ctrl-C ends the dashboard", flush=True)
         if opens_browser and _has_screen():
             threading.Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
         server.serve_forever()

@@ -21,7 +21,7 @@ from maggy_like.processes.imports import module_path
 from maggy_like.processes.system import die_with_parent, kill_tree
 from maggy_like.processes.zygote.become import is_fork
 from maggy_like.processes.zygote.client import LOOK, Process, start_module
-from optimizers.core.base import Answer, History, Optimizer, Update
+from optimizers.core.base import Answer, History, Optimizer, Pending, Update
 from optimizers.core.study import Study
 
 MAX_CRASHES = 3
@@ -37,7 +37,9 @@ class ProcessProposer(Proposer):
     """Asks in a child process. If that dies, another one starts with the whole history.
 
     Answers that do not depend on results are computed here, so that the first trials do not wait for the start of the
-    process. Lines that the optimizer prints are shown, and its exceptions have their traceback.
+    process. If trials are so short that enough results for a model come before the process has loaded it, the optimizer
+    gets no results until then, and answers as at first. Lines that the optimizer prints are shown, and its exceptions
+    have their traceback.
     """
 
     patience = 10.0  # a busy machine may take long to end a process
@@ -49,6 +51,9 @@ class ProcessProposer(Proposer):
         self._lock = threading.Lock()  # guards the start and the end of the process
         self._interrupted = False
         self._is_blind = True
+        self._is_ready = False  # whether the process has loaded the optimizer
+        # All configurations and no results, for answers until the process is ready. None from then on.
+        self._early: History | None = None
         self._unsent: list[Update] = []  # updates that the process has not received
         self._process: Process | None = None
         self._connection: Connection[bytes, bytes] | None = None
@@ -58,18 +63,43 @@ class ProcessProposer(Proposer):
         self._show = show
         if not self._optimizer.is_blind(self._history):
             self._launch_ahead()
+            return
+        seen = {each.trial: each.config for each in self._history.observations}
+        self._early = History(self._history.problem, pending=seen | self._history.pending)
 
     def ask(self, index: int, updates: Sequence[Update]) -> Answer:
         for update in updates:
             self._history.apply(update)
+            if self._early is not None and isinstance(update, Pending):
+                self._early.apply(update)
         self._unsent += updates
         self._is_blind = self._is_blind and self._optimizer.is_blind(self._history)
         if not self._is_blind:
+            if self._early is not None and not self._can_answer() and self._optimizer.is_blind(self._early):
+                return self._optimizer.ask(index, self._early)
+            self._early = None
             return self._asked(index)
         answer = self._optimizer.ask(index, self._history)
         if self._process is None:
             self._launch_ahead()
         return answer
+
+    def _can_answer(self) -> bool:
+        """Return whether the process is ready, or has failed, which the next question finds out."""
+        if self._connection is None or self._is_ready:
+            return True
+        if self._process is None or self._process.poll() is not None:  # its children may keep the connection open
+            return True
+        try:
+            if self._connection.poll():
+                self._receive_ready(self._connection)
+        except (EOFError, OSError):
+            return True
+        return self._is_ready
+
+    def _receive_ready(self, connection: Connection[bytes, bytes]) -> None:
+        connection.recv_bytes()
+        self._is_ready = True
 
     def _asked(self, index: int) -> Answer:
         """Return the answer of the process."""
@@ -103,6 +133,9 @@ class ProcessProposer(Proposer):
         assert self._connection is not None
         self._connection.send_bytes(pack(Question(index, tuple(self._unsent))))
         self._unsent.clear()
+        if not self._is_ready:
+            self._await_answer(self._connection)
+            self._receive_ready(self._connection)
         self._await_answer(self._connection)
         answer: Answer | Raised = unpack(self._connection.recv_bytes())
         return answer
@@ -188,6 +221,7 @@ class ProcessProposer(Proposer):
             self._connection.close()
             self._reader.join(1.0)  # a child in another session may keep its stdout open
         self._connection = self._reader = None
+        self._is_ready = False
         return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
@@ -232,6 +266,7 @@ def main(fd: int, parent: int) -> None:
     sys.path[:] = launch.path
     answerer = _Answerer(launch)
     answerer.load()
+    connection.send_bytes(b"ready")
     while True:
         connection.send_bytes(answerer.answer(unpack(frames.get())))
 

@@ -323,6 +323,8 @@ def test_what_depends_on_no_result_waits_for_no_process(start: Start) -> None:
     process = proposer._process  # it starts once the first trial has its configuration
     told = proposer.ask(1, UPDATES[1:2])
     assert (told["observed"], told["pending"], told["pid"]) == (0, 2, os.getpid())
+    assert process is not None
+    await_ready(proposer)
     told = proposer.ask(2, UPDATES[2:])
     assert (told["observed"], told["pending"], told["pid"]) == (1, 1, process.pid)  # it is told what came meanwhile
     told = proposer.ask(3, UPDATES[2:])
@@ -330,6 +332,50 @@ def test_what_depends_on_no_result_waits_for_no_process(start: Start) -> None:
     process.kill()
     told = proposer.ask(4, ())
     assert (told["observed"], told["pending"]) == (2, 1)  # the next one gets the whole history
+    assert told["pid"] not in (os.getpid(), process.pid)
+
+
+def await_ready(proposer: ProcessProposer) -> None:
+    """Wait until the process has loaded its optimizer."""
+    assert proposer._connection is not None
+    assert proposer._connection.poll(PATIENCE)
+
+
+class Loading(Blind):
+    """Takes long to load its libraries."""
+
+    def __init__(self, gate: str) -> None:
+        self.gate = gate
+
+    def load_libraries(self) -> None:
+        with open(self.gate):  # once it is open
+            pass
+
+
+def test_workers_get_what_depends_on_no_result_until_the_process_is_ready(start: Start, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    proposer = start(Loading(gate.path))
+    proposer.ask(0, UPDATES[:2])
+    told: Any = proposer.ask(1, UPDATES[2:])  # there is a result, and nobody who can use it
+    assert (told["observed"], told["pending"], told["pid"]) == (0, 2, os.getpid())
+    gate.open()
+    await_ready(proposer)
+    assert proposer._process is not None
+    told = proposer.ask(2, ())
+    assert (told["observed"], told["pending"], told["pid"]) == (1, 1, proposer._process.pid)
+
+
+def test_a_process_that_dies_before_it_is_ready_is_replaced(start: Start, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    proposer = start(Loading(gate.path))
+    proposer.ask(0, UPDATES[:2])
+    process = proposer._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    gate.open()
+    told: Any = proposer.ask(1, UPDATES[2:])
+    assert (told["observed"], told["pending"]) == (1, 1)
     assert told["pid"] not in (os.getpid(), process.pid)
 
 
