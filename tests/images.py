@@ -162,7 +162,7 @@ def dashboard(folder: Path, to: Path) -> None:
             page = context.new_page()
             page.goto(opened.url)
             page.click("tbody a")
-            page.wait_for_function("parseInt(document.querySelector('.counts')?.innerText) >= 40")
+            page.wait_for_function("parseInt(document.querySelector('.counts')?.innerText) >= 30")
             page.wait_for_function("document.querySelector('[data-drawn]')")
             name = page.inner_text("h1")
             page.evaluate(NAMED, [name, str(folder)])

@@ -145,7 +145,8 @@
     if (typeof value !== "number") return String(value);
     if (Number.isInteger(value) && Math.abs(value) < 1e9) return String(value);
     if (Math.abs(value) >= 1e4 && Math.abs(value) < 1e9) return value.toFixed(0);
-    return String(Number(value.toPrecision(5)));
+    const rounded = Number(value.toPrecision(5));
+    return rounded && Math.abs(rounded) < 1e-4 ? rounded.toExponential() : String(rounded);
   }
 
   function count(value) {
@@ -666,6 +667,10 @@
       const Plotly = await library();
       if (now !== round || !holder.isConnected) return;
       const layout = { ...data.figure.layout, template: templates[isDark], uirevision: holder.dataset.figure };
+      for (const [name, axis] of Object.entries(layout)) { // else plotly keeps the end of a range that is given no more
+        const isFree = /^[xy]axis\d*$/.test(name) && axis.range === undefined && axis.autorange === undefined;
+        if (isFree) layout[name] = { ...axis, autorange: true };
+      }
       holder.style.height = `${layout.height}px`;
       const removed = ["select2d", "lasso2d", "autoScale2d"];
       const options = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtonsToRemove: removed };

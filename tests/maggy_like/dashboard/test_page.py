@@ -99,6 +99,19 @@ def test_it_follows_a_run_and_keeps_zoom_and_open_parts(
     assert "0.75" in tab.title()
 
 
+def test_an_axis_follows_its_values_after_extreme_ones_were_left_out(
+    serve: Serve, open_page: Open, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_run, "LONG_REST", 0.0)
+    values = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 60.0]
+    journal.append([event for place, value in enumerate(values) for event in (*trial(place, value), ended(place))])
+    tab = open_page(serve(tmp_path).server.url, "?run=live")
+    tab.wait_for_function(f"{DRAWN} && {PLOT}._fullLayout.yaxis.range[1] < 2")
+    later = [event for place in range(9, 29) for event in (*trial(place, 2.0 * place), ended(place))]
+    journal.append(later)
+    tab.wait_for_function(f"{PLOT}._fullLayout.yaxis.range[1] > 60 && {PLOT}._fullLayout.yaxis.range[0] < 0")
+
+
 def test_foreign_text_is_shown_and_never_executed(
     serve: Serve, open_page: Open, journal: Journal, tmp_path: Path
 ) -> None:
