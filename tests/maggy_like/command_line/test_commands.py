@@ -7,9 +7,11 @@ import os
 import queue
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import fsspec
 import optuna
 import pandas
+import psutil
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
@@ -240,6 +243,22 @@ def test_an_output_that_takes_nothing_is_no_traceback(redirection: str, status: 
     command = ["bash", "-o", "pipefail", "-c", f"{shown} {redirection}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.mark.e2e
+def test_dashboards_beside_each_other_end_with_ctrl_c_and_leave_nothing(runs: Path) -> None:
+    command = [sys.executable, "-m", "maggy_like", "dashboard", str(runs), "--no-browser"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
+        links = [re.search(r"http://127\.0\.0\.1:\d+/", each.stdout.readline()) for each in (first, second)]
+        for link, dashboard in zip(links, (first, second), strict=True):
+            assert link is not None
+            with urllib.request.urlopen(f"{link[0]}api/runs", timeout=60) as answer:
+                assert b'"august"' in answer.read()
+            assert psutil.Process(dashboard.pid).children() == []
+            dashboard.send_signal(signal.SIGINT)
+            assert dashboard.wait(60) == 130
+            assert dashboard.stderr.read() == ""
 
 
 def test_what_the_output_cannot_encode_is_replaced(tmp_path: Path) -> None:
