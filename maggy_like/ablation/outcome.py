@@ -20,6 +20,7 @@ from maggy_like.ablation.text import notes
 from maggy_like.argument_checks import require
 from maggy_like.display.text import clean
 from maggy_like.errors import UserError
+from maggy_like.results.tables import as_frame
 from optimizers.comparisons.paired_tests import Differences, Finding, compare_samples
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState
@@ -37,9 +38,7 @@ class Answer(Comparisons):
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row per comparison, whose columns are the attributes of :class:`Row`."""
         require("pandas", "to_pandas()")
-        import pandas
-
-        return pandas.DataFrame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])
+        return as_frame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])
 
     def to_markdown(self) -> str:
         """Return the table in GitHub's Markdown, with the method below it."""

@@ -252,7 +252,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     attempt: Number
     outcome: OutcomeKind  # ``stopped``: as requested; ``died``: the process ended or was killed
     value: float | None = None
-    metrics: dict[Name, float] = {}
+    metrics: dict[Name, int | float] = {}
     kind: FailureKind | None = None  # the kind of failure, if it raised or died
     message: Text = ""
     traceback: Text = ""

@@ -148,7 +148,7 @@ class Confirmed:
             UserError: pandas is missing.
         """
         require("pandas", "to_pandas()")
-        import pandas
+        from maggy_like.results.tables import as_frame
 
         rows = [
             {
@@ -162,7 +162,7 @@ class Confirmed:
             }
             for it in self.candidates
         ]
-        return pandas.DataFrame(rows)
+        return as_frame(rows)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the head and the rows of a table for people."""

@@ -16,6 +16,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.results.record import Record, clock_of, improvements, read_record
 from maggy_like.results.result import Result
 from maggy_like.results.runs import folder_of, names_in, open_run, read_each
+from maggy_like.results.tables import as_frame
 from maggy_like.storage.file_systems import check_folder
 from maggy_like.storage.journal import RunHeader, RunTotals, backend_of, read_ends
 from optimizers.checks import short
@@ -143,7 +144,7 @@ class RunList(list[RunSummary]):
             {**asdict(run), "ending": run.ending and str(run.ending), "training": run.training and str(run.training)}
             for run in self
         ]
-        table = pandas.DataFrame(rows, columns=list(RunSummary.__slots__))
+        table = as_frame(rows, list(RunSummary.__slots__))
         table["created"] = pandas.to_datetime(table["created"], unit="s", utc=True)
         return table
 
@@ -239,9 +240,7 @@ class RunComparison:
             UserError: pandas is missing.
         """
         require("pandas", "to_pandas()")
-        import pandas
-
-        return pandas.DataFrame(self._rows())
+        return as_frame(self._rows())
 
     def plot(self) -> Figure:
         """Plot the best value of each run over the time.

@@ -135,7 +135,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
     state: TrialState
     time: float
     value: float | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, int | float] = {}
     failure: Failure | None = None
     attributes: dict[str, Any] = {}
     cause: str = ""

@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from numbers import Integral
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
@@ -384,7 +385,7 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reporte
         raise ReportError(
             f"train_fn must return at most {MAX_NAMES} metrics, got {len(metrics)}; save the others to a file"
         )
-    numbers = {name: as_number(f"train_fn's {name!r}", value) for name, value in metrics.items()}
+    numbers = {name: _as_returned(f"train_fn's {name!r}", value) for name, value in metrics.items()}
     for name in numbers:
         check_name(name)
     if objective is None:
@@ -397,7 +398,14 @@ def _read_dict(returned: Mapping[str, Any], objective: str | None, *, is_reporte
         objective = pick_objective(doubtful, None)
     elif not numbers or (is_reported and objective not in numbers):
         return Returned(None, numbers, attributes)
-    return Returned(numbers[pick_objective(numbers, objective)], numbers, attributes)
+    return Returned(float(numbers[pick_objective(numbers, objective)]), numbers, attributes)
+
+
+def _as_returned(what: str, value: object) -> float:
+    """Return a returned number: an integer as it is, if it can be sent, since a float may round it."""
+    if isinstance(value, Integral) and not _is_flag(value) and -(1 << 63) <= (whole := int(value)) < 1 << 63:
+        return whole
+    return as_number(what, value)
 
 
 def _is_number(value: object) -> bool:

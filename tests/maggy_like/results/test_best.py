@@ -8,10 +8,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 
-from maggy_like import Choice, Confirmation, FailurePolicy, Float, Reporter, Result, Store, lagom
+from maggy_like import (
+    Choice,
+    Confirmation,
+    FailurePolicy,
+    Float,
+    Integer,
+    Reporter,
+    Result,
+    Store,
+    lagom,
+    load_run,
+)
 from maggy_like.display import LogLine, Snapshot
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.protocol.values import ReportError
@@ -286,6 +298,33 @@ def test_large_steps_are_exact_in_the_table() -> None:
     assert table["step"].tolist() == [pandas.NA, largest]
     assert table["value_step"].tolist() == [pandas.NA, largest - 1]
     assert table["parent"].tolist() == [pandas.NA, 0]
+
+
+LARGE = 2**53 + 3
+"""An integer that no float has."""
+
+
+def test_numbers_are_what_they_were_in_tables_and_files(tmp_path: Path) -> None:
+    def train(mixed: float, units: int = 0, **others: Any) -> dict[str, Any]:
+        return {"score": float(units), "parameters": LARGE, "layers": np.int64(3), "big": 1 << 64, "flag": True}
+
+    when = {"kind": "a"}
+    space = {"kind": ["a", "b"], "units": Integer(1, 64, when=when), "key": Choice([LARGE, LARGE + 2], when=when)}
+    space |= {"bias": Choice([True, False], when=when), "mixed": Choice([0.5, LARGE])}
+    result = search(train, tmp_path, space=space, metric="score", direction="max", n_trials=8, seed=0)
+    csv = tmp_path / "trials.csv"
+    result.to_pandas().to_csv(csv, index=False)
+    types = {"units": "Int64", "key": "Int64", "bias": "boolean", "mixed": "object"}
+    for table in (result.to_pandas(), load_run(result.directory).to_pandas(), pandas.read_csv(csv, dtype=types)):
+        assert {name: str(table.dtypes[name]) for name in types} == types
+        assert (str(table.dtypes["parameters"]), str(table.dtypes["layers"])) == ("int64", "int64")
+        for trial, row in zip(result.trials, table.itertuples(index=False), strict=True):
+            for name in ("units", "key", "bias"):
+                assert getattr(row, name) is pandas.NA or getattr(row, name) == trial.config[name]
+            assert (row.parameters, row.layers) == (LARGE, 3)
+            assert str(row.mixed) == str(trial.config["mixed"])
+    assert {trial.config["kind"] for trial in result.trials} == {"a", "b"}
+    assert all(trial.metrics["big"] == float(1 << 64) for trial in result.trials)
 
 
 def test_a_configuration_that_is_changed_changes_no_result(tmp_path: Path) -> None:
