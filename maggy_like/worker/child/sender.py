@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import operator
 import os
+import re
 import threading
 import time
 import weakref
@@ -21,6 +22,27 @@ from maggy_like.worker.child.stop_state import StopState, StoreWait
 
 _COUNTERS = frozenset({"batch", "epoch", "iter", "iteration", "it", "round", "steps"})
 """Names under which other libraries count steps."""
+
+
+_SETS = {
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "cv", "oof", "holdout", "heldout"), 0),
+    "test": 1,
+    **dict.fromkeys(("train", "training", "fit"), 3),
+}
+"""Words in the names of metrics that name the rows they are computed on, the best to select by first."""
+
+
+def _preference(name: str) -> tuple[int, int, str]:
+    """Return a key that puts metrics of validation rows first, and metrics of the training rows last.
+
+    XGBoost and LightGBM number the sets that they evaluate. Usually the first of several is the training set.
+    """
+    words = re.findall(r"[a-z]+|\d+", name.lower())
+    sets = [place for place, word in enumerate(words) if word in _SETS]
+    if not sets:
+        return 2, 0, name
+    number = next(iter(words[sets[0] + 1 :]), "")
+    return _SETS[words[sets[0]]], -int(number) if number.isdigit() else 0, name
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
@@ -45,7 +67,7 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
     if len(metrics) == 1 or not is_search:
         return next(iter(metrics))
     counters = sorted(name for name in metrics if name.lower() in _COUNTERS)
-    wanted = min(set(metrics).difference(counters) or metrics)
+    wanted = min(set(metrics).difference(counters) or metrics, key=_preference)
     steps = f", and pass the count of steps as step={counters[0]}" if counters else ""
     raise ReportError(
         f"metric must be the name of the optimised metric, got None for {given}; use lagom(metric={wanted!r}){steps}"

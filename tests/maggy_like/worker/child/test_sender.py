@@ -19,7 +19,7 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module
 from maggy_like.worker.child.reporter import Reporter
-from maggy_like.worker.child.sender import Sender, to_columns
+from maggy_like.worker.child.sender import Sender, pick_objective, to_columns
 from maggy_like.worker.child.stop_state import StopState
 
 
@@ -273,3 +273,26 @@ def test_a_requested_stop_is_not_taken_back() -> None:
     state.halt()
     assert state.is_requested
     assert not state.passes()
+
+
+@pytest.mark.parametrize(
+    ("reported", "recommended"),
+    [
+        (["train_auc", "valid_auc"], "valid_auc"),  # LightGBM and XGBoost with names
+        (["training_auc", "training_binary_logloss", "valid_1_auc", "valid_1_binary_logloss"], "valid_1_auc"),
+        (["validation_0_logloss", "validation_1_logloss"], "validation_1_logloss"),  # XGBClassifier
+        (["train-mean", "test-mean"], "test-mean"),  # xgboost.cv
+        (["accuracy", "loss", "val_accuracy", "val_loss"], "val_accuracy"),  # Keras
+        (["eval_loss", "eval_runtime", "epoch", "loss"], "eval_loss"),  # transformers
+        (["test_f1", "train/f1", "val/f1"], "val/f1"),
+        (["acc", "dev_acc", "test_acc"], "dev_acc"),
+        (["loss", "test_loss"], "test_loss"),
+        (["accuracy", "epoch", "loss"], "accuracy"),
+        (["training_time", "retrained"], "retrained"),
+        (["train_auc", "train_loss"], "train_auc"),
+    ],
+)
+def test_of_several_metrics_one_of_the_validation_rows_is_recommended(reported: list[str], recommended: str) -> None:
+    with pytest.raises(ReportError) as raised:
+        pick_objective(dict.fromkeys(reported, 0.5), None)
+    assert f"got None for {', '.join(sorted(reported))}; use lagom(metric='{recommended}')" in str(raised.value)
