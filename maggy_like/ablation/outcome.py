@@ -26,9 +26,12 @@ from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas
     from plotly.graph_objects import Figure
 
+    from maggy_like.protocol.endings import Ending
     from maggy_like.results.result import Result
 
 
@@ -312,6 +315,44 @@ class Ablation(Answer):
         if self._result is None:
             raise UserError("this answer was made from trials and has no run; use the answer of maggy_like.ablate")
         return self._result
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials of the run, by number."""
+        return self.result.trials
+
+    @property
+    def ending(self) -> Ending:
+        """How the run ended, as of a search."""
+        return self.result.ending
+
+    @property
+    def counts(self) -> dict[TrialState, int]:
+        """Number of trials by state."""
+        return self.result.counts
+
+    @property
+    def failures(self) -> list[Trial]:
+        """The failed trials."""
+        return self.result.failures
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.result.name
+
+    @property
+    def directory(self) -> Path | str:
+        """The run's folder, as a path or URL."""
+        return self.result.directory
+
+    def log(self, trial: int, rank: int = 0) -> str:
+        """Return everything that a trial printed (see :meth:`maggy_like.Result.log`)."""
+        return self.result.log(trial, rank)
+
+    def decision_log(self) -> list[str]:
+        """Return one line per decision of the run (see :meth:`maggy_like.Result.decision_log`)."""
+        return self.result.decision_log()
 
     @classmethod
     def of_trials(

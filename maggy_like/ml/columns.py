@@ -73,8 +73,12 @@ def columns_of_arrow(
     """
     wanted = list(schema.names if names is None else names)
     check_names(wanted, schema.names)
-    found = (column_of_type(name, schema.field(name).type) for name in wanted)
-    return tuple(replace(it, dtype=fractions) if it.dtype == "float32" else it for it in found)
+    return with_fractions((column_of_type(name, schema.field(name).type) for name in wanted), fractions)
+
+
+def with_fractions(columns: Iterable[Column], fractions: str) -> tuple[Column, ...]:
+    """Return the columns with ``fractions`` as the type of those that would be ``float32``."""
+    return tuple(replace(it, dtype=fractions) if it.dtype == "float32" else it for it in columns)
 
 
 def check_names(wanted: Sequence[str], there: Sequence[str]) -> None:

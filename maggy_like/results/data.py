@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -183,6 +184,17 @@ def state_of(result: ResultData, trial: Trial) -> str | None:
     return None if state is None else state_url(result.store, state.name)
 
 
+def other_state(result: ResultData, trial: Trial) -> str:
+    """Return a sentence if the state that represents a trial is not that of its value. Empty if it is."""
+    state = trial.other_state(newest=result._value_rule == "last")
+    if state is None:
+        return ""
+    return (
+        f"the saved state of trial {trial.id} is of step {state.step} ({number(trial.curve.at(state.step))}), since "
+        f"none was saved at step {trial.value_step} ({number(trial.value)})"
+    )
+
+
 @dataclass(frozen=True, repr=False)
 class Training:
     """The result of training one configuration on all workers.
@@ -260,7 +272,12 @@ class Training:
                 ``torch.distributed.checkpoint`` from its URL.
             SavedStateError: The state is damaged or missing.
         """
-        url = self.best_checkpoint if best else self.checkpoint
+        url, other = (self.best_checkpoint, self.trial.other_state(newest=False)) if best else (self.checkpoint, None)
+        if other is not None:
+            warnings.warn(
+                f"the saved state is of step {other.step}, since none was saved at the best step, {self.value_step}",
+                stacklevel=2,
+            )
         return read_saved(url, "the training")
 
 

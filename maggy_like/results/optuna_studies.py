@@ -15,7 +15,7 @@ from maggy_like.errors import UserError
 from maggy_like.protocol.values import attribute_names
 from maggy_like.results.data import ResultData
 from optimizers.core.trial import Trial, TrialState
-from optimizers.samplers.optuna_space import distributions, quiet, to_params
+from optimizers.samplers.optuna_space import distributions, load_optuna, quiet, to_params
 from optimizers.space.domains import Constant, Domain, Float, Integer
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ OWN_ATTRIBUTES = ("attempts", "step", "value_step", "state", "failure")
 def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name: str | None) -> optuna.Study:
     """Implement :meth:`~maggy_like.results.result.Result.to_optuna`."""
     require("optuna", "to_optuna()")
+    load_optuna()
     import optuna
 
     name = study_name or result.name
@@ -125,6 +126,7 @@ _BEST = 0.25  # of the trials: shares vary less from run to run than with Optuna
 def importance(result: ResultData) -> dict[str, float]:
     """Implement :meth:`~maggy_like.results.result.Result.importance`."""
     require("optuna", "importance()")
+    load_optuna()
     import optuna
 
     trials, ranks = _ranked(result)

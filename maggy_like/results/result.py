@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -13,7 +14,16 @@ from maggy_like.display.base import Shown
 from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.data import ParetoSet, ResultData, Training, read_log, read_saved, state_of, training_of
+from maggy_like.results.data import (
+    ParetoSet,
+    ResultData,
+    Training,
+    other_state,
+    read_log,
+    read_saved,
+    state_of,
+    training_of,
+)
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import explains_arguments, no_attribute, short
 from optimizers.core.study import Study
@@ -115,7 +125,7 @@ class Result(ResultData):
         """Load the state that ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
 
         Returns:
-            The state.
+            The state. A warning says if it is of another step than the best value.
 
         Raises:
             UserError: There is no best trial, or it has no state, or its state is sharded.
@@ -127,7 +137,7 @@ class Result(ResultData):
         """
         if self.best_trial is None:
             raise UserError("there is no best trial; use result.load(trial) for the state of another trial")
-        return self.load(self.best_trial)
+        return self._load(self.best_trial)
 
     def checkpoint_of(self, trial: int | Trial) -> str | None:
         """Return the URL of the state that a trial saved at its best value.
@@ -155,15 +165,19 @@ class Result(ResultData):
             trial: The trial or its number.
 
         Returns:
-            The state.
+            The state. A warning says if it is of another step than the trial's value (``trial.saved_steps``).
 
         Raises:
             UserError: There is no such trial, or it has no state, or its state is sharded. Load a sharded state with
                 ``torch.distributed.checkpoint`` from its URL.
             SavedStateError: The state is damaged or missing.
         """
-        found = self._trial(trial)
-        return read_saved(self.checkpoint_of(found), f"trial {found.id}")
+        return self._load(self._trial(trial))
+
+    def _load(self, trial: Trial) -> Any:
+        if said := other_state(self, trial):
+            warnings.warn(said, stacklevel=3)
+        return read_saved(self.checkpoint_of(trial), f"trial {trial.id}")
 
     def _trial(self, trial: int | Trial) -> Trial:
         if isinstance(trial, Trial):

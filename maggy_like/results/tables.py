@@ -22,7 +22,7 @@ from maggy_like.display.text import (
 )
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
-from maggy_like.results.data import ResultData, training_line
+from maggy_like.results.data import ResultData, other_state, training_line
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
 
@@ -212,6 +212,7 @@ def summary(result: ResultData) -> str:
         where = place(trial.id, trial.value_step, failed=trial.state is TrialState.FAILED)
         best = f"best {result.objective} {number(result.best_value)} {where}"
         lines.append(f"{best}: {config_text(trial.config)}")
+        lines += filter(None, [other_state(result, trial)])
     elif any(trial.value is not None and math.isfinite(trial.value) for trial in result.trials):
         lines.append("no best trial: an ablation compares groups of trials, and ablate(...) returns the comparisons")
     elif any(trial.value is not None for trial in result.trials):

@@ -111,11 +111,19 @@ def spark_session(
 
 
 def active_session() -> SparkSession | None:
-    """Return the session of this process, created in any thread; None if there is none."""
+    """Return the session of this process, created in any thread; None if there is none.
+
+    Raise EngineError if the session's Java process is gone, after which this process can have no other session.
+    """
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
         return None
+    except (Py4JError, OSError) as error:
+        raise EngineError(
+            f"the Spark session of this process is gone: its Java process no longer answers ({_reason(error)}); "
+            "restart this Python process, or use engine='local'"
+        ) from error
 
 
 def masters_of(session: SparkSession) -> list[str]:

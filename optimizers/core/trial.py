@@ -487,6 +487,23 @@ class Trial(msgspec.Struct, gc=False):
         states = (self.checkpoint, self.rest, self.best_checkpoint)
         return next((it for it in states if it is not None and it.step == self.value_step), self.checkpoint)
 
+    def other_state(self, *, newest: bool) -> Checkpoint | None:
+        """Return the saved state that represents the trial, if it is one of another, worse report than its value.
+
+        Args:
+            newest: Whether the trial's value is its last report.
+        """
+        state = self.saved(newest=newest)
+        if state is None or self.value is None or self.value_step in (None, state.step):
+            return None
+        return None if self.value == self.curve.at(state.step) or math.isnan(self.value) else state
+
+    @property
+    def saved_steps(self) -> tuple[int, ...]:
+        """Steps of the saved states that are kept: the newest, that of the best value, and the last pause's."""
+        states = (self.checkpoint, self.best_checkpoint, self.rest)
+        return tuple(sorted({state.step for state in states if state is not None}))
+
     @property
     def is_over(self) -> bool:
         """Whether the trial is never resumed by itself. A paused one may be."""

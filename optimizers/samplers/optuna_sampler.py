@@ -13,6 +13,7 @@ import numpy as np
 from optimizers.checks import explains_init, integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
+from optimizers.samplers.optuna_space import load_optuna
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
@@ -103,6 +104,7 @@ class OptunaSampler(Optimizer):
             raise OptimizerError(
                 f"{type(self).__name__} needs Optuna; install it with: pip install 'maggy_like[optuna]'"
             )
+        load_optuna()
         from optuna.samplers import BaseSampler
 
         first, second = self._make(0), self._make(0)
@@ -130,6 +132,7 @@ class OptunaSampler(Optimizer):
     def size(self, space: SearchSpace) -> int | None:
         if importlib.util.find_spec("optuna") is None:
             return None  # validate() raises
+        load_optuna()
         from optimizers.samplers.optuna_study import is_exhaustive
 
         return space.size if is_exhaustive(self._make(0)) else None

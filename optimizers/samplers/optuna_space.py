@@ -7,6 +7,7 @@ numbers if the order has a meaning. So nothing is lost to rounding, and ``1`` an
 from __future__ import annotations
 
 import contextlib
+import importlib
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -21,9 +22,17 @@ if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
 
+def load_optuna() -> None:
+    """Import Optuna without warnings: in a notebook, tqdm warns that a package is missing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("optuna")
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Suppress Optuna's log lines and warnings, because the user did not call it."""
+    load_optuna()
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

@@ -39,6 +39,10 @@ from optimizers.space.search_space import SearchSpace
 _MOVES = 20  # moves from one configuration, until one is allowed
 
 
+_POPULATION = 16
+"""Number of members, if there are trials for twice as many."""
+
+
 @dataclass(slots=True)
 class Place:
     """A place in the population: its trial, and the results at pauses of all trials that had it."""
@@ -181,8 +185,9 @@ class PBT(Optimizer):
     Source: Jaderberg et al., "Population Based Training of Neural Networks", 2017.
 
     Args:
-        population: Number of members. Use the number of workers, or a small multiple of it. Default 16.
-        interval: Steps between pauses. None (the default) for a tenth of ``max_budget``.
+        population: Number of members. Use the number of workers, or a small multiple of it. Default 16, or half of
+            ``n_trials`` if that is less.
+        interval: Steps between pauses. Default a tenth of ``max_budget``.
         quantile: Share of the population, above 0 and at most 0.5. At a pause, a member in the worst share is replaced
             by one from the best share. Default 0.25.
         perturbation: Standard deviation of the change of numbers on the unit interval, so by factors on a log scale.
@@ -201,17 +206,17 @@ class PBT(Optimizer):
     def __init__(
         self,
         *,
-        population: int = 16,
+        population: int | None = None,
         interval: int | None = None,
         quantile: float = 0.25,
         perturbation: float = 0.1,
         resample_probability: float = 0.25,
     ) -> None:
-        population = integer("population", population, least=1)
+        population = None if population is None else integer("population", population, least=1)
         quantile = real(
             "quantile", quantile, "a number above 0 and not above 0.5", lambda share: 0 < share <= 0.5, "use 0.25"
         )
-        if population * quantile < 1.0:
+        if population is not None and population * quantile < 1.0:
             raise OptimizerError(
                 f"population * quantile must be at least 1, got {population} * {quantile}; "
                 f"use a population of at least {math.ceil(1.0 / quantile)}"
@@ -233,29 +238,40 @@ class PBT(Optimizer):
                 f"interval must be below max_budget={problem.max_budget}, got {interval}; "
                 "use a smaller one, or a larger max_budget"
             )
-        if problem.n_trials is not None and problem.n_trials <= self.population:
+        if self.population is not None and problem.n_trials is not None and problem.n_trials <= self.population:
             raise OptimizerError(
                 f"population must be below n_trials={problem.n_trials}, got {self.population}; "
                 "use a smaller one, or more trials"
             )
 
     def scheduler(self, problem: Problem) -> PopulationScheduler:
-        population = Population(self.population, self.quantile, problem.max_budget)
-        return PopulationScheduler(population, self.population, self._interval(problem), problem)
+        size = self._size(problem)
+        population = Population(size, self.quantile, problem.max_budget)
+        return PopulationScheduler(population, size, self._interval(problem), problem)
 
     def ask(self, index: int, history: History) -> Answer:
         space, rng = history.problem.space, history.rng(index)
         population = self._follow(history)
         n_trials = len(population.places) + sum(trial not in population.places for trial in history.pending)
         running = history.pending_keys()
-        if n_trials >= self.population:
-            if n_trials - self.population >= len(population.given_up):
+        size = self._size(history.problem)
+        if n_trials >= size:
+            if n_trials - size >= len(population.given_up):
                 return WAIT
             if best := population.best():
                 parent = best[rng.integers(len(best))]
                 child = self._explore(space, parent.config, rng)
                 return Proposal(untried(space, child, running, set(), rng), parent.trial)
         return untried(space, space.sample(rng), running, set(), rng)
+
+    def _size(self, problem: Problem) -> int:
+        """Return the number of members: by default enough that some are replaced, and that trials are left for that."""
+        if self.population is not None:
+            return self.population
+        least = math.ceil(1.0 / self.quantile)
+        if problem.n_trials is None:
+            return max(least, _POPULATION)
+        return min(problem.n_trials, max(least, min(_POPULATION, problem.n_trials // 2)))
 
     def _explore(self, space: SearchSpace, config: Config, rng: np.random.Generator) -> Config:
         """Return a configuration near ``config``, with its missing parameters and some choices drawn again."""
@@ -278,7 +294,7 @@ class PBT(Optimizer):
     def _follow(self, history: History) -> Population:
         """Return the current population, continuing from the last ask if the history is the same."""
         if self._followed is None or self._followed[0] is not history:
-            population = Population(self.population, self.quantile, history.problem.max_budget)
+            population = Population(self._size(history.problem), self.quantile, history.problem.max_budget)
             self._followed = (history, population, 0)
         _, population, known = self._followed
         for observation in history.observations[known:]:

@@ -64,7 +64,7 @@ def record(run: Run, event: Event) -> Commands:
         if not trial.training:
             run.failures.take(event)
         apply(run, event)
-        return [*commands, Append(event, trial.value)]
+        return [*commands, *_warn_if_unsaved(run, trial), Append(event, trial.value)]
     apply(run, event)
     return [*commands, Append(event)]
 
@@ -567,6 +567,18 @@ def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:
         f"reporter.budget, or use a larger {option}"
     )
     return _warn(run, "cut", text, trial)
+
+
+def _warn_if_unsaved(run: Run, trial: Trial) -> Commands:
+    if trial.training or trial.state in (TrialState.FAILED, TrialState.PENDING) or run.study.value_rule == "last":
+        return []
+    if (other := trial.other_state(newest=False)) is None:
+        return []
+    text = (
+        f"has no saved state of its best value, {trial.value:g} at step {trial.value_step}, so load_best() returns "
+        f"that of step {other.step}; save a state before each report that may be the best"
+    )
+    return _warn(run, "unsaved", text, trial)
 
 
 def _warn_if_uncounted(run: Run, trial: Trial, value: float | None) -> Commands:

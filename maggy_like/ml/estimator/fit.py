@@ -18,7 +18,7 @@ from maggy_like.api.lagom import lagom
 from maggy_like.api.run import run
 from maggy_like.api.run_settings import choose_engine
 from maggy_like.errors import ConfigError, TrainingError
-from maggy_like.ml.columns import Column, fractions_of
+from maggy_like.ml.columns import Column, fractions_of, with_fractions
 from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.estimator.checks import (
     CheckedData,
@@ -207,7 +207,7 @@ def _fitted(
     fractions = fractions_of(network)
     return Fitted(
         network.eval(),
-        tuple(replace(it, dtype=fractions) if it.dtype == "float32" else it for it in data.inputs),
+        with_fractions(data.inputs, fractions),
         _kinds(params, data),
         found["history"],
         found["best_epoch"],

@@ -34,6 +34,7 @@ from maggy_like.ml.columns import (
     precision_of,
     to_tensor,
     vector_lengths,
+    with_fractions,
 )
 from maggy_like.processes.pickles import dumps
 
@@ -386,6 +387,10 @@ class Predictor:
     decode: Mapping[str, Callable[[bytes], Any]] = field(default_factory=dict)
     fields: tuple[str, ...] = tuple(FIELDS)  # of the results of an output
     device: torch.device | None = None  # default: the GPU of the Spark task if it has one, otherwise the CPU
+
+    def __post_init__(self) -> None:
+        # However the network is applied, its inputs are rounded no more than it computes.
+        object.__setattr__(self, "inputs", with_fractions(self.inputs, self.network.fractions))
 
     def __call__(self, batches: Iterator[Sequence[pa.Array]]) -> Iterator[pa.StructArray]:
         """Yield results for batches of columns, row by row, in one or more parts for each batch."""

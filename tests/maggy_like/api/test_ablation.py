@@ -296,3 +296,11 @@ def test_a_study_over_a_spark_dataframe(spark_local: SparkSession, tmp_path: Pat
     assert [round(row.difference) for row in rows] == [-1, -2]
     assert {row.verdict for row in rows} == {"worse without it"}
     assert study.without("A").apply(frame).columns == ["B", "y"]
+
+
+def test_an_answer_has_the_names_that_every_result_has(ablate: Any) -> None:
+    answer = ablate(fns.worth, repeats=2)
+    result = answer.result
+    names = ("trials", "ending", "counts", "failures", "name", "directory")
+    assert [getattr(answer, name) for name in names] == [getattr(result, name) for name in names]
+    assert (answer.log(0), answer.decision_log()) == (result.log(0), result.decision_log())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
+from pyspark.ml.linalg import Vectors
 from torch import nn
 
 from maggy_like.errors import ConfigError, DataError
@@ -46,6 +47,27 @@ def test_arguments_are_checked(network: nn.Module) -> None:
 def df(spark_local: SparkSession) -> DataFrame:
     rows = [(float(i % 2), [float(i), 1.0, -float(i), float(i % 2)]) for i in range(20)]
     return spark_local.createDataFrame([*rows, (0.0, None)], "label double, x array<double>")
+
+
+class Since(nn.Module):
+    """Seconds since a moment, from seconds since 1970, which single precision rounds to minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - 1_764_028_800) * self.weight
+
+
+@pytest.mark.spark
+def test_a_network_in_double_precision_computes_in_it(spark_local: SparkSession) -> None:
+    numbers = [[1_764_028_800.0 + 10 * row] for row in range(5)]
+    arrays = spark_local.createDataFrame([(row,) for row in numbers], "x array<double>")
+    vectors = spark_local.createDataFrame([(Vectors.dense(row),) for row in numbers], ["x"])
+    featurizer = TorchFeaturizer(nn.Sequential(Since(), nn.Identity()), "1", inputCol="x", outputCol="f")
+    for rows in (arrays, vectors):
+        assert [row.f for row in featurizer.transform(rows).collect()] == [[0.0], [10.0], [20.0], [30.0], [40.0]]
 
 
 @pytest.mark.spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -223,8 +224,9 @@ def test_the_state_of_each_trial_can_be_read(tmp_path: Path) -> None:
             reporter.report(acc=-abs(step - 3) - step / 100, step=step)
 
     result = search(every_second, tmp_path, n_trials=2)
-    assert [result.load(number) for number in (0, 1)] == [{"step": 2}] * 2  # of 2 and 4, both one off, the better
-    assert result.load(result.trials[1]) == {"step": 2}
+    for trial in (0, 1, result.trials[1]):
+        with pytest.warns(UserWarning, match=r"of trial . is of step 2 .* none was saved at step 3"):
+            assert result.load(trial) == {"step": 2}  # of 2 and 4, both one off, the better
     assert result.best_step == 3
     assert result.best_checkpoint is not None
     assert result.best_checkpoint == result.checkpoint_of(result.trials[0])
@@ -298,6 +300,41 @@ def test_large_steps_are_exact_in_the_table() -> None:
     assert table["step"].tolist() == [pandas.NA, largest]
     assert table["value_step"].tolist() == [pandas.NA, largest - 1]
     assert table["parent"].tolist() == [pandas.NA, 0]
+
+
+ACCURACY = [0.1, 0.2, 0.9, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7]
+
+
+@pytest.mark.parametrize("saves", ["every fifth", "all", "as good", "at the end"])
+def test_a_state_of_another_step_is_not_taken_for_that_of_the_best_value(
+    saves: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(lr: float, reporter: Reporter) -> None:
+        for step, accuracy in enumerate(ACCURACY, 1):
+            if saves == "all" or (step % 5 == 0 and saves != "at the end"):
+                reporter.checkpoint(step)
+            reporter.report(acc=0.9 if saves == "as good" and step == 5 else accuracy, step=step)
+        if saves == "at the end":
+            reporter.checkpoint(9)
+
+    result = search(train, tmp_path, max_budget=9, n_trials=2, progress="plain")
+    said = "".join(capfd.readouterr())
+    (best,) = {trial.id for trial in result.trials} - {1}
+    states = {"every fifth": (5, 0.4), "at the end": (9, 0.7)}
+    if saves not in states:
+        assert "no saved state of its best value" not in said
+        assert result.load_best() == result.load(1) == (3 if saves == "all" else 5)
+        return
+    step, value = states[saves]
+    sentence = f"the saved state of trial {best} is of step {step} ({value}), since none was saved at step 3 (0.9)"
+    expected = f"has no saved state of its best value, 0.9 at step 3, so load_best() returns that of step {step};"
+    assert said.count(expected) == 1
+    for one in (result, load_run(result.directory)):
+        with pytest.warns(UserWarning, match=re.escape(sentence)) as warned:
+            assert one.load_best() == step
+        assert warned[0].filename == __file__
+        assert one.trials[0].saved_steps == (step,)
+        assert sentence in repr(one)
 
 
 LARGE = 2**53 + 3

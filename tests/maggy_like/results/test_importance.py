@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,3 +124,26 @@ def test_trials_lost_with_their_worker_say_nothing() -> None:
 def test_what_cannot_be_told_is_said(make: Callable[[], Result], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make().importance()
+
+
+def test_no_warning_of_what_optuna_imports_reaches_the_user() -> None:
+    """In a notebook without ipywidgets, the progress bars that Optuna imports warn of that."""
+    code = """
+import sys, warnings
+
+class Noisy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tqdm.auto":
+            warnings.warn("IProgress not found. Please update jupyter and ipywidgets.")
+
+sys.meta_path.insert(0, Noisy())
+from maggy_like import Float, lagom
+import tempfile
+result = lagom(lambda x: x, {"x": Float(0, 1)}, optimizer="random", direction="max", n_trials=20, engine="inline",
+               directory=tempfile.mkdtemp(), progress=False)
+assert "optuna" not in sys.modules
+assert result.importance() == {"x": 1.0}
+assert "tqdm.auto" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -7,18 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import train_functions as fns
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 
-from maggy_like import spark_session
+from maggy_like import Float, lagom, spark_session
 from maggy_like.errors import EngineError
 from maggy_like.spark.session import ensure_java, find_java
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 pytestmark = pytest.mark.spark
 
@@ -266,3 +263,20 @@ def test_shim_drops_the_module_and_keeps_every_other_word(monkeypatch: pytest.Mo
             command = [shim, *before, *dropped, *after]
             answer = subprocess.run(command, capture_output=True, text=True, check=True)
             assert answer.stdout.strip() == repr([*before, *after])
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("no answer")])
+def test_a_session_whose_java_is_gone_is_explained_at_each_call(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse() -> SparkSession:
+        raise error
+
+    monkeypatch.setattr(SparkSession, "active", refuse)
+    for call in (
+        spark_session,
+        lambda: lagom(lambda x: x, {"x": Float(0, 1)}, direction="max", directory=tmp_path),
+        lambda: lagom(lambda x: x, {"x": Float(0, 1)}, direction="max", engine="spark", directory=tmp_path),
+    ):
+        with pytest.raises(EngineError, match=r"session of this process is gone: .*; restart this Python process, or"):
+            call()

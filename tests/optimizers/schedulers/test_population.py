@@ -259,3 +259,27 @@ def test_integers_move_too() -> None:
     answers = [PBT(population=4).ask(index, history) for index in range(40)]
     moved = {answer.config["units"] for answer in answers if isinstance(answer, Proposal)}
     assert {2, 3, 4} <= moved
+
+
+# -- defaults ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("n_trials", "quantile", "size"),
+    [(None, 0.25, 16), (100, 0.25, 16), (20, 0.25, 10), (8, 0.25, 4), (5, 0.25, 4), (3, 0.25, 3), (1, 0.25, 1),
+     (9, 0.2, 5), (100, 0.05, 20)],
+)  # fmt: skip
+def test_the_default_population_fits_the_number_of_trials(n_trials: int | None, quantile: float, size: int) -> None:
+    study = Study(LINE, PBT(quantile=quantile), direction="min", max_budget=9, n_trials=n_trials)
+    started = [study.ask() for _ in range(size)]
+    assert len({trial.id for trial in started if trial is not None}) == size
+    assert study.ask() is None  # no place is free until a member pauses
+
+
+@pytest.mark.parametrize("max_budget", [2, 9])
+def test_a_short_search_with_the_defaults_trains_to_the_end(max_budget: int) -> None:
+    study = Study(LINE, PBT(), direction="min", max_budget=max_budget, n_trials=8, seed=1)
+    while (trial := study.ask()) is not None:
+        study.report(trial, trial.budget, trial.config["x"])
+        study.tell(trial)
+    assert len(study.trials) == (8 if max_budget == 9 else 4)  # few pauses replace nobody
+    assert any(trial.state is TrialState.COMPLETED for trial in study.trials)
+    assert all(trial.step == max_budget for trial in study.trials if trial.state is TrialState.COMPLETED)

@@ -198,8 +198,9 @@ def test_results_have_the_precision_of_the_network() -> None:
             return x * self.weight
 
     row = [1_764_000_001.0, 1e300]
-    (found,) = results(Same(), (Column("x", (2,), "float64"),), pa.array([row]), kind="values")
-    assert found == {"label": None, "score": None, "vector": row, "error": None}
+    for dtype in ("float64", "float32"):  # whatever the caller says, as the featurizer's columns do
+        (found,) = results(Same(), (Column("x", (2,), dtype),), pa.array([row]), kind="values")
+        assert found == {"label": None, "score": None, "vector": row, "error": None}
 
 
 def test_an_output_without_a_row_for_each_is_refused() -> None:
