@@ -217,7 +217,7 @@ def whole_searches(models: int, cores: int) -> dict[str, float]:
         transform="pandas"
     )
     space = {"lgbmclassifier__learning_rate": loguniform(0.01, 0.3)}
-    common_options = {"cv": 5, "random_state": 0}
+    common_options: dict[str, Any] = {"cv": 5, "random_state": 0}
     searches: dict[str, Any] = {
         "search_cv.sequential": RandomizedSearchCV(pipeline, space, n_iter=models, **common_options),
         "search_cv.n_jobs": RandomizedSearchCV(pipeline, space, n_iter=models, n_jobs=cores, **common_options),

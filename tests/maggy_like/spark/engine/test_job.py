@@ -20,7 +20,7 @@ from maggy_like.protocol.messages import own_versions
 from maggy_like.protocol.task import WorkerId, WorkerTask
 from maggy_like.spark import session
 from maggy_like.spark.engine.job import SparkRun, describe, job_group, unfit_worker
-from maggy_like.spark.engine.task import Sent, check_gpus, entry
+from maggy_like.spark.engine.task import Sent, check_gpus, context_of, entry
 
 TASK: Any = SimpleNamespace(name="august", about="search of 50 trials")
 
@@ -207,3 +207,24 @@ def test_a_gpu_that_the_trial_would_not_see_ends_the_search_with_the_script_to_c
     with pytest.raises(EngineError, match=rf"gave a task GPU {wrong}, and nvidia-smi lists 0, 1, .*script") as error:
         check_gpus(("0", wrong), LISTED)
     assert unfit_worker(str(error.value)) == ""  # another launch would end in the same way
+
+
+@pytest.mark.parametrize(
+    ("own", "cpus", "share"),
+    [
+        ("", 4, {"cores": 4, "openmp": "4"}),
+        ("2", 4, {"cores": 4, "openmp": "2"}),
+        ("", 99, {"cores": 8, "openmp": "8"}),
+    ],
+)
+def test_a_task_has_the_cores_that_spark_gives_it(
+    monkeypatch: pytest.MonkeyPatch, own: str, cpus: int, share: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("maggy_like.spark.engine.task.usable_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # Spark's, from spark.task.cpus: a profile may give the task more
+    task = WorkerTask("", b"", "", b"", (), (), (), "", "", threads=own)
+    context: Any = SimpleNamespace(cpus=lambda: cpus, resources=dict)
+    found = context_of(task, context, 3, 1, (b"public", b"secret"))
+    assert (found.index, found.incarnation, found.cores) == (3, 1, share["cores"])
+    assert found.share["OMP_NUM_THREADS"] == share["openmp"]
+    assert found.share["LOKY_MAX_CPU_COUNT"] == str(share["cores"])

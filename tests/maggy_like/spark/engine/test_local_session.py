@@ -320,3 +320,24 @@ def test_a_java_process_that_is_killed_ends_the_search_at_once_and_is_named(
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("seconds ", "trials ")))
     assert float(said["seconds"]) < 100  # it would wait for slots for two minutes
     assert int(said["trials"]) >= 1
+
+
+SHARE = """
+import os
+from maggy_like import Float, lagom
+
+def train(x):
+    import joblib
+    openmp = int(os.environ["OMP_NUM_THREADS"])
+    return {"value": x, "os": os.cpu_count(), "joblib": joblib.cpu_count(), "openmp": openmp}
+
+os.environ["OMP_NUM_THREADS"] = "3"  # the user's own
+common = {"optimizer": "random", "metric": "value", "direction": "max", "directory": "runs", "progress": False}
+result = lagom(train, {"x": Float(0, 1)}, n_trials=2, workers=2, **common)
+print("SEEN", [{name: int(trial.metrics[name]) for name in ("os", "joblib", "openmp")} for trial in result.trials])
+"""
+
+
+def test_a_trial_sees_the_cores_of_its_task(process: ScriptProcess, tmp_path: Path) -> None:
+    done = process.run(SESSION + SHARE, folder=tmp_path)
+    assert f"SEEN {[{'os': 1, 'joblib': 1, 'openmp': 3}] * 2}" in done.stdout, done.stderr
