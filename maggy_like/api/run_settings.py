@@ -35,6 +35,7 @@ from maggy_like.storage.run_paths import (
 from maggy_like.train_function.changed_state import state_hints
 from maggy_like.train_function.code import code_hash, name_of, place_of, uses_checkpoints
 from maggy_like.train_function.pickling import pickle_train_fn, size_hints, sources_of
+from maggy_like.train_function.script import Script
 from optimizers.checks import did_you_mean, read_text, short
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import SPELLINGS, Direction, contradiction, direction_hint, direction_of
@@ -79,6 +80,8 @@ def make_spec(
         callbacks=listeners,
         save_returned=save_returned,
         sources=sources_of(train_fn),
+        # A script writes where torchrun would have it write. It is the only trial.
+        is_shared=isinstance(train_fn, Script) and engine.is_on_this_machine,
         driver=read_driver(driver),
     )
 
@@ -103,9 +106,7 @@ def check_files(options: RunOptions) -> FileSettings:
             f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
             "use another, or leave it out to keep the states in directory"
         )
-    return FileSettings(
-        name, paths, resume, kept.keep_checkpoints, code_hash(train_fn), overwrite, function=place_of(train_fn)
-    )
+    return FileSettings(name, paths, resume, kept, code_hash(train_fn), overwrite, function=place_of(train_fn))
 
 
 _ALL = "leave it out for all slots of the engine"

@@ -27,7 +27,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"maggy-like {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
-        _add_list, _add_show, _add_tail, _add_watch, _add_dashboard, _add_report, _add_export, _add_rerun, _add_run
+        _add_list, _add_show, _add_tail, _add_watch, _add_dashboard, _add_files, _add_report, _add_export, _add_rerun,
+        _add_run,
     ):  # fmt: skip
         add(commands)
     return top
@@ -125,6 +126,22 @@ def _add_dashboard(commands: Any) -> None:
         help="address to listen at (default: 127.0.0.1, for this machine only); others need the token in the link",
     )
     dashboard.add_argument("--no-browser", action="store_true", help="only print the link")
+
+
+def _add_files(commands: Any) -> None:
+    files = _command(
+        commands,
+        "files",
+        "list or fetch what trials wrote",
+        "Lists the files that a trial wrote to reporter.directory or to its working directory, or copies them.",
+        "maggy-like files maggy_runs/august 7",
+        "maggy-like files s3://bucket/runs/august 7 -o trial7",
+        "maggy-like files maggy_runs/august 7 best.pt -o .",
+    )
+    files.add_argument("run", metavar="RUN", help=RUN)
+    files.add_argument("trial", metavar="TRIAL", type=_index, help="number of the trial")
+    files.add_argument("names", metavar="FILE", nargs="*", help="paths of files (default: all)")
+    files.add_argument("-o", "--output", metavar="FOLDER", help="folder to which they are copied")
 
 
 def _add_report(commands: Any) -> None:

@@ -28,7 +28,9 @@ from maggy_like.results.tables import best_trials
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.journal import backend_of, read_header
 from maggy_like.storage.run_paths import RunPaths
+from maggy_like.storage.trial_files import megabytes
 from maggy_like.train_function.script import read_script
+from optimizers.checks import did_you_mean
 from optimizers.core.trial import TrialState
 
 if TYPE_CHECKING:
@@ -170,6 +172,24 @@ def _print_failure(result: Result) -> None:
         for line in f"{text}\n{read_record(result).rerun_hint(trial.id)}".rstrip().splitlines():
             _print_line(line)
         return
+
+
+def files_command(given: Namespace) -> None:
+    """List the files of a trial, or copy them."""
+    files = load_run(given.run).files(given.trial)
+    if unknown := [name for name in given.names if name not in files]:
+        raise UserError(f"trial {given.trial} has no file {unknown[0]!r}{did_you_mean(unknown[0], files)}")
+    if given.output is not None:
+        for path in files.fetch(given.output, *given.names):
+            _print_line(str(path))
+        return
+    width = max(map(len, given.names or files), default=0)
+    for name in given.names or files:
+        _print_line(f"{name:{width}}  {megabytes(files.size(name))}")
+    for left_out in files.left_out:
+        _print_line(f"not kept: {left_out}")
+    if not files:
+        print(f"trial {given.trial} has no files")
 
 
 def tail_command(given: Namespace) -> None:

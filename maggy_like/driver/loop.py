@@ -355,6 +355,11 @@ class Driver:
         return self._is_stopped or self.has_ended
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether trials have left files, which workers may still be copying. For any thread."""
+        return self._machine.keeps_files
+
+    @property
     def came(self) -> int:
         """Number of workers that have ever connected, replaced ones not counted. For any thread."""
         return len(self._machine.workers)
@@ -502,15 +507,19 @@ class Driver:
     def _note(self, worker: WorkerId, note: Noted) -> None:
         """Show the first note about a subject, since many workers send the same one."""
         trial = note.trial
-        is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
-        is_mistake = note.subject in ("late", "restart", "threads")  # of the function, which is that of all trials
+        # of the function, which is that of all trials
+        is_mistake = note.subject in ("late", "restart", "threads", "files", "shared")
+        if note.subject in ("files", "shared"):  # which are looked at once an attempt has ended
+            is_its_own = trial is None or trial < len(self.study.trials)
+        else:
+            is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
         about = (note.subject, None if is_mistake else trial)
         if is_its_own and about not in self._noted:
             self._noted.add(about)
             whose = f"worker {worker.index}" if trial is None else f"trial {trial}"
             text = f"{whose}: {note.message}" if trial is None else note.message
             self.lines.append(LogLine(trial, text, is_warning=is_mistake))
-            if note.subject in ("logs", "states"):
+            if note.subject in ("logs", "states", "files"):
                 _log.warning("%s: %s", whose, note.message)
 
     def _turn_away(self, worker: WorkerId, why: str) -> Input:

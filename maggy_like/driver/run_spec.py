@@ -13,6 +13,7 @@ from maggy_like.driver.followers import Listener
 from maggy_like.driver.settings import Settings
 from maggy_like.engines.base import Capacity, Engine
 from maggy_like.errors import EngineError
+from maggy_like.protocol.task import WorkingDirectory
 
 MOST_UNASKED = 64
 """Workers to which a run grows at most on a cluster without a limit, unless the caller asks for more."""
@@ -144,4 +145,10 @@ class RunSpec:
     save_returned: Callable[[Any], None] | None = None  # stores what a function given to ``run`` returned
     # Text of the files and notebook cells with the function's code.
     sources: Mapping[str, str] = field(default_factory=dict)
+    is_shared: bool = False  # whether trials have the caller's working directory, whatever the engine says
     driver: DriverSide = "client"  # place of the driver: this process (``client``) or a task of the ``cluster``
+
+    @property
+    def working_directory(self) -> WorkingDirectory:
+        """The working directory of trials."""
+        return "shared" if self.is_shared else self.engine.working_directory

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.followers import Followers
@@ -17,7 +20,7 @@ from maggy_like.driver.loop import Driver
 from maggy_like.driver.proposers import DirectProposer, Proposer
 from maggy_like.driver.recovery import open_journal
 from maggy_like.driver.run_spec import RunSpec, count_workers, least_workers, size_hints
-from maggy_like.driver.settings import Settings
+from maggy_like.driver.settings import FileSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import run_search
@@ -29,7 +32,7 @@ from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.file_systems import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus, RunTotals
-from maggy_like.storage.run_paths import OutputFolder
+from maggy_like.storage.run_paths import WORK, OutputFolder, RunPaths
 from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study
@@ -140,6 +143,10 @@ def worker_task(
         store=settings.paths.store,
         logs=str(settings.paths.logs),
         log_copies=settings.paths.log_copies,
+        files=settings.paths.files,
+        max_files=round(settings.files.kept.max_files_gb * 1e9),
+        files_at_checkpoints=settings.files.kept.files_at_checkpoints,
+        working_directory=spec.working_directory,
         isolation=spec.engine.isolation,
         report_timeout=settings.failures.report_timeout,
         returns_anything=spec.save_returned is not None,
@@ -238,14 +245,39 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 finds_best=settings.search.finds_best,
             )
             failure = _end(journal, RunStatus(ending, time.time() - late, seconds, totals=totals)) or failure
+        if ending.is_planned:
+            prune_files(study, settings.files)
     finally:
         journal.close()
         output.move()
+        remove_work(settings.paths)
         if modules := remembered():
             engine.begin_imports(modules)
     if exits:
         raise exits[0]
     return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
+
+
+def prune_files(study: Study, files: FileSettings) -> None:
+    """Remove the files of all trials except the best, if that was asked for; those of trainings are kept."""
+    if (most := files.kept.keep_files) is None:
+        return
+    from maggy_like.storage.trial_files import remove_files
+
+    of_search = [trial for trial in study.trials if not trial.training and trial.attempt]
+    values = {trial.id: trial.value for trial in of_search if trial.value is not None and math.isfinite(trial.value)}
+    best = sorted(values, key=values.__getitem__, reverse=study.direction == "max")
+    kept = ([trial.id for trial in study.pareto] or best)[:most]
+    try:
+        remove_files(files.paths.files, (trial.id for trial in of_search if trial.id not in kept))
+    except Exception as error:  # each file system raises its own
+        _log.warning("files of trials that are not among the best %d could not be removed: %s", most, error)
+
+
+def remove_work(paths: RunPaths) -> None:
+    """Remove the directories of trials whose workers were killed."""
+    if isinstance(paths.directory, Path):
+        shutil.rmtree(paths.directory / WORK, ignore_errors=True)
 
 
 def _proposer(study: Study, *, in_process: bool) -> Proposer:

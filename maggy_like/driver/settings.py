@@ -12,7 +12,7 @@ from typing import Any
 from maggy_like.argument_checks import seconds, whole
 from maggy_like.errors import ConfigError
 from maggy_like.storage.journal import Earlier
-from maggy_like.storage.run_paths import RunPaths
+from maggy_like.storage.run_paths import RunPaths, Store
 from optimizers.checks import as_int, class_name, explains_init, short
 from optimizers.core.base import Optimizer, Problem
 from optimizers.core.direction import Direction
@@ -244,7 +244,7 @@ class FileSettings:
     name: str  # name of the run
     paths: RunPaths  # paths of its files
     resume: bool = False  # whether to resume its journal
-    keep_checkpoints: int = 2  # number of the newest states of an attempt to keep
+    kept: Store = field(default_factory=Store)  # how much to keep of the states and files of trials
     code: str = ""  # hash of the training function's code. Empty if unknown
     # Whether to delete an earlier run of that name. None if the caller does not have this argument.
     overwrite: bool | None = None

@@ -21,7 +21,7 @@ from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeavi
 from maggy_like.engines.base import Engine, EngineRun, EngineStopped, Launcher
 from maggy_like.errors import EngineError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.protocol.task import LOG_PATIENCE, KeyPair, WorkerId, WorkerTask
+from maggy_like.protocol.task import FILES_PATIENCE, LOG_PATIENCE, KeyPair, WorkerId, WorkerTask
 
 MAX_FUTILE_LAUNCHES = 3
 """Launches in a row without a ready worker, after which the slot of a worker counts as unusable."""
@@ -540,8 +540,10 @@ class Monitor:
         while not self._driver.has_ended:
             self._look(supervisor)
             first.look()
-        deadline = time.monotonic() + self._patience
-        while not (self._driver.done.is_set() or self.hurried or time.monotonic() > deadline):
+        ended = time.monotonic()
+        while not (self._driver.done.is_set() or self.hurried):
+            if time.monotonic() > ended + self._patience + (FILES_PATIENCE if self._driver.keeps_files else 0.0):
+                break
             self._look(supervisor)
 
     def finish(self) -> None:

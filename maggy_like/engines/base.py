@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 from maggy_like.argument_checks import one_of
 from maggy_like.errors import EngineError
-from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask
+from maggy_like.protocol.task import Isolation, KeyPair, WorkerTask, WorkingDirectory
 from maggy_like.rpc.endpoint import Endpoint, PortRange
 from maggy_like.storage.run_paths import RunPaths
 
@@ -80,6 +80,11 @@ class EngineRun(ABC):
     @abstractmethod
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the end of the workers, and return whether they have ended."""
+
+
+def read_working_directory(working_directory: str) -> WorkingDirectory:
+    """Check the working directory of trials."""
+    return cast(WorkingDirectory, one_of("working_directory", working_directory, ("trial", "shared")))
 
 
 def read_isolation(isolation: str) -> Isolation:
@@ -168,6 +173,8 @@ class Engine(Launcher):
     isolation: Isolation = "process"
     """``process``: each trial has a new process, so that a crash costs only that trial and memory cannot leak.
     ``worker``: each worker has one process, for trials of milliseconds. ``none``: trials run in this process."""
+    working_directory: WorkingDirectory = "trial"
+    """``trial``: each trial has a working directory of its own; ``shared``: all have that of their worker."""
     rank_ports: PortRange | None = None
     """Ports for rank 0 of workers that train together. None for any free port."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from maggy_like.argument_checks import whole
-from maggy_like.engines.base import Engine, EngineRun, read_isolation
+from maggy_like.engines.base import Engine, EngineRun, read_isolation, read_working_directory
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.cores import share_of, usable_cores
 from maggy_like.processes.system import descriptor_limit, open_descriptors, working_folder
@@ -89,6 +89,9 @@ class LocalEngine(Engine):
             ``workers`` sets another number. GPU memory is not limited to this share. Default 1.
         isolation: ``"process"`` gives each trial a new process, so that a crash costs only that trial and memory cannot
             leak. ``"worker"`` keeps one process per worker, for trials of milliseconds. Default ``"process"``.
+        working_directory: ``"trial"`` to give each trial a working directory of its own, in which relative paths find
+            what the caller's has. ``"shared"`` for the caller's, in which trials may overwrite each other's files.
+            Default ``"trial"``.
 
     Raises:
         ConfigError: An argument is not valid.
@@ -107,6 +110,7 @@ class LocalEngine(Engine):
         cores: int | None = None,
         gpu_fraction: float = 1.0,
         isolation: Literal["process", "worker"] = "process",
+        working_directory: Literal["trial", "shared"] = "trial",
     ) -> None:
         if isinstance(gpu_fraction, bool) or not isinstance(gpu_fraction, int | float) or not 0 < gpu_fraction <= 1:
             raise ConfigError(
@@ -119,6 +123,7 @@ class LocalEngine(Engine):
                 raise ConfigError(f"gpus must contain addresses as text, got {short(address)}; use gpus=['0', '1']")
         self.isolation = read_isolation(isolation)
         self._cores = None if cores is None else whole("cores", cores, least=1, remedy="use cores=2, for example")
+        self.working_directory = read_working_directory(working_directory)
         self._gpu_fraction = gpu_fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()
 

@@ -115,7 +115,7 @@ def is_flat(value: Any, depth: int) -> bool:
     return depth > 0 and all(is_flat(item, depth - 1) for item in value if type(item) in (list, dict))
 
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """Increases with each change of a message or of ``WorkerTask``."""
 
 MAX_TYPES = 20
@@ -267,6 +267,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     cut_at: Step | None = None  # the step past its budget whose report ended the function; None if it ended by itself
     paused: bool = False  # whether the function waits in its report for the trial's next attempt
     whole: bool = False  # whether the function was free to train to the whole budget, and returned without a report
+    files: bool = False  # whether the trial has files, which its worker keeps now
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
@@ -281,10 +282,13 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
+NoteSubject = Literal["late", "logs", "loading", "restart", "states", "threads", "files", "shared"]
+
+
 class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
     """A note for the user about this worker or its trial; only the first about each subject is shown."""
 
-    subject: Literal["late", "logs", "loading", "restart", "states", "threads"]
+    subject: NoteSubject
     message: Line
     trial: Number | None = None  # the trial that the note is about, if any
 
@@ -308,6 +312,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The driver accepts the worker on this connection."""
 
 
+NO_FILES, UNKNOWN_FILES = 0, -1
+"""In :attr:`Assign.files`: no earlier attempt has left files; whether one has is not known."""
+
+
 class Assign(msgspec.Struct, frozen=True, tag="assign"):
     """Run this attempt of this trial."""
 
@@ -326,6 +334,9 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     open_ended: bool = False  # if True, a function that does not read its budget may train past it
     rank_info: RankInfo | None = None  # the worker's rank, if several run the attempt together
     max_budget: int = 0  # steps of a full training, if that is more. The attempt pauses at its budget then
+    files: int = NO_FILES  # the last attempt that has left files, which are to be restored
+    directory: str = ""  # path of the trial's own directory; the agent fills in this one and the next
+    working_directory: str = ""  # path of its working directory; empty for that of the worker
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):

@@ -53,8 +53,13 @@ class LogSettings(msgspec.Struct, frozen=True):
 
 Isolation = Literal["process", "worker", "none"]
 
+WorkingDirectory = Literal["trial", "shared"]
+
 KeyPair = tuple[bytes, bytes]
 """Public and secret CURVE key, 40 bytes of Z85 text each."""
+
+FILES_PATIENCE = 300.0
+"""Seconds that a leaving worker and the driver wait for the last files of trials to reach the store."""
 
 LOG_PATIENCE = 10.0
 """Seconds that a leaving worker and the driver wait for the last logs to reach the store."""
@@ -96,6 +101,11 @@ class WorkerTask(msgspec.Struct, frozen=True):
     driver: DriverProcess | None = None  # the driver's process; None if it started the workers itself
     # Whether the driver listens at an IPv6 address, to which a name in ``address`` is resolved if possible.
     ipv6: bool = False
+    files: str = ""  # URL of the folder for the files of trials
+    max_files: int = 1_000_000_000  # bytes of files that are kept of each trial
+    files_at_checkpoints: bool = False  # whether files are also kept when a trial has saved a state
+    # ``trial``: each trial has a working directory of its own; ``shared``: all have that of their worker.
+    working_directory: WorkingDirectory = "trial"
     rank_ports: tuple[int, int] | None = None  # lowest and highest port for rank 0 of several; any if None
     name: str = ""  # the run's name
     about: str = ""  # a short description of the run for a cluster's list of jobs

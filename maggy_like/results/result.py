@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from maggy_like.driver.followers import Callback
     from maggy_like.driver.settings import FailurePolicy
+    from maggy_like.results.files import TrialFiles
     from maggy_like.results.plots import Plots
     from maggy_like.results.rerun import Rerun
 
@@ -60,6 +61,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("duration", "elapsed"), "seconds"),
     **dict.fromkeys(("errors", "exceptions"), "failures"),
     **dict.fromkeys(("logs", "tail"), "log(trial)"),
+    **dict.fromkeys(("artifacts", "artifact_uri", "list_artifacts"), "files(trial)"),
     **dict.fromkeys(("status", "state"), "ending"),
     "curve": "trials[0].curve, or curves()",
     "n_trials": "len(result.trials)",
@@ -336,6 +338,31 @@ class Result(ResultData):
         """
         trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
         return read_log(RunPaths(self.directory, self.store), trial, rank, self._trial(trial).attempt)
+
+    def files(self, trial: int | Trial) -> TrialFiles:
+        """Return the files that a trial wrote to ``reporter.directory``, or to its working directory.
+
+        They are as of the end of its last attempt. Its worker may take a moment to copy them after that.
+
+        Args:
+            trial: The trial or its number.
+
+        Returns:
+            The files, which can be listed, read and fetched.
+
+        Raises:
+            UserError: There is no such trial, or the run's folder cannot be read.
+
+        Example:
+            >>> result.files(7)  # doctest: +SKIP
+            best.pt                1.3 MB
+            runs/events.out.tfeve  4.2 kB
+            >>> result.files(7).fetch("trial7")  # doctest: +SKIP
+            [PosixPath('trial7/best.pt'), PosixPath('trial7/runs/events.out.tfeve')]
+        """
+        from maggy_like.results.files import TrialFiles
+
+        return TrialFiles(RunPaths(self.directory, self.store).files, self._trial(trial).id)
 
     def decision_log(self) -> list[str]:
         """Return one line per decision: why each trial was created, started, promoted, paused, stopped or retried.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from maggy_like.argument_checks import whole
+from maggy_like.argument_checks import flag, whole
 from maggy_like.errors import ConfigError
 from maggy_like.processes.system import working_folder
 from maggy_like.storage.file_systems import (
@@ -28,6 +29,9 @@ from maggy_like.storage.file_systems import (
     url_of,
     within,
 )
+
+WORK = "work"
+"""Name of the folder in a run's folder for the directories of trials that run; it is removed at the end."""
 
 _LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -80,6 +84,11 @@ class RunPaths:
         return "" if self.has_own_store else f"{self.store}/logs"
 
     @property
+    def files(self) -> str:
+        """URL of the folder for the files of trials."""
+        return url_of(within(self.directory, "files")) if self.has_own_store else f"{self.store}/files"
+
+    @property
     def has_own_store(self) -> bool:
         """Whether its states are in its own folder, as by default."""
         return self.store == store_url(None, self.directory)
@@ -124,9 +133,14 @@ class Store:
     """Choose where a run saves its states, and how many it keeps. ``store="s3://..."`` is ``Store("s3://...")``.
 
     Args:
-        url: Path or URL of a folder in which each run has a folder of its name for its states. Set it if ``directory``
-            is not shared by all hosts. By default, the states are in ``directory``.
+        url: Path or URL of a folder in which each run has a folder of its name for its states and the files of its
+            trials. Set it if ``directory`` is not shared by all hosts. By default, they are in ``directory``.
         keep_checkpoints: Number of a trial's newest states to keep, in addition to that of its best value.
+        keep_files: Number of trials, the best ones, whose files remain after the run. 0 keeps no files. Default: all.
+        max_files_gb: Size of the files to keep of each trial, in GB. Files that exceed it are left out, the largest
+            first. Default: 1.
+        files_at_checkpoints: If True, files are also kept when a trial saves a state, and not only when an attempt
+            ends.
 
     Raises:
         ConfigError: An argument is not valid.
@@ -139,11 +153,22 @@ class Store:
 
     url: str | PathLike[str] | None = None
     keep_checkpoints: int = 2
+    keep_files: int | None = None
+    max_files_gb: float = 1.0
+    files_at_checkpoints: bool = False
 
     def __post_init__(self) -> None:
         if self.url is not None:
             object.__setattr__(self, "url", check_folder("store", self.url))
         object.__setattr__(self, "keep_checkpoints", whole("keep_checkpoints", self.keep_checkpoints, least=1))
+        if self.keep_files is not None:
+            remedy = "leave it out to keep those of all trials"
+            object.__setattr__(self, "keep_files", whole("keep_files", self.keep_files, least=0, remedy=remedy))
+        if isinstance(self.max_files_gb, bool) or not (
+            isinstance(self.max_files_gb, int | float) and 0 < self.max_files_gb < math.inf
+        ):
+            raise ConfigError(f"max_files_gb must be a positive number, got {self.max_files_gb!r}; use 1.0 for 1 GB")
+        flag("files_at_checkpoints", self.files_at_checkpoints, "use files_at_checkpoints=True to keep them more often")
 
 
 def read_store(store: Any) -> Store:

@@ -16,6 +16,8 @@ from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     MAX_NAMES,
+    NO_FILES,
+    UNKNOWN_FILES,
     Abort,
     Assign,
     Checkpointed,
@@ -148,6 +150,7 @@ def start(run: Run, members: Sequence[Worker], trial: Trial, cause: str) -> Comm
         older=older,
         open_ended=run.settings.search.open_ended and grant.budget == run.study.problem.max_budget,
         max_budget=0 if trial.training else run.study.problem.max_budget,
+        files=NO_FILES if number == 1 else run.files.get(trial.id, UNKNOWN_FILES),
     )
     attempt = run.attempts[trial.id] = RunningAttempt(trial.id, number, tuple(members), run.now)
     infos = rank_infos(members) if trial.is_final_training or len(members) > 1 else [None]
@@ -375,6 +378,7 @@ def _send(workers: Iterable[WorkerId], message: ToWorker) -> Commands:
 def end(run: Run, attempt: RunningAttempt) -> Commands:
     """Record an attempt's end, as its workers ended and as the driver had decided (see :class:`StopReason`)."""
     trial, end = run.study.trials[attempt.trial], attempt.end()
+    _note_files(run, attempt)
     if isinstance(end, Failure):
         return _lose(run, trial, attempt.failure or end, run.now, attempt.cause)
     if end.outcome == "returned":
@@ -392,6 +396,15 @@ def end(run: Run, attempt: RunningAttempt) -> Commands:
 
 
 _STOPPED = Failure(FailureKind.DRIVER_LOST, "the search was stopped")
+
+
+def _note_files(run: Run, attempt: RunningAttempt) -> None:
+    """Note whether an attempt has left files for the next one, which waits for them; a lost worker does not say."""
+    ends = attempt.ends.values()
+    if any(isinstance(end, Finished) and end.files for end in ends):
+        run.files[attempt.trial] = attempt.number
+    elif all(isinstance(end, Finished) for end in ends):
+        run.files.setdefault(attempt.trial, NO_FILES)
 
 
 def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:

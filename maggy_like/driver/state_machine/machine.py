@@ -107,6 +107,11 @@ class StateMachine:
         return self._run.workers
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether any attempt has left files."""
+        return self._run.keeps_files
+
+    @property
     def is_over(self) -> bool:
         """Whether the run has ended and every worker has left."""
         return self._run.ending is not None and not any(self._run.live)

@@ -252,12 +252,13 @@ class Run:
         self.attempts: dict[int, RunningAttempt] = {}  # the attempts that run, by trial
         # Trials whose attempt failed or was lost, in the order in which they are retried.
         self.retries: deque[int] = deque()
+        self.files: dict[int, int] = {}  # by trial, the last attempt that has left files (see ``Assign.files``)
         self.began_at: dict[int, tuple[int, int]] = {}  # how far each running trial was when its attempt began
         self.proposals = Proposals(study, size // settings.size.workers_per_trial, settings.search.n_configs)
         self.failures = IdenticalFailures(
             settings.failures.enough(self.at_a_time), settings.failures.names, retries=study.scheduler.can_retry
         )
-        self.states = SavedStates(study, settings.files.keep_checkpoints)  # which saved states are still needed
+        self.states = SavedStates(study, settings.files.kept.keep_checkpoints)  # which saved states are still needed
         self.confirming: Confirming | None = None  # decides about the repeats; None without a confirmation
         if (plan := settings.confirmation) is not None:
             from optimizers.comparisons.confirmation import (
@@ -273,6 +274,11 @@ class Run:
         self.warned: set[str] = set()  # keys of warnings that were shown
         # for each cause of failures: the trial whose traceback was shown, and its message
         self.traced: dict[tuple[str, str, str], tuple[int, str]] = {}
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether any attempt has left files."""
+        return any([*self.files.values()])  # a copy, since another thread may ask
 
     @property
     def is_after_search(self) -> bool:

@@ -25,7 +25,7 @@ from weakref import WeakSet
 import msgspec
 
 from maggy_like.cluster_driver.tasks import DriverHost, Keys
-from maggy_like.engines.base import Engine, EngineRun, read_isolation
+from maggy_like.engines.base import Engine, EngineRun, read_isolation, read_working_directory
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.cores import OPENMP
 from maggy_like.processes.imports import is_installation, module_path
@@ -117,6 +117,9 @@ class SparkEngine(Engine, DriverHost):
             their GPUs, and ``"vendor"`` is Kubernetes' vendor name (``"nvidia.com"``).
         isolation: ``"process"`` to run each trial in a new process, so that a crash costs only that trial and memory
             never leaks into the next. ``"worker"`` to keep one process per worker, for trials of milliseconds.
+        working_directory: ``"trial"`` to give each trial a working directory of its own, in which relative paths find
+            what the executor's has. ``"shared"`` for the executor's, in which trials may overwrite each other's files.
+            Default: ``"trial"``.
 
     With ``driver="cluster"``, the driver listens at its executor's address. ``port`` applies there too. ``host`` and
     ``bind``, which are addresses of this machine, are rejected.
@@ -144,6 +147,7 @@ class SparkEngine(Engine, DriverHost):
         reserve: int = 0,
         resources: Mapping[str, Any] | None = None,
         isolation: Literal["process", "worker"] = "process",
+        working_directory: Literal["trial", "shared"] = "trial",
     ) -> None:
         if type(session).__name__ in ("str", "Builder", "SparkConf", "SparkContext"):
             raise ConfigError(f"session must be a SparkSession, got {session!r}; use maggy_like.spark_session()")
@@ -152,6 +156,7 @@ class SparkEngine(Engine, DriverHost):
         if isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0:
             raise ConfigError(f"reserve must be a number of slots of at least 0, got {reserve!r}")
         self.isolation = read_isolation(isolation)
+        self.working_directory = read_working_directory(working_directory)
         self._reserve = reserve
         self._host = "" if host is None else read_reachable("host", host)
         self._bind = "" if bind is None else read_host("bind", bind)

@@ -10,6 +10,8 @@ import os
 import signal
 import time
 
+import msgspec
+
 from maggy_like.processes.cores import LOOK, Overload
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
@@ -42,7 +44,7 @@ from maggy_like.protocol.messages import (
     encode,
     own_versions,
 )
-from maggy_like.protocol.task import LOG_PATIENCE, WorkerContext, WorkerTask
+from maggy_like.protocol.task import FILES_PATIENCE, LOG_PATIENCE, WorkerContext, WorkerTask
 from maggy_like.rpc.client import Client, Poller
 from maggy_like.rpc.endpoint import CANNOT_REACH, why_unreachable
 from maggy_like.storage.file_systems import look_for_mark
@@ -50,6 +52,7 @@ from maggy_like.worker.agent.attempt import AgentAttempt
 from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
 from maggy_like.worker.agent.fork_server import ImportedAhead
 from maggy_like.worker.agent.output import LogLocation, TrialOutput
+from maggy_like.worker.agent.trial_folders import TrialFolders
 
 
 class AgentState(enum.Enum):
@@ -163,6 +166,7 @@ class Agent:
         self._first_contact = FirstContact(task, context)
         self._poller = Poller()
         self._launcher = launcher or ForkServerLauncher(task, context)
+        self._folders = TrialFolders(task)
         self._attempt: AgentAttempt | None = None
         self._paused: AgentAttempt | None = None  # its function waits in a report
         self._resume_by: float | None = None  # when a paused function is ended
@@ -188,7 +192,7 @@ class Agent:
             self._spawn()
             while self.is_serving or self._attempt is not None or self._is_unwinding:
                 self._poll_once()
-            self._await_logs()
+            self._await_store()
             self._client.send(Goodbye())
         finally:
             self._close()
@@ -232,7 +236,7 @@ class Agent:
             self._first_contact.check(now)
         elif now - self._client.heard > self._task.silence:
             self._leave_now()
-        self._report_log_trouble()
+        self._report_trouble()
 
     def _count_threads(self, now: float) -> None:
         """Report once if trials of this worker use more cores than it has."""
@@ -246,23 +250,33 @@ class Agent:
             self._client.send(Noted("threads", TOO_MANY_THREADS.format(trial, number, share, cores), trial))
             self._count_at = None
 
-    def _report_log_trouble(self) -> None:
+    def _report_trouble(self) -> None:
+        """Report logs and files that do not arrive in the run's folder."""
         if trouble := self._logs.take_trouble():
             self._client.send(Noted("logs", trouble))
+        for note in self._folders.take_notes():
+            self._client.send(note)
 
-    def _await_logs(self) -> None:
-        """Give the last logs some time to reach the store, and answer the driver meanwhile."""
+    def _await_store(self) -> None:
+        """Give the last logs and files some time to reach the store, and answer the driver meanwhile."""
         self._logs.finish()
+        self._folders.finish()
         if self._lifeline is not None:
             self._poller.remove(self._lifeline)  # it may have ended, and would end each wait
-        deadline = time.monotonic() + LOG_PATIENCE
-        while self._logs.is_busy and time.monotonic() < deadline:
-            self._poller.poll(LOG_POLL)
-            if time.monotonic() >= self._client.due:
-                self._client.beat()
-        if self._logs.is_busy:
-            self._logs.give_up()
-        self._report_log_trouble()
+        began = time.monotonic()
+        for keeper, patience in ((self._logs, LOG_PATIENCE), (self._folders, self._files_patience)):
+            while keeper.is_busy and time.monotonic() < began + patience:
+                self._poller.poll(LOG_POLL)
+                if time.monotonic() >= self._client.due:
+                    self._client.beat()
+            if keeper.is_busy:
+                keeper.give_up()
+        self._report_trouble()
+
+    @property
+    def _files_patience(self) -> float:
+        """Seconds for the last files; a worker that was not dismissed may be killed at any moment."""
+        return FILES_PATIENCE if self.was_dismissed else LOG_PATIENCE
 
     def _patience(self) -> float:
         """Return the seconds until something is due."""
@@ -349,6 +363,7 @@ class Agent:
             self._spawn_at = time.monotonic() + STANDBY_DELAY
 
     def _start(self, attempt: AgentAttempt, child: Child) -> None:
+        attempt.assign = self._folders.begin(attempt.assign)
         child.channel.post(encode(attempt.assign))  # before all else: the trial begins with it
         attempt.start(child, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
@@ -372,6 +387,7 @@ class Agent:
         """End the paused function, if there is one."""
         paused, self._paused, self._resume_by = self._paused, None, None
         if paused is not None and paused.child is not None:
+            self._folders.discard(paused.assign.trial, paused.child)
             paused.child.unwinds = True
             self._let_exit(paused.child, 0.0 if self._context.accelerators or not self.is_serving else STANDBY_DELAY)
 
@@ -401,6 +417,8 @@ class Agent:
         if attempt.output is not None:
             attempt.output.read_all()
             self._forward_log(attempt, last=True)
+        if self._folders.end(attempt.assign.trial, child, paused=finished.paused):
+            finished = msgspec.structs.replace(finished, files=True)
         self._client.send(finished)  # the next assignment is the answer; what else is to be done has time until then
         self._release()
         is_used_up = self._task.isolation == "process" or attempt.is_multi_worker or child.status is not None
@@ -409,6 +427,7 @@ class Agent:
         elif is_used_up or (child.is_spoiled and self._are_processes):  # else there is but this one
             self._let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
         else:
+            self._folders.exited(child)
             self._standby = child
         self._spawn()
 
@@ -478,6 +497,8 @@ class Agent:
                 self._leave_broken(message.message)
             case Reported() | Checkpointed() | Waiting() if attempt is not None:
                 attempt.heard(message)
+                if isinstance(message, Checkpointed):
+                    self._folders.checkpointed(message.trial)
                 self._forward(attempt, frame, urgent=awaits_answer(message))
             case Opened() | Held() if attempt is not None:
                 self._client.forward(frame, urgent=True)
@@ -533,12 +554,14 @@ class Agent:
                 self._child_said(child, frame)
         if self._attempt is not None and child is self._attempt.child:
             self._end_attempt(self._attempt, child, self._attempt.post_mortem(child))
-        if child is self._waiting:
+        if child is self._waiting and self._paused is not None:
+            self._folders.discard(self._paused.assign.trial, child)
             self._paused = self._resume_by = None
         if child is self._standby:
             self._lose_standby(child)
         if child in self._exiting:
             self._exiting.remove(child)
+        self._folders.exited(child)
         child.close()
         if self._never_ready >= MAX_NEVER_READY:
             self._leave_broken(f"its child processes {child.why_never_ready}")
@@ -610,6 +633,7 @@ class Agent:
             child.close()
         self._release()
         self._logs.close()
+        self._folders.close()
         self._client.close()
 
 

@@ -54,6 +54,7 @@ from maggy_like.storage.file_systems import StoreFault
 from maggy_like.train_function.code import name_of
 from maggy_like.train_function.load import NotFoundError, arguments_for, load_train_fn, why_not_loaded
 from maggy_like.worker.advice import advice_on
+from maggy_like.worker.child.directories import restore_files, working_in
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.saves import StoreRetry
@@ -527,17 +528,22 @@ class TrialRunner:
         self._sender, self._is_end_sent = sender, False
         waits = task.isolation == "process" and assign.rank_info is None
         reporter = Reporter.for_trial(assign, self._store(assign, sender), sender, self._pause if waits else None)
-        enter = partial(join, assign, task, sender, self.service)
-        self.is_in_function = True
-        try:
-            finished = run_attempt(self._train_fn, self._parameters, reporter, assign, task, enter)
-        finally:
-            self.is_in_function = False
-        if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
-            os._exit(0)
-        if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
-            print(POOL_HINT, file=sys.stderr)
-        self._end(reporter, finished)
+
+        def enter() -> Membership | None:
+            restore_files(assign, task, StoreRetry(task.files, sender))
+            return join(assign, task, sender, self.service)
+
+        with working_in(assign.working_directory):
+            self.is_in_function = True
+            try:
+                finished = run_attempt(self._train_fn, self._parameters, reporter, assign, task, enter)
+            finally:
+                self.is_in_function = False
+            if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
+                os._exit(0)
+            if assign.trial == 0 and assign.attempt == 1 and task.isolation == "process" and uses_joblib():
+                print(POOL_HINT, file=sys.stderr)
+            self._end(reporter, finished)
 
     def cut(self, assign: Assign, sender: Sender) -> None:
         """Send that an attempt has stopped as requested, if its function is not running."""

@@ -7,8 +7,11 @@ verdict only at a milestone, and at the rung at which it is paused.
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from maggy_like.protocol.messages import MAX_NAMES, MAX_STEP, UNBOUNDED, Assign
@@ -38,6 +41,7 @@ _ELSEWHERE = {
     "report(accuracy=..., step=...)": ("broadcast", "log_metric", "log_metrics", "report_metric", "report_metrics"),
     "report(), which ends a trial that is to stop": ("should_prune", "should_stop"),
     "config": ("params", "hparams", "hyperparameters"),
+    "directory": ("checkpoint_dir", "log_artifact", "log_dir", "logdir", "output_dir", "trial_dir"),
 }
 """What to use instead of names in other libraries, and in the first Maggy."""
 
@@ -75,6 +79,7 @@ class Reporter:
 
     Attributes:
         budget: Number of steps of a full training.
+        directory: Directory of the trial's own for files, which are kept in the run's folder.
         trial: Number of the trial, from 0.
         attempt: Number of the attempt of this trial, from 1.
         config: Configuration of the trial, by name of the hyperparameter.
@@ -105,6 +110,8 @@ class Reporter:
         self.cut_at: int | None = None
         self.is_paused = False
         self.rank, self.world_size = rank_and_ranks()
+        self._directory = ""
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
@@ -130,6 +137,7 @@ class Reporter:
         reporter = cls(max(assign.budget, assign.max_budget))
         reporter.trial = assign.trial
         reporter.config = assign.config
+        reporter._directory = assign.directory
         reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
         reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
         reporter._is_search = assign.is_search
@@ -210,6 +218,25 @@ class Reporter:
     def is_main(self) -> bool:
         """Whether this is rank 0, the only worker whose reports, logs and return value are used."""
         return self.rank == 0
+
+    @property
+    def directory(self) -> Path:
+        """Return the trial's own directory on this machine, for files of any kind. At first it is empty.
+
+        Its files are kept in the run's folder when an attempt ends (see :meth:`Result.files`), and restored where the
+        trial continues. All workers of the trial on a machine share it. For a reporter without a search it is
+        temporary.
+
+        Example:
+            >>> _ = (reporter.directory / "notes.txt").write_text("flat after epoch 3")
+            >>> [path.name for path in reporter.directory.iterdir()]
+            ['notes.txt']
+        """
+        if not self._directory:
+            self._temporary = tempfile.TemporaryDirectory(prefix="maggy_like-")
+            self._directory = self._temporary.name
+        os.makedirs(self._directory, 0o700, exist_ok=True)
+        return Path(self._directory)
 
     @property
     def device(self) -> torch.device:

@@ -27,6 +27,7 @@ from maggy_like.protocol.messages import (
     Stop,
 )
 from maggy_like.protocol.task import WorkerId
+from maggy_like.storage.run_paths import Store
 from optimizers.core.events import AttemptStarted
 from optimizers.core.trial import FailureKind, TrialState
 from optimizers.schedulers.asha import ASHA
@@ -313,7 +314,7 @@ def test_a_word_of_a_rank_that_has_ended_changes_nothing() -> None:
 
 
 def test_the_newest_states_and_the_best_stay() -> None:
-    run, (worker,) = multi_worker(1, keep_checkpoints=2)
+    run, (worker,) = multi_worker(1, kept=Store(keep_checkpoints=2))
     gone: list[str] = []
     for step, value in enumerate([0.1, 0.9, 0.3, 0.2, 0.4, 0.95, 0.5], start=1):
         run.report(worker, step, value)

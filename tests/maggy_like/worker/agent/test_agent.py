@@ -65,9 +65,13 @@ class Played:
         self.channel.send(encode(message))
 
     def hear(self) -> ToWorker:
+        """Return the next message; an assignment is without the directories that the agent fills in."""
         frame = self.channel.receive()
         assert frame is not None
-        return decode_to_worker(frame)
+        message = decode_to_worker(frame)
+        if isinstance(message, Assign):
+            message = msgspec.structs.replace(message, directory="", working_directory="")
+        return message
 
 
 class PlayedLauncher:
@@ -183,7 +187,9 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     stages: list[Stage] = []
 
     def begin(*, gpus: tuple[str, ...] = (), cores: int = 0, inline: bool = False, **options: Any) -> Stage:
-        task = WorkerTask(server.address, server.public_key, "run", b"", (), (), (), str(tmp_path), str(tmp_path))
+        task = WorkerTask(
+            server.address, server.public_key, "run", b"", (), (), (), str(tmp_path), str(tmp_path / "logs")
+        )
         isolation = "none" if inline else "process"
         task = msgspec.structs.replace(task, **{"grace": GRACE, "isolation": isolation, **options})
         context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus, cores=cores)

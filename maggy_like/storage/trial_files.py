@@ -1,0 +1,320 @@
+"""The files of trials, kept in the run's folder: ``files/00003/best.pt``, and the list of them, ``files/00003.json``.
+
+A worker keeps what a trial has written when an attempt ends, and restores it where the trial continues. The list is
+written last. It has the attempt, so that a continuing trial waits for the files of the attempt before, and an attempt
+that ends late on an abandoned worker overwrites nothing. A trial on several hosts has a folder and a list per host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import msgspec
+
+from maggy_like.protocol.values import is_encodable
+from maggy_like.storage.checkpoints import Retry, once
+from maggy_like.storage.file_systems import OBJECT_STORES, is_local, open_url, puts_whole, write_file
+
+MAX_FILES = 10_000
+"""Maximum number of files that are kept of a trial."""
+
+MAX_SEEN = 20 * MAX_FILES
+"""Number of files after which no others are looked for."""
+
+SHOWN = 3
+"""Number of files that a message names."""
+
+READ_PATIENCE = 300.0
+"""Seconds that a trial waits for the files of its last attempt, which another worker may still be copying."""
+
+_BLOCK = 1 << 20
+
+
+class KeptFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file in the list of a trial's files."""
+
+    size: int  # bytes
+    changed: int  # time of its last change, in nanoseconds
+    in_working: bool = False  # whether it was in the trial's working directory, and not in ``reporter.directory``
+
+
+class FileList(msgspec.Struct, frozen=True):
+    """The files of a trial on one host, as of the end of an attempt."""
+
+    attempt: int
+    files: dict[str, KeptFile] = {}  # by path in the trial's directory, with slashes
+    left_out: tuple[str, ...] = ()  # what is not kept, and why; the first few
+    hosts: int = 1  # number of hosts on which the attempt ran
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(FileList).decode
+
+
+class Written(NamedTuple):
+    """A file that a trial has written."""
+
+    name: str  # its path in the trial's directory, with slashes
+    path: str  # its path on this machine
+    size: int
+    changed: int
+    in_working: bool
+    is_linked: bool  # whether its name is a link to another file of the trial
+
+    @property
+    def kept(self) -> KeptFile:
+        return KeptFile(self.size, self.changed, self.in_working)
+
+
+@dataclass
+class Found:
+    """The files of a trial's directories on this machine, and what among them cannot be kept."""
+
+    files: dict[str, Written] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    count: int = 0  # number of all files, also of those that are left out
+
+    def add(
+        self, folder: str, *, in_working: bool = False, is_own: Callable[[os.DirEntry[str]], bool] | None = None
+    ) -> None:
+        """Add the files of a folder, except entries for which ``is_own`` is False.
+
+        Links are followed only to files of the same folder. What disappears meanwhile is left out.
+        """
+        inside = os.path.realpath(folder)
+        waiting = [folder]
+        while waiting and self.count < MAX_SEEN:
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.name == "__pycache__":
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif is_own is None or is_own(entry):
+                        self.count += 1
+                        with contextlib.suppress(OSError):
+                            self._add_file(entry, os.path.relpath(entry.path, folder), inside, in_working)
+
+    def _add_file(self, entry: os.DirEntry[str], name: str, inside: str, in_working: bool) -> None:
+        path = entry.path
+        shown = name.encode(errors="backslashreplace").decode()
+        if entry.is_symlink():
+            path = os.path.realpath(path)
+            if not path.startswith(f"{inside}{os.sep}"):
+                self.left_out.append(f"{shown} (a link out of the trial's directory)")
+                return
+        about = os.stat(path, follow_symlinks=False)
+        if not stat.S_ISREG(about.st_mode):
+            self.left_out.append(f"{shown} (not a file)")
+        elif not is_encodable(name):
+            self.left_out.append(f"{shown} (its name is not UTF-8)")
+        elif name in self.files:
+            self.left_out.append(f"{shown} in the working directory (reporter.directory has one of that name)")
+        else:
+            linked = path != entry.path
+            self.files[name] = Written(name, path, about.st_size, about.st_mtime_ns, in_working, linked)
+
+    def limit(self, max_bytes: int) -> None:
+        """Leave out what exceeds the limits, the largest files first."""
+        total = 0
+        files = sorted(self.files.values(), key=lambda file: file.size)
+        for number, file in enumerate(files):
+            total += file.size
+            if total > max_bytes or number >= MAX_FILES:
+                for over in reversed(files[number:]):
+                    del self.files[over.name]
+                    self.left_out.append(f"{over.name} ({megabytes(over.size)})")
+                return
+
+
+def megabytes(size: int) -> str:
+    """Return a number of bytes for people."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+
+
+def list_name(trial: int, host: int = 0) -> str:
+    """Return the name of the folder of a trial's files, and of their list without its suffix.
+
+    Example:
+        >>> list_name(7), list_name(7, host=1)
+        ('00007', '00007-1')
+    """
+    return f"{trial:05d}-{host}" if host else f"{trial:05d}"
+
+
+def check_file_name(name: str) -> str:
+    """Return the name of a kept file; raise ValueError if it would leave the trial's directory."""
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name or name == ".":
+        raise ValueError(f"the name of a trial's file must be a path in its directory, got {name[:100]!r}")
+    return name
+
+
+def read_list(folder: str, trial: int, host: int = 0, retry: Retry = once) -> FileList | None:
+    """Return the list of a trial's files on one host; None if none were kept."""
+    fs, path = open_url(f"{folder}/{list_name(trial, host)}.json")
+    try:
+        listed = _decode(retry("read", partial(fs.cat_file, path), FileNotFoundError))
+    except FileNotFoundError:
+        return None
+    for name in listed.files:
+        check_file_name(name)
+    return listed
+
+
+def read_lists(folder: str, trial: int, retry: Retry = once) -> list[FileList | None]:
+    """Return the lists of a trial's files, by host."""
+    first = read_list(folder, trial, retry=retry)
+    return [first, *(read_list(folder, trial, host, retry) for host in range(1, 1 if first is None else first.hosts))]
+
+
+def keep(
+    folder: str, trial: int, attempt: int, found: Found, *, host: int = 0, hosts: int = 1, move: bool = False
+) -> bool:
+    """Copy a trial's files to the run's folder, without those that it has already, and write the list.
+
+    With ``move``, a file on the same file system is moved, because nobody needs it here any more. Return False if a
+    later attempt has kept its files.
+    """
+    name = list_name(trial, host)
+    before = read_list(folder, trial, host)
+    known = {} if before is None else before.files
+    if before is not None and before.attempt > attempt:
+        return False
+    fs, base = open_url(f"{folder}/{name}")
+    if is_local(fs):
+        os.makedirs(base, 0o700, exist_ok=True)
+    for file in sorted(found.files.values(), key=lambda file: not file.is_linked):  # before what they link to is moved
+        if known.get(file.name) == file.kept:
+            continue
+        try:
+            _put(fs, file.path, f"{base}/{file.name}", move=move and not file.is_linked)
+        except FileNotFoundError:
+            if os.path.exists(file.path):
+                raise  # else it was removed meanwhile
+            del found.files[file.name]
+    for gone in known.keys() - found.files.keys():
+        with contextlib.suppress(FileNotFoundError):
+            fs.rm_file(f"{base}/{gone}")
+    kept = {file.name: file.kept for file in found.files.values()}
+    _write_list(f"{folder}/{name}.json", FileList(attempt, kept, tuple(found.left_out[:20]), hosts))
+    return True
+
+
+def _write_list(url: str, listed: FileList) -> None:
+    fs, path = open_url(url)
+    if puts_whole(fs):
+        fs.pipe_file(path, _encode(listed))
+        return
+    write_file(fs, f"{path}.part", _encode(listed))
+    fs.mv(f"{path}.part", path)
+
+
+def _put(fs: Any, source: str, target: str, *, move: bool) -> None:
+    if not is_local(fs):
+        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        if not protocols & OBJECT_STORES:
+            fs.makedirs(fs._parent(target), exist_ok=True)
+        fs.put_file(source, target)
+        return
+    os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+    if move:
+        with contextlib.suppress(OSError):  # another file system
+            os.replace(source, target)
+            return
+    copy_file(source, f"{target}.part")
+    os.replace(f"{target}.part", target)
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file as it is now, up to its present size, since it may grow meanwhile; it must not be a link."""
+    with open(source, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as read:
+        about = os.fstat(read.fileno())
+        left = about.st_size
+        mode = 0o600 | about.st_mode & 0o100
+        with open(target, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, mode)) as write:
+            while left and (data := read.read(min(left, _BLOCK))):
+                write.write(data)
+                left -= len(data)
+    os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry: Retry) -> bool:
+    """Put the files of a trial's last attempt into its directories; return whether all of them have come.
+
+    ``attempt`` is the last one that has left files, or 0 if that is not known. Its files are waited for.
+    """
+    waited, seconds = 0.0, 0.01
+    while (first := read_list(folder, trial, retry=retry)) is None or first.attempt < attempt:
+        if waited >= READ_PATIENCE or not attempt:
+            break
+        time.sleep(seconds)
+        waited += seconds
+        seconds = min(2 * seconds, 1.0)
+    for host, listed in reversed(list(enumerate(read_lists(folder, trial, retry)))):  # those of rank 0's host win
+        if listed is None:
+            continue
+        fs, base = open_url(f"{folder}/{list_name(trial, host)}")
+        for name, file in listed.files.items():
+            place = working if file.in_working and working else own
+            target = make_place(place, name)
+            retry("read", partial(_get, fs, f"{base}/{name}", target))
+            os.utime(target, ns=(file.changed, file.changed))
+    return not attempt or (first is not None and first.attempt >= attempt)
+
+
+def _get(fs: Any, source: str, target: str) -> None:
+    if is_local(fs):
+        copy_file(source, target)
+    else:
+        fs.get_file(source, target)
+
+
+def make_place(folder: str, name: str) -> str:
+    """Return the path of a file to be written in a folder, without links on the way, and make its parents."""
+    *parents, last = check_file_name(name).split("/")
+    path = folder
+    os.makedirs(path, 0o700, exist_ok=True)
+    for parent in parents:
+        path = os.path.join(path, parent)
+        if os.path.islink(path) or os.path.isfile(path):
+            os.unlink(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    path = os.path.join(path, last)
+    if os.path.lexists(path) and not os.path.isdir(path):
+        os.unlink(path)
+    return path
+
+
+def left_out_note(found: Found, max_bytes: int) -> str:
+    """Return the message about files that are not kept; empty if all are."""
+    if not found.left_out:
+        return ""
+    shown = ", ".join(found.left_out[:SHOWN])
+    more = f" and {len(found.left_out) - SHOWN} others" if len(found.left_out) > SHOWN else ""
+    return (
+        f"{len(found.left_out)} of its {found.count} files are not kept: {shown}{more}; a trial keeps up to "
+        f"{MAX_FILES:,} files and {megabytes(max_bytes)}, the smallest first; use Store(max_files_gb=...) for more"
+    )
+
+
+def remove_files(folder: str, trials: Iterable[int]) -> None:
+    """Remove the files of trials, and their lists."""
+    for trial in trials:
+        for host, listed in enumerate(read_lists(folder, trial)):
+            if listed is None:
+                continue
+            fs, path = open_url(f"{folder}/{list_name(trial, host)}")
+            with contextlib.suppress(FileNotFoundError):
+                fs.rm_file(f"{path}.json")
+            with contextlib.suppress(FileNotFoundError):
+                fs.rm(path, recursive=True)

@@ -1,0 +1,347 @@
+"""The directories of a worker's trials on this machine, and the thread that keeps what trials have written in them.
+
+Each trial has ``reporter.directory``, which is empty at first, and unless the engine shares the caller's working
+directory, one of its own as a working directory (see :mod:`maggy_like.worker.agent.mirror`). Mirrors are made ahead,
+and used again: a trial that writes nothing costs two renames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+
+import msgspec
+
+from maggy_like.protocol.messages import Assign, Noted, NoteSubject
+from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.file_systems import is_visible, refusal, try_local_path
+from maggy_like.storage.run_paths import WORK
+from maggy_like.storage.trial_files import Found, keep, left_out_note
+from maggy_like.worker.agent.mirror import Mirror, Plan, make_parents, make_plan
+
+PREFIX = ".maggy-"
+"""Beginning of the names of directories that no trial uses."""
+
+SPARE = 2
+"""Number of mirrors that are made ahead: for the next trial, and while a process of the last one exits."""
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+"""Seconds before another try of a refused copy: each pause is twice the one before."""
+
+CLOSE_PATIENCE = 1.0
+"""Seconds within which the thread must end once nothing is to be kept."""
+
+CHANGED = (
+    "{} in the caller's working directory was changed while this trial ran; trials share files and directories there "
+    "that are too large to be copied for each, so write to reporter.directory, or to another name"
+)
+
+UNSEEN = (
+    "the files of trials on {} are not kept, because it does not see {}; pass store= with the URL of a folder that all "
+    "workers see"
+)
+
+LOST = "its files are not kept: {}; those of reporter.directory remain in {} on {}"
+
+Job = Callable[[], None]
+
+
+@dataclass(eq=False)
+class Place:
+    """The directories of a trial on this machine."""
+
+    assign: Assign  # the attempt that uses them
+    own: str  # path of ``reporter.directory``, which may not exist
+    mirror: Mirror | None  # its working directory
+    began: float  # Unix time
+    registry: str = ""  # folder with an entry for each rank that uses them, if several do
+    has_files: bool = False  # whether it has any: it has written them, or an earlier attempt has
+
+
+class TrialFolders:
+    """Makes, keeps and removes the directories of the trials of one worker."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task = task
+        self._original = ""
+        self._root = self._parents = ""
+        self._plan: Plan | None = None
+        self._spare: deque[Mirror] = deque()
+        self._making = threading.Lock()
+        self._places: dict[int, Place] = {}  # by trial: of attempts that run, or are paused in their process
+        self._retired: dict[Hashable, list[Mirror]] = {}  # used by a process that has not exited
+        self._numbers = itertools.count()
+        self._notes: deque[tuple[NoteSubject, str, int | None]] = deque()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._gives_up = threading.Event()
+        self._is_seen: bool | None = None  # whether this machine sees the place of the files
+        self._left_behind = False  # whether files stay here, because they could not be kept
+        with contextlib.suppress(OSError):  # the working folder is gone
+            self._original = os.path.realpath(os.getcwd())
+        self._has_mirrors = bool(self._original) and task.working_directory == "trial" and task.isolation != "none"
+        if self._has_mirrors:
+            self._do(self._stock)
+
+    # -- an attempt ---------------------------------------------------------------------------
+
+    def begin(self, assign: Assign) -> Assign:
+        """Return an assignment with the directories of its trial."""
+        place = self._places.get(assign.trial)
+        if place is None:
+            place = self._places[assign.trial] = self._make_place(assign)
+        place.assign = assign
+        working = "" if place.mirror is None else place.mirror.path
+        return msgspec.structs.replace(assign, directory=place.own, working_directory=working)
+
+    def checkpointed(self, trial: int) -> None:
+        """Keep the files of a trial that has saved a state, if that was asked for."""
+        place = self._places.get(trial)
+        if self._task.files_at_checkpoints and place is not None and self._is_used(place):
+            self._do(partial(self._keep, place, place.assign, is_last=False))
+
+    def end(self, trial: int, process: Hashable, *, paused: bool = False) -> bool:
+        """Begin to keep the files of an attempt that has ended, and return whether it has any.
+
+        Unless it is ``paused``, its directories are no longer used by a trial, but ``process`` may still use them.
+        """
+        if (place := self._places.get(trial)) is None:
+            return False
+        info = place.assign.rank_info
+        has_files = self._is_used(place)
+        is_last = not paused and self._leave(place, process)
+        if has_files or (info is not None and info.group_world_size > 1):
+            self._do(partial(self._keep, place, place.assign, is_last=is_last))
+        if has_files and is_last and place.mirror is not None:
+            self._do(partial(self._look_at_shared, place.mirror, trial, place.began))
+        return has_files
+
+    def discard(self, trial: int, process: Hashable) -> None:
+        """Give up the directories of a paused trial that does not continue in its process; its files are kept."""
+        if (place := self._places.get(trial)) is not None and self._leave(place, process):
+            self._do(partial(shutil.rmtree, place.own, ignore_errors=True))
+
+    def exited(self, process: Hashable) -> None:
+        """Let later trials use the working directories of a process that uses them no longer."""
+        for mirror in self._retired.pop(process, ()):
+            self._do(partial(self._recycle, mirror))
+
+    def _is_used(self, place: Place) -> bool:
+        """Whether a trial has files; a look at what it may have written, which takes some microseconds."""
+        is_written = place.mirror is not None and place.mirror.is_changed
+        place.has_files |= is_written or os.path.lexists(place.own)
+        return place.has_files
+
+    def _make_place(self, assign: Assign) -> Place:
+        with self._making:
+            self._prepare()
+        name = f"{assign.trial:05d}"
+        place = Place(assign, os.path.join(self._root, "own", name), None, time.time())
+        info = assign.rank_info
+        shares = info is not None and info.local_world_size > 1
+        if shares and info is not None:
+            place.registry = os.path.join(self._root, "ranks", f"{name}.{assign.attempt}")
+            os.makedirs(os.path.join(place.registry, str(info.rank)), 0o700, exist_ok=True)
+        elif os.path.lexists(place.own):  # left by a worker that was killed
+            self._set_aside(place.own)
+        if self._has_mirrors:
+            place.mirror = self._mirror_at(os.path.join(self._parents, name), shares=shares)
+        return place
+
+    def _mirror_at(self, path: str, *, shares: bool) -> Mirror:
+        if not shares and os.path.lexists(path):
+            self._set_aside(path)
+        with self._making:
+            mirror = self._spare.popleft() if self._spare else self._new_mirror()
+        try:
+            mirror.move(path)
+        except OSError:
+            if not shares:
+                raise
+            self._spare.append(mirror)  # another rank was faster
+            assert self._plan is not None
+            mirror = Mirror(path, self._original, self._plan, is_made=True)
+        return mirror
+
+    def _set_aside(self, path: str) -> None:
+        aside = self._unique(os.path.dirname(path))
+        with contextlib.suppress(OSError):
+            os.rename(path, aside)
+            self._do(partial(shutil.rmtree, aside, ignore_errors=True))
+
+    def _leave(self, place: Place, process: Hashable) -> bool:
+        """Move the directories of a trial away, unless other ranks still use them; return whether they were moved."""
+        del self._places[place.assign.trial]
+        if place.registry and (info := place.assign.rank_info) is not None:
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(place.registry, str(info.rank)))
+            try:
+                os.rmdir(place.registry)
+            except OSError:
+                return False
+        own, place.own = place.own, self._unique(os.path.dirname(place.own))
+        with contextlib.suppress(OSError):  # it does not exist
+            os.rename(own, place.own)
+        if place.mirror is not None:
+            place.mirror.move(self._unique(self._parents))
+            self._retired.setdefault(process, []).append(place.mirror)
+        return True
+
+    def _unique(self, folder: str) -> str:
+        return os.path.join(folder, f"{PREFIX}{os.getpid()}-{next(self._numbers)}")
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def take_notes(self) -> list[Noted]:
+        """Return the messages for the user since the last call."""
+        notes = []
+        while self._notes:
+            notes.append(Noted(*self._notes.popleft()))
+        return notes
+
+    def finish(self) -> None:
+        """Record that no other attempt will come."""
+        for trial in list(self._places):
+            self.end(trial, None)
+        if self._thread is not None:
+            self._jobs.put(None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether files are being kept; False some time after :meth:`finish`."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """Keep no file that the store refuses now."""
+        self._gives_up.set()
+
+    def close(self) -> None:
+        """Remove the directories, unless they have files that could not be kept."""
+        self.give_up()
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join(CLOSE_PATIENCE)
+        if not self._root or self.is_busy or self._left_behind:
+            return
+        for mirror in (*self._spare, *itertools.chain(*self._retired.values())):
+            shutil.rmtree(mirror.path, ignore_errors=True)
+        registry = os.path.join(self._root, "workers")
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.join(registry, str(os.getpid())))
+            os.rmdir(registry)  # fails unless this is the last worker on this machine
+            shutil.rmtree(self._root, ignore_errors=True)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _do(self, job: Job) -> None:
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="maggy-files", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _stock(self) -> None:
+        for _ in range(SPARE):
+            with self._making:
+                if self._prepare() and len(self._spare) < SPARE:
+                    self._spare.append(self._new_mirror())
+
+    def _prepare(self) -> bool:
+        """Make the root of all directories if there is none; return whether there are to be mirrors."""
+        if self._root:
+            return self._has_mirrors
+        for root in roots(self._task):
+            try:
+                os.makedirs(os.path.join(root, "workers", str(os.getpid())), 0o700, exist_ok=True)
+                os.makedirs(os.path.join(root, "own"), 0o700, exist_ok=True)
+                if self._has_mirrors:
+                    self._parents = make_parents(root, self._original)
+                    self._plan = self._plan or make_plan(self._original, run_folder(self._task))
+                self._root = root
+                return self._has_mirrors
+            except OSError as error:  # a file system without links, for example
+                why = error
+        self._has_mirrors = False
+        self._root = tempfile.mkdtemp(prefix="maggy-work-")
+        note = f"trials share the caller's working directory, because none of their own can be made ({why})"
+        self._notes.append(("files", note, None))
+        return False
+
+    def _new_mirror(self) -> Mirror:
+        assert self._plan is not None
+        return Mirror(self._unique(self._parents), self._original, self._plan)
+
+    def _recycle(self, mirror: Mirror) -> None:
+        if mirror.is_changed:
+            mirror.reset()
+        with self._making:
+            self._spare.append(mirror)
+
+    def _keep(self, place: Place, assign: Assign, *, is_last: bool) -> None:
+        """Copy the files of an attempt to the run's folder, as often as its store refuses."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                self._keep_now(place, assign, is_last=is_last)
+            except Exception as error:  # each file system raises its own
+                if self._gives_up.is_set():
+                    self._left_behind = True
+                    note = LOST.format(refusal(self._task.files, "written", error), place.own, socket.gethostname())
+                    self._notes.append(("files", note, assign.trial))
+                    return
+                self._gives_up.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            if is_last:
+                shutil.rmtree(place.own, ignore_errors=True)
+            return
+
+    def _keep_now(self, place: Place, assign: Assign, *, is_last: bool) -> None:
+        if self._is_seen is None:
+            self._is_seen = is_visible(self._task.store, self._task.run_id)
+            if not self._is_seen:
+                self._notes.append(("files", UNSEEN.format(socket.gethostname(), self._task.files), assign.trial))
+        if not self._is_seen:
+            return
+        found = Found()
+        found.add(place.own)
+        if place.mirror is not None:
+            found.add(place.mirror.path, in_working=True, is_own=place.mirror.is_written)
+        found.limit(self._task.max_files)
+        info = assign.rank_info
+        host, hosts = (0, 1) if info is None else (info.group_rank, info.group_world_size)
+        keep(self._task.files, assign.trial, assign.attempt, found, host=host, hosts=hosts, move=is_last)
+        if note := left_out_note(found, self._task.max_files):
+            self._notes.append(("files", note, assign.trial))
+
+    def _look_at_shared(self, mirror: Mirror, trial: int, since: float) -> None:
+        for shared in itertools.islice(mirror.shared_changes(since), 1):
+            self._notes.append(("shared", CHANGED.format(shared.name), trial))
+
+
+def run_folder(task: WorkerTask) -> str:
+    """Return the path of the run's folder; empty if it is at a URL."""
+    logs = try_local_path(task.logs)
+    return "" if logs is None else os.path.dirname(os.path.realpath(logs))
+
+
+def roots(task: WorkerTask) -> list[str]:
+    """Return where the directories of trials may be: in the run's folder if that is on this machine, or temporary."""
+    temporary = os.path.join(tempfile.gettempdir(), f"maggy-{task.run_id}")
+    run = run_folder(task)
+    return [os.path.join(run, WORK), temporary] if task.driver is None and run else [temporary]

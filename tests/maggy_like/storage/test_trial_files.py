@@ -1,0 +1,179 @@
+"""Files of trials are kept in the run's folder and restored, and nothing leaves the folders."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from maggy_like.storage import trial_files
+from maggy_like.storage.checkpoints import once
+from maggy_like.storage.file_systems import open_url, put
+from maggy_like.storage.trial_files import Found, keep, left_out_note, read_list, remove_files, restore
+
+
+@pytest.fixture(params=["path", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "path":
+        yield f"file://{tmp_path}/files"
+        return
+    name = uuid.uuid4().hex
+    yield f"memory://{name}/files"
+    fs, path = open_url(f"memory://{name}")
+    fs.rm(path, recursive=True)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    return folder
+
+
+def found(folder: Path) -> Found:
+    all_files = Found()
+    all_files.add(str(folder))
+    return all_files
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("move", [False, True])
+def test_files_are_kept_and_restored_elsewhere(store: str, own: Path, tmp_path: Path, *, move: bool) -> None:
+    (own / "runs" / "a").mkdir(parents=True)
+    (own / "runs" / "a" / "events").write_text("1")
+    (own / "best.pt").write_text("weights")
+    assert keep(store, 3, 1, found(own), move=move)
+    elsewhere = tmp_path / "elsewhere"
+    assert restore(store, 3, 1, str(elsewhere), "", once)
+    assert content(elsewhere) == {"runs/a/events": "1", "best.pt": "weights"}
+    assert restore(store, 4, 0, str(tmp_path / "none"), "", once)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_later_attempt_copies_what_has_changed_and_removes_what_is_gone(
+    store: str, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("same", "changed", "gone"):
+        (own / name).write_text(name)
+    keep(store, 0, 1, found(own))
+    (own / "changed").write_text("again")
+    (own / "gone").unlink()
+    copied: list[str] = []
+    put_one = trial_files._put
+    monkeypatch.setattr(
+        trial_files, "_put", lambda fs, source, *rest, **how: (copied.append(source), put_one(fs, source, *rest, **how))
+    )
+    keep(store, 0, 2, found(own))
+    assert [os.path.basename(path) for path in copied] == ["changed"]
+    fs, path = open_url(f"{store}/00000")
+    assert {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.ls(path, detail=False)} == {
+        "same": b"same", "changed": b"again"}  # fmt: skip
+
+
+def test_an_abandoned_attempt_overwrites_nothing(store: str, own: Path) -> None:
+    (own / "a").write_text("new")
+    keep(store, 0, 2, found(own))
+    (own / "a").write_text("older")
+    assert not keep(store, 0, 1, found(own))
+    fs, path = open_url(f"{store}/00000/a")
+    assert fs.cat_file(path) == b"new"
+
+
+def test_a_trial_waits_for_the_files_of_its_last_attempt(store: str, own: Path, tmp_path: Path) -> None:
+    (own / "a").write_text("1")
+    keep(store, 0, 1, found(own))
+    elsewhere, waits = tmp_path / "elsewhere", threading.Event()
+
+    def read(verb: str, act: object, *answers: object) -> object:
+        waits.set()
+        return once(verb, act, *answers)  # type: ignore[arg-type]
+
+    restoring = threading.Thread(target=restore, args=(store, 0, 2, str(elsewhere), "", read))
+    restoring.start()
+    assert waits.wait(60)
+    (own / "a").write_text("2")
+    keep(store, 0, 2, found(own))
+    restoring.join(60)
+    assert content(elsewhere) == {"a": "2"}
+
+
+def test_links_out_of_the_folder_pipes_and_directories_named_twice_are_left_out(store: str, own: Path) -> None:
+    (own / "best").write_text("1")
+    (own / "last").symlink_to("best")
+    (own / "etc").symlink_to("/etc")
+    (own / "passwd").symlink_to("/etc/passwd")
+    (own / "loop").symlink_to(".")
+    os.mkfifo(own / "pipe")
+    listed = found(own)
+    assert sorted(listed.files) == ["best", "last"]
+    assert sorted(line.split(" ")[0] for line in listed.left_out) == ["etc", "loop", "passwd", "pipe"]
+    keep(store, 0, 1, listed, move=True)
+    fs, path = open_url(f"{store}/00000")
+    assert [fs.cat_file(f"{path}/{name}") for name in ("best", "last")] == [b"1", b"1"]
+
+
+def test_the_largest_files_are_left_out(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (1, 20, 300):
+        (own / f"file{size}").write_bytes(bytes(size))
+    listed = found(own)
+    listed.limit(300)
+    assert sorted(listed.files) == ["file1", "file20"]
+    assert "1 of its 3 files are not kept: file300 (0.3 kB)" in left_out_note(listed, 300)
+    monkeypatch.setattr(trial_files, "MAX_FILES", 1)
+    listed.limit(300)
+    assert [*listed.files] == ["file1"]
+
+
+def test_a_file_that_grows_while_it_is_copied_is_copied_as_it_was(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own / "log").write_bytes(b"x" * 10)
+    monkeypatch.setattr(trial_files, "_BLOCK", 5)
+    stat = os.fstat
+
+    def grows(descriptor: int) -> os.stat_result:
+        about = stat(descriptor)
+        with open(own / "log", "ab") as log:
+            log.write(b"more")
+        return about
+
+    monkeypatch.setattr(os, "fstat", grows)
+    trial_files.copy_file(str(own / "log"), str(own / "copy"))
+    assert (own / "copy").read_bytes() == b"x" * 10
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/../../b", "", ".", "a//b"])
+def test_a_list_that_names_a_file_elsewhere_is_rejected(store: str, name: str) -> None:
+    put(f"{store}/00000.json", f'{{"attempt": 1, "files": {{"{name}": [1, 1, false]}}}}'.encode())
+    with pytest.raises(ValueError, match="must be a path in its directory"):
+        read_list(store, 0)
+
+
+def test_restored_files_replace_links_and_are_not_written_through_them(store: str, own: Path, tmp_path: Path) -> None:
+    (own / "data").mkdir()
+    (own / "data" / "x").write_text("mine")
+    keep(store, 0, 1, found(own))
+    caller, there = tmp_path / "caller", tmp_path / "there"
+    caller.mkdir()
+    there.mkdir()
+    (there / "data").symlink_to(caller)
+    restore(store, 0, 1, str(there), "", once)
+    assert (there / "data" / "x").read_text() == "mine"
+    assert not [*caller.iterdir()]
+
+
+def test_the_files_of_all_hosts_are_restored_and_removed(store: str, own: Path, tmp_path: Path) -> None:
+    (own / "both").write_text("0")
+    keep(store, 5, 1, found(own), host=0, hosts=2)
+    (own / "both").write_text("1")
+    (own / "shard1").write_text("1")
+    keep(store, 5, 1, found(own), host=1, hosts=2)
+    restore(store, 5, 1, str(tmp_path / "there"), "", once)
+    assert content(tmp_path / "there") == {"both": "0", "shard1": "1"}
+    remove_files(store, [4, 5])
+    assert (read_list(store, 5), read_list(store, 5, 1)) == (None, None)
