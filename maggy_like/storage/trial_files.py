@@ -177,18 +177,26 @@ def read_lists(folder: str, trial: int, retry: Retry = once) -> list[FileList | 
 
 
 def keep(
-    folder: str, trial: int, attempt: int, found: Found, *, host: int = 0, hosts: int = 1, move: bool = False
+    folder: str,
+    trial: int,
+    attempt: int,
+    found: Found,
+    *,
+    is_valid: Callable[[], bool] = lambda: True,
+    host: int = 0,
+    hosts: int = 1,
+    move: bool = False,
 ) -> bool:
     """Copy a trial's files to the run's folder, without those that it has already, and write the list.
 
-    With ``move``, a file on the same file system is moved, because nobody needs it here any more. Return False if a
-    later attempt has kept its files.
+    With ``move``, a file on the same file system is moved, because nobody needs it here any more. Files that a later
+    attempt has kept stay. Return False if ``found`` is not valid any more, since its directories were moved.
     """
     name = list_name(trial, host)
     before = read_list(folder, trial, host)
     known = {} if before is None else before.files
     if before is not None and before.attempt > attempt:
-        return False
+        return True
     fs, base = open_url(f"{folder}/{name}")
     if is_local(fs):
         os.makedirs(base, 0o700, exist_ok=True)
@@ -201,6 +209,8 @@ def keep(
             if os.path.exists(file.path):
                 raise  # else it was removed meanwhile
             del found.files[file.name]
+    if not is_valid():
+        return False
     for gone in known.keys() - found.files.keys():
         with contextlib.suppress(FileNotFoundError):
             fs.rm_file(f"{base}/{gone}")

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 
@@ -68,6 +68,12 @@ class Place:
     began: float  # Unix time
     registry: str = ""  # folder with an entry for each rank that uses them, if several do
     has_files: bool = False  # whether it has any: it has written them, or an earlier attempt has
+    moving: threading.Lock = field(default_factory=threading.Lock)  # held while they are moved
+
+    def paths(self) -> tuple[str, str]:
+        """Return their present paths."""
+        with self.moving:
+            return self.own, "" if self.mirror is None else self.mirror.path
 
 
 class TrialFolders:
@@ -191,12 +197,13 @@ class TrialFolders:
                 os.rmdir(place.registry)
             except OSError:
                 return False
-        own, place.own = place.own, self._unique(os.path.dirname(place.own))
-        with contextlib.suppress(OSError):  # it does not exist
-            os.rename(own, place.own)
-        if place.mirror is not None:
-            place.mirror.move(self._unique(self._parents))
-            self._retired.setdefault(process, []).append(place.mirror)
+        with place.moving:
+            own, place.own = place.own, self._unique(os.path.dirname(place.own))
+            with contextlib.suppress(OSError):  # it does not exist
+                os.rename(own, place.own)
+            if place.mirror is not None:
+                place.mirror.move(self._unique(self._parents))
+                self._retired.setdefault(process, []).append(place.mirror)
         return True
 
     def _unique(self, folder: str) -> str:
@@ -318,20 +325,35 @@ class TrialFolders:
                 self._notes.append(("files", UNSEEN.format(socket.gethostname(), self._task.files), assign.trial))
         if not self._is_seen:
             return
-        found = Found()
-        found.add(place.own)
-        if place.mirror is not None:
-            found.add(place.mirror.path, in_working=True, is_own=place.mirror.is_written)
-        found.limit(self._task.max_files)
         info = assign.rank_info
         host, hosts = (0, 1) if info is None else (info.group_rank, info.group_world_size)
-        keep(self._task.files, assign.trial, assign.attempt, found, host=host, hosts=hosts, move=is_last)
+        is_complete = False
+        while not is_complete:  # its directories may be moved away meanwhile
+            paths, found = place.paths(), Found()
+            found.add(paths[0])
+            if place.mirror is not None:
+                found.add(paths[1], in_working=True, is_own=place.mirror.is_written)
+            found.limit(self._task.max_files)
+            is_complete = keep(
+                self._task.files,
+                assign.trial,
+                assign.attempt,
+                found,
+                is_valid=partial(_are_equal, place.paths, paths),
+                host=host,
+                hosts=hosts,
+                move=is_last,
+            )
         if note := left_out_note(found, self._task.max_files):
             self._notes.append(("files", note, assign.trial))
 
     def _look_at_shared(self, mirror: Mirror, trial: int, since: float) -> None:
         for shared in itertools.islice(mirror.shared_changes(since), 1):
             self._notes.append(("shared", CHANGED.format(shared.name), trial))
+
+
+def _are_equal(paths: Callable[[], tuple[str, str]], before: tuple[str, str]) -> bool:
+    return paths() == before
 
 
 def run_folder(task: WorkerTask) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -111,7 +113,6 @@ class Reporter:
         self.is_paused = False
         self.rank, self.world_size = rank_and_ranks()
         self._directory = ""
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
@@ -233,8 +234,8 @@ class Reporter:
             ['notes.txt']
         """
         if not self._directory:
-            self._temporary = tempfile.TemporaryDirectory(prefix="maggy_like-")
-            self._directory = self._temporary.name
+            self._directory = tempfile.mkdtemp(prefix="maggy_like-")
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         os.makedirs(self._directory, 0o700, exist_ok=True)
         return Path(self._directory)
 
