@@ -30,6 +30,11 @@ class Progress:
         if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):
             reporter.start_over("remove reporter.checkpoint(...), since the callback saves")
             self.restored = None
+        if self.restored is not None and self.restored.get("trial") not in (None, reporter.restored_trial):
+            raise ReportError(
+                f"the restored state must be of trial {reporter.restored_trial}, got one of trial "
+                f"{self.restored['trial']}; do not replace files in the folder of the saved states"
+            )
         self.step: int = 0 if self.restored is None else self.restored["step"]  # the last step that was taken
 
     @property
@@ -71,7 +76,8 @@ class Progress:
             raise ReportError(f"step {step} must have a metric, got none; configure the library to evaluate or log one")
         is_last = step >= self._reporter.budget or self._reporter.pauses_at(step)
         if state is not None and (is_last or step % self._save_every == 0):
-            self._reporter.checkpoint({"step": step, **state()})
+            of = {"trial": self._reporter.trial, "attempt": self._reporter.attempt}
+            self._reporter.checkpoint({"step": step, **of, **state()})
         try:
             self._reporter.report(step=step, **numbers)
         except (TrialStopped, BudgetUsed) as end:

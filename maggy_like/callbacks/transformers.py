@@ -36,6 +36,9 @@ class TransformersReport(TrainerCallback):
     The saved state is ``{"step": evaluations, "checkpoint": bytes}``. The bytes are a tar archive of the trainer's
     checkpoint folder.
 
+    If the trainer saves checkpoints to an ``output_dir`` that is not in a directory of the trial, one of that name in
+    ``reporter.directory`` takes its place, because other trials may write to it.
+
     In a multi-worker trial, every rank needs this callback. Rank 0 reports, and all ranks stop at the same evaluation.
 
     Args:
@@ -58,10 +61,12 @@ class TransformersReport(TrainerCallback):
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
         self._progress = Progress(reporter, save_every)
+        self._reporter = reporter
         self._evaluated: tuple[int, dict[str, float]] | None = None
         self._is_training = False
         self.resume_from_checkpoint: str | None = None
         self._restored_folder: Path | None = None
+        self._named_output: str | None = None  # the trainer's output_dir, while another takes its place
         if self._progress.restored is not None:
             folder = self._restored_folder = Path(tempfile.mkdtemp(prefix="maggy_like-"))
             with tarfile.open(fileobj=io.BytesIO(self._progress.restored["checkpoint"])) as archive:
@@ -78,9 +83,20 @@ class TransformersReport(TrainerCallback):
             )
         start = 0 if state.global_step == 0 else _evaluations(args, state)
         self._progress.begin(start, "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train")
+        self._own_output(args)
         self._is_training = True
         if not self._progress.left:
             control.should_training_stop = True
+
+    def _own_output(self, args: TrainingArguments) -> None:
+        """Have the trainer write to a directory of the trial, since other trials may write to the one it names."""
+        named, own = args.output_dir, self._reporter.directory
+        if args.save_strategy == "no":  # only the states of this callback are saved, and not kept there
+            self._named_output, args.output_dir = named, str(own / "transformers-states")
+        elif not self._reporter.owns(named):
+            args.output_dir = str(own / Path(named).name)
+            if args.process_index == 0:
+                self._reporter.log(f"output_dir={named!r} may be that of other trials, so {args.output_dir} is used")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Remove the restored folder, which the trainer reads before its first step. Called by the trainer."""
@@ -109,7 +125,7 @@ class TransformersReport(TrainerCallback):
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
         if not self._progress.take(step, metrics, lambda: {"checkpoint": _packed(folder) if args.should_save else b""}):
             control.should_training_stop = True
-        if args.save_strategy == "no":
+        if self._named_output is not None:
             args.distributed_state.wait_for_everyone()  # rank 0 has read the folder, which others may share
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -119,6 +135,9 @@ class TransformersReport(TrainerCallback):
         """End the training function if the trial was stopped. Called by the trainer."""
         self._is_training = False
         self._remove_restored()
+        if self._named_output is not None:
+            shutil.rmtree(args.output_dir, ignore_errors=True)
+            args.output_dir, self._named_output = self._named_output, None
         self._progress.finish()
 
     def _remove_restored(self) -> None:

@@ -141,7 +141,7 @@ def _add_files(commands: Any) -> None:
     files.add_argument("run", metavar="RUN", help=RUN)
     files.add_argument("trial", metavar="TRIAL", type=_index, help="number of the trial")
     files.add_argument("names", metavar="FILE", nargs="*", help="paths of files (default: all)")
-    files.add_argument("-o", "--output", metavar="FOLDER", help="folder to which they are copied")
+    files.add_argument("-o", "--output", metavar="DIRECTORY", help="directory to which they are copied")
 
 
 def _add_report(commands: Any) -> None:

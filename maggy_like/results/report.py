@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import gzip
 import html
@@ -21,14 +22,19 @@ from maggy_like.display.text import as_html, clean, config_text, duration, numbe
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData, state_of, training_line
+from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, Record, read_record, value_of
 from maggy_like.results.tables import lasted, recommendation
 from maggy_like.storage.file_systems import open_url
+from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.trial import Failure, Trial, TrialState
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+MOST_FILES = 20
+"""Number of a trial's files to which the page has links."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --paper: #ffffff; --card: #f5f7f9; --line: #dde2e8;
@@ -173,11 +179,23 @@ def best(result: ResultData) -> str:
     table = _facts(pairs(trial.config))
     metrics = {name: value for name, value in trial.newest.items() if name != trial.objective}
     said = f"<p>Its newest other metrics: {html.escape(config_text(metrics))}</p>" if metrics else ""
-    url = state_of(result, trial)
+    url, files = state_of(result, trial), _file_links(result, trial)
     if url is None:
-        return f"{table}{said}<p>It saved no state; call <code>reporter.checkpoint(state)</code> to keep one.</p>"
+        return (
+            f"{table}{said}<p>It saved no state; call <code>reporter.checkpoint(state)</code> to keep one.</p>{files}"
+        )
     code = html.escape(f"from maggy_like import load_run\n\nstate = load_run({str(result.directory)!r}).load_best()")
-    return f"{table}{said}<p>Its state: <code>{html.escape(url)}</code></p><pre>{code}</pre>"
+    return f"{table}{said}<p>Its state: <code>{html.escape(url)}</code></p><pre>{code}</pre>{files}"
+
+
+def _file_links(result: ResultData, trial: Trial) -> str:
+    """Return links to the files of a trial; empty if it has none, or they cannot be listed now."""
+    with contextlib.suppress(UserError):
+        files = TrialFiles(RunPaths(result.directory, result.store).files, trial.id)
+        links = [f'<a href="{html.escape(files[name])}">{html.escape(name)}</a>' for name in list(files)[:MOST_FILES]]
+        more = f" and {len(files) - MOST_FILES} others" if len(files) > MOST_FILES else ""
+        return f"<p>Its files: {', '.join(links)}{more}</p>" if links else ""
+    return ""
 
 
 def top_trials(result: ResultData) -> list[Trial]:

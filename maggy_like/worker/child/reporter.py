@@ -112,7 +112,7 @@ class Reporter:
         self.cut_at: int | None = None
         self.is_paused = False
         self.rank, self.world_size = rank_and_ranks()
-        self._directory = ""
+        self._directory = self._working_directory = ""
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
         self._sender: Sender | None = None
         self._step: int | None = None
@@ -138,7 +138,7 @@ class Reporter:
         reporter = cls(max(assign.budget, assign.max_budget))
         reporter.trial = assign.trial
         reporter.config = assign.config
-        reporter._directory = assign.directory
+        reporter._directory, reporter._working_directory = assign.directory, assign.working_directory
         reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
         reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
         reporter._is_search = assign.is_search
@@ -238,6 +238,14 @@ class Reporter:
             weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         os.makedirs(self._directory, 0o700, exist_ok=True)
         return Path(self._directory)
+
+    def owns(self, path: str | PathLike[str]) -> bool:
+        """Whether a path is in one of the trial's directories. Called by the callbacks of libraries."""
+        if self._sender is None:
+            return True  # there is no other trial
+        place = os.path.realpath(path)
+        own = (os.path.realpath(folder) for folder in (self._directory, self._working_directory) if folder)
+        return any(place.startswith(f"{folder}{os.sep}") for folder in own)
 
     @property
     def device(self) -> torch.device:
@@ -539,6 +547,11 @@ class Reporter:
         self._restored = self._restored or state is not None
         self._restored_nothing = state is None
         return state
+
+    @property
+    def restored_trial(self) -> int | None:
+        """Return the trial that saved the restored state: this one, or with PBT another. For libraries' callbacks."""
+        return self._saves.newest_trial
 
     def start_over(self, remedy: str) -> None:
         """Log once that the function trains from the beginning although a state was saved, and how to continue it.

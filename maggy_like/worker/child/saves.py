@@ -11,7 +11,7 @@ from queue import Empty
 from typing import Any, Protocol, TypeVar
 
 from maggy_like.protocol.messages import Beat, Checkpointed, Noted
-from maggy_like.protocol.state_names import SHARDED
+from maggy_like.protocol.state_names import SHARDED, parse_name
 from maggy_like.protocol.values import ReportError, encodable
 from maggy_like.storage.checkpoints import CheckpointStore, StateLostError
 from maggy_like.storage.file_systems import is_store_fault, refusal
@@ -144,6 +144,11 @@ class Saves:
             self._sender.send(Beat())  # saving shows that the trial makes progress
             if self._saving is None:
                 self._tidy(self._sender)
+
+    @property
+    def newest_trial(self) -> int | None:
+        """The trial that has saved the newest state; None if there is none."""
+        return None if self._newest is None else parse_name(self._newest).trial
 
     def restore(self, into: Any) -> Any:
         """Return the newest intact state, or None; a sharded one is read into ``into``."""

@@ -13,6 +13,8 @@ from continued import changed, check_callback_alone, check_promoted_trials_equal
 from library_functions import with_keras, with_lightning, with_transformers
 
 from maggy_like import ASHA, Float, Reporter
+from maggy_like.callbacks.progress import Progress
+from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
 
@@ -146,3 +148,24 @@ def test_both_ranks_stop_in_the_same_epoch(train: Any, metric: str, tmp_path: Pa
     )
     assert result.counts == {TrialState.STOPPED: 1}
     assert result.trials[0].attempt == 1
+
+
+def test_checkpoints_go_to_a_directory_of_the_trial_whatever_output_dir_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    named = ("    with tempfile.TemporaryDirectory() as folder:", f"    for folder in [{str(out)!r}]:")
+    train = changed(with_transformers, vars(library_functions), named, ('save_strategy="no"', 'save_strategy="epoch"'))
+    result = search(train, SPACE, tmp_path, metric="eval_loss", optimizer="random", n_trials=1, max_budget=1)
+    assert f"output_dir={str(out)!r} may be that of other trials" in capsys.readouterr().out
+    assert any(name.startswith("out/checkpoint-") for name in result.files(0))
+    assert not [*out.glob("checkpoint-*")]
+    assert result.load_best()["trial"] == 0
+
+
+def test_a_state_of_another_trial_is_rejected() -> None:
+    reporter = Reporter(budget=2)
+    reporter.checkpoint({"step": 1, "trial": 7})
+    reporter.report(1.0)
+    with pytest.raises(ReportError, match="must be of trial 0, got one of trial 7"):
+        Progress(reporter, 1)
