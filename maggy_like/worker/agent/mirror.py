@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from maggy_like.storage.trial_files import copy_file
 
-MAX_ENTRIES = 1000
+MAX_ENTRIES = 200
 """Number of entries below the top of a mirror; a directory with more is a link."""
 
 MAX_TOP = 10_000
@@ -60,7 +60,7 @@ def make_plan(original: str, run: str) -> Plan:
         folder = waiting.popleft()
         entries = _listed(os.path.join(original, folder))
         if folder:
-            if len(entries) > budget:
+            if len(entries) > budget or any(entry.name.endswith(".py") for entry in entries):  # code is not written
                 links[folder] = os.stat(os.path.join(original, folder))
                 continue
             budget -= len(entries)

@@ -191,7 +191,9 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
             server.address, server.public_key, "run", b"", (), (), (), str(tmp_path), str(tmp_path / "logs")
         )
         isolation = "none" if inline else "process"
-        task = msgspec.structs.replace(task, **{"grace": GRACE, "isolation": isolation, **options})
+        task = msgspec.structs.replace(
+            task, **{"grace": GRACE, "isolation": isolation, "working_directory": "shared", **options}
+        )
         context = replace(WorkerContext(0, 0, "host", keys), accelerators=gpus, cores=cores)
         stages.append(Stage(PlayedLauncher(inline=inline), context, task, server))
         return stages[-1]
