@@ -6,6 +6,7 @@ The process is ``python -m maggy_like.driver.proposer_process FD PARENT``.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -27,6 +28,9 @@ from optimizers.core.study import Study
 MAX_CRASHES = 3
 """Processes that may crash in one question."""
 
+_EARLY_SHARE = 0.1
+"""Share of a fixed number of trials that may do without the model, since each of them is of more use with it."""
+
 # The cores are for trials, and an optimizer's matrices are small.
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -38,8 +42,8 @@ class ProcessProposer(Proposer):
 
     Answers that do not depend on results are computed here, so that the first trials do not wait for the start of the
     process. If trials are so short that enough results for a model come before the process has loaded it, the optimizer
-    gets no results until then, and answers as at first. Lines that the optimizer prints are shown, and its exceptions
-    have their traceback.
+    gets no results until then, and answers as at first; in a search with a number of trials, for a tenth of them at
+    most. Lines that the optimizer prints are shown, and its exceptions have their traceback.
     """
 
     patience = 10.0  # a busy machine may take long to end a process
@@ -54,6 +58,8 @@ class ProcessProposer(Proposer):
         self._is_ready = False  # whether the process has loaded the optimizer
         # All configurations and no results, for answers until the process is ready. None from then on.
         self._early: History | None = None
+        n_trials = self._history.problem.n_trials
+        self._early_left = math.inf if n_trials is None else _EARLY_SHARE * n_trials
         self._unsent: list[Update] = []  # updates that the process has not received
         self._process: Process | None = None
         self._connection: Connection[bytes, bytes] | None = None
@@ -75,7 +81,8 @@ class ProcessProposer(Proposer):
         self._unsent += updates
         self._is_blind = self._is_blind and self._optimizer.is_blind(self._history)
         if not self._is_blind:
-            if self._early is not None and not self._can_answer() and self._optimizer.is_blind(self._early):
+            if self._early is not None and self._takes_early() and self._optimizer.is_blind(self._early):
+                self._early_left -= 1
                 return self._optimizer.ask(index, self._early)
             self._early = None
             return self._asked(index)
@@ -83,6 +90,9 @@ class ProcessProposer(Proposer):
         if self._process is None:
             self._launch_ahead()
         return answer
+
+    def _takes_early(self) -> bool:
+        return self._early_left >= 1 and not self._can_answer()
 
     def _can_answer(self) -> bool:
         """Return whether the process is ready, or has failed, which the next question finds out."""

@@ -75,11 +75,15 @@ def copied(event: Event) -> Event:
     return msgspec.structs.replace(event, **own)
 
 
+_ATOMS = frozenset({bool, float, int, str, type(None)})
+"""Types of values that nobody can change. Most lists are the columns of measurements, and have only these."""
+
+
 def _own(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _own(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_own(each) for each in value]
+        return [*value] if _ATOMS.issuperset(map(type, value)) else [_own(each) for each in value]
     return tuple(map(_own, value)) if type(value) is tuple else value
 
 

@@ -46,7 +46,7 @@ PATIENCE = 300.0
 
 has_zygotes = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
 
-Start = Callable[[Optimizer], ProcessProposer]
+Start = Callable[..., ProcessProposer]
 
 
 def proposers() -> list[psutil.Process]:
@@ -73,8 +73,8 @@ def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, lines
     started: list[Proposer] = []
     before = set(threading.enumerate())
 
-    def make(optimizer: Optimizer) -> ProcessProposer:
-        proposer = ProcessProposer(Study(SPACE, optimizer))
+    def make(optimizer: Optimizer, n_trials: int | None = None) -> ProcessProposer:
+        proposer = ProcessProposer(Study(SPACE, optimizer, n_trials=n_trials))
         proposer.start(lines.put)
         started.append(proposer)
         return proposer
@@ -363,6 +363,18 @@ def test_workers_get_what_depends_on_no_result_until_the_process_is_ready(start:
     assert proposer._process is not None
     told = proposer.ask(2, ())
     assert (told["observed"], told["pending"], told["pid"]) == (1, 1, proposer._process.pid)
+
+
+def test_a_tenth_of_a_fixed_number_of_trials_does_not_wait_for_the_process(start: Start, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    proposer = start(Loading(gate.path), n_trials=10)
+    proposer.ask(0, UPDATES[:2])
+    told: Any = proposer.ask(1, UPDATES[2:])
+    assert told["pid"] == os.getpid()
+    gate.open()
+    told = proposer.ask(2, ())  # it waits, however long that takes
+    assert proposer._process is not None
+    assert (told["observed"], told["pid"]) == (1, proposer._process.pid)
 
 
 def test_a_process_that_dies_before_it_is_ready_is_replaced(start: Start, tmp_path: Path) -> None:
