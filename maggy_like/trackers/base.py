@@ -51,6 +51,7 @@ class TrackedEnd:
         best: Best trial, if there is one.
         best_state: URL of the state saved at the best value, if there is one.
         confirmed: Trial that its repeats with other seeds recommend, and their mean value, if there were any.
+        files: URL of the folder with the files of trials.
     """
 
     ending: Ending
@@ -58,6 +59,7 @@ class TrackedEnd:
     best: Trial | None = None
     best_state: str | None = None
     confirmed: tuple[Trial, float] | None = None
+    files: str = ""
 
 
 class TrackerUnavailable(Exception):
@@ -178,7 +180,7 @@ class TrackerFollower:
         directory, history = str(files.paths.directory), tuple(map(copied, history_of(study.trials)))
         self._run = TrackedRun(files.name, directory, _settings(run.optimizer, study), files.resume, history)
         self._source = run.source
-        self._store = files.paths.store
+        self._store, self._files = files.paths.store, files.paths.files
         self._tracker = tracker
         self._cursor = run.cursor
         self._say = run.say
@@ -209,7 +211,7 @@ class TrackerFollower:
             from optimizers.comparisons.confirmation import recommended  # for confirmations only
 
             confirmed = recommended(study)
-        self._end = TrackedEnd(ending, objective, best, url, confirmed)
+        self._end = TrackedEnd(ending, objective, best, url, confirmed, self._files)
 
     def finish(self, began: float, is_hurried: Callable[[], bool]) -> None:
         """Wait until the tracker has received everything or has given up; report what it has not received.

@@ -65,7 +65,7 @@ class MLflow(Tracker):
             otherwise ``maggy_like``. On Databricks it is a path in the workspace, ``/Users/you@example.com/digits``.
         tracking_uri: URI of the tracking server, ``databricks``, or ``databricks://PROFILE``. Default: the setting of
             MLflow (``MLFLOW_TRACKING_URI`` or ``mlflow.set_tracking_uri``), which a Databricks notebook sets for you.
-        state: If True, the best trial's saved state is copied to MLflow when the run ends. Default: True.
+        state: If True, the best trial's saved state and files are copied to MLflow when the run ends. Default: True.
         patience: Seconds that the end of the run waits for MLflow. Increase it for large states.
 
     Raises:
@@ -228,6 +228,8 @@ class _Session(Session):
             self._client.set_terminated(self._parent, status, int(now * 1000))
             if self._settings.state and end.best is not None and end.best_state is not None:
                 self._copy_state(end.best.id, end.best_state)
+            if self._settings.state and end.best is not None and end.files:
+                self._copy_files(end.best.id, end.files)
 
     def _log_best(self, end: TrackedEnd, now: float) -> None:
         best = end.best
@@ -251,6 +253,18 @@ class _Session(Session):
             local = os.path.join(folder, path.rstrip("/").rpartition("/")[2])
             fs.get(path, local, recursive=True)
             self._client.log_artifact(self._trials[trial].id, local, "state")
+
+    def _copy_files(self, trial: int, folder: str) -> None:
+        """Copy the files that a trial wrote to its nested run as artifacts."""
+        from maggy_like.storage.trial_files import list_name, make_place, read_list
+
+        if (listed := read_list(folder, trial)) is None:
+            return
+        fs, base = open_url(f"{folder}/{list_name(trial)}")
+        with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as local:
+            for name in listed.files:
+                fs.get_file(f"{base}/{name}", make_place(local, name))
+            self._client.log_artifacts(self._trials[trial].id, local, "files")
 
     def _find(self, run: TrackedRun) -> Run | None:
         """Return the newest parent run of a run, if there is one."""

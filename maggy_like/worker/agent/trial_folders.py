@@ -246,7 +246,9 @@ class TrialFolders:
             shutil.rmtree(mirror.path, ignore_errors=True)
         registry = os.path.join(self._root, "workers")
         with contextlib.suppress(OSError):
-            os.rmdir(os.path.join(registry, str(os.getpid())))
+            for pid in os.listdir(registry):
+                if pid == str(os.getpid()) or not _runs(int(pid)):
+                    os.rmdir(os.path.join(registry, pid))
             os.rmdir(registry)  # fails unless this is the last worker on this machine
             shutil.rmtree(self._root, ignore_errors=True)
 
@@ -350,6 +352,17 @@ class TrialFolders:
     def _look_at_shared(self, mirror: Mirror, trial: int, since: float) -> None:
         for shared in itertools.islice(mirror.shared_changes(since), 1):
             self._notes.append(("shared", CHANGED.format(shared.name), trial))
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process exists; one of another user does."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _are_equal(paths: Callable[[], tuple[str, str]], before: tuple[str, str]) -> bool:

@@ -102,6 +102,20 @@ def test_a_promoted_trial_continues_with_its_files(tmp_path: Path) -> None:
         assert result.files(trial).read("log").decode() == "x" * trial.step
 
 
+def test_files_of_a_run_in_an_object_store(
+    object_store: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.items():
+        monkeypatch.setenv(name, value)
+    options = {"direction": "max", "optimizer": "random", "n_trials": 2, "workers": 2, "engine": "local"}
+    result = lagom(writes, {"x": Float(0, 1)}, directory="s3://runs/of-files", name="files", progress=False, **options)
+    assert not result.failures
+    for trial in load_run("s3://runs/of-files/files").trials:
+        paths = result.files(trial).fetch(tmp_path / str(trial.id))
+        assert {path.read_text() for path in paths} == {str(trial.config["x"])}
+        assert len(paths) == 3
+
+
 def test_the_best_trials_files_are_kept(tmp_path: Path) -> None:
     result = search(writes, tmp_path, store=Store(keep_files=1))
     assert [trial.id for trial in result.trials if result.files(trial)] == [result.best_trial.id]

@@ -92,6 +92,7 @@ def _answers(url: str) -> bool:
 
 
 def train(lr: float, reporter: Any) -> dict[str, Any]:
+    (reporter.directory / "notes.txt").write_text(f"lr {lr}")
     for step in range(1, reporter.budget + 1):
         reporter.checkpoint({"lr": lr, "step": step})
         reporter.report(score=lr * step, step=step)
@@ -138,6 +139,8 @@ def test_a_search_its_resume_and_a_server_killed_in_mid_search(
         ]
     state = client.list_artifacts(nested[2].info.run_id, "state")
     assert [Path(it.path).name for it in state] == [str(result.best_checkpoint).rpartition("/")[2]]
+    notes = client.download_artifacts(nested[2].info.run_id, "files/notes.txt", str(tmp_path))
+    assert Path(notes).read_text() == "lr 0.75"
     config = client.download_artifacts(parent.info.run_id, "best_config.json", str(tmp_path))
     assert json.loads(Path(config).read_text()) == result.best_config
 
