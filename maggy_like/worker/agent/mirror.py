@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import stat
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -108,7 +109,8 @@ def _listed(folder: str) -> list[os.DirEntry[str]]:
 
 def make_parents(root: str, original: str) -> str:
     """Make the parents of mirrors, with links to what the parents of the original have; return their directory."""
-    if os.path.isdir(made := os.path.join(root, "tree", os.path.dirname(original).lstrip(os.sep))):
+    tree = os.path.join(root, f"tree-{zlib.crc32(os.fsencode(original)):08x}")  # workers may have different originals
+    if os.path.isdir(made := os.path.join(tree, os.path.dirname(original).lstrip(os.sep))):
         return made
     part = os.path.join(root, f"part-{os.getpid()}")
     place = part
@@ -121,7 +123,7 @@ def make_parents(root: str, original: str) -> str:
         parent, place = os.path.join(parent, child), os.path.join(place, child)
         os.makedirs(place, 0o700, exist_ok=True)
     try:
-        os.rename(part, os.path.join(root, "tree"))
+        os.rename(part, tree)
     except OSError:  # another worker of this machine was faster
         shutil.rmtree(part)
     return made

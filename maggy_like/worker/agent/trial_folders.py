@@ -53,6 +53,8 @@ UNSEEN = (
     "workers see"
 )
 
+NO_MIRROR = "trials share the caller's working directory, because none of their own can be made ({})"
+
 LOST = "its files are not kept: {}; those of reporter.directory remain in {} on {}"
 
 Job = Callable[[], None]
@@ -163,7 +165,10 @@ class TrialFolders:
         elif os.path.lexists(place.own):  # left by a worker that was killed
             self._set_aside(place.own)
         if self._has_mirrors:
-            place.mirror = self._mirror_at(os.path.join(self._parents, name), shares=shares)
+            try:
+                place.mirror = self._mirror_at(os.path.join(self._parents, name), shares=shares)
+            except OSError as error:
+                self._notes.append(("files", NO_MIRROR.format(error), None))
         return place
 
     def _mirror_at(self, path: str, *, shares: bool) -> Mirror:
@@ -262,7 +267,10 @@ class TrialFolders:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except OSError as error:  # a full disk, or a folder that is gone: later trials make their own
+                self._notes.append(("files", NO_MIRROR.format(error), None))
 
     def _stock(self) -> None:
         for _ in range(SPARE):
@@ -287,8 +295,7 @@ class TrialFolders:
                 why = error
         self._has_mirrors = False
         self._root = tempfile.mkdtemp(prefix="maggy-work-")
-        note = f"trials share the caller's working directory, because none of their own can be made ({why})"
-        self._notes.append(("files", note, None))
+        self._notes.append(("files", NO_MIRROR.format(why), None))
         return False
 
     def _new_mirror(self) -> Mirror:

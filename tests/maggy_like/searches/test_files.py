@@ -145,6 +145,18 @@ def test_files_of_a_function_that_runs_alone_and_in_this_process(tmp_path: Path)
     assert result.files(result.training.trial).read("x") == b"1"
 
 
+def test_ranks_on_a_machine_share_the_directories_of_their_trial(tmp_path: Path) -> None:
+    def train(reporter: Reporter) -> list[float]:
+        (reporter.directory / f"own{reporter.rank}").write_text("1")
+        Path(f"relative{reporter.rank}").write_text("1")
+        both = reporter.average(own=len([*reporter.directory.iterdir()]))  # once all have written
+        return [both["own"] > 0, Path(f"relative{1 - reporter.rank}").exists()]
+
+    assert run(train, workers=2, engine="local", directory=tmp_path, name="ranks", progress=False) == [True, True]
+    result = load_run(tmp_path / "ranks")
+    assert [*result.files(result.training.trial)] == ["own0", "own1", "relative0", "relative1"]
+
+
 def test_a_reporter_without_a_search_has_a_directory() -> None:
     reporter = Reporter()
     (reporter.directory / "x").write_text("1")
