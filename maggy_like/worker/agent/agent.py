@@ -133,8 +133,8 @@ NOT_SHARED = (
 )
 
 TOO_MANY_THREADS = (
-    "trial {} keeps {:.0f} threads busy, and its share is {}, so trials slow each other down; pass n_jobs={} or the "
-    "like to the library that starts them, or use fewer workers"
+    "{:.0f} threads are busy, but the trial's share is {}, so trials slow each other down; pass n_jobs={} or the like "
+    "to the library that starts them, or use fewer workers"
 )
 
 MAX_NEVER_READY = 3
@@ -247,7 +247,7 @@ class Agent:
         if (number := self._overload.check(attempt.child.pid, now)) is not None:
             share = "1 core" if cores == 1 else f"{cores} cores"
             trial = attempt.assign.trial
-            self._client.send(Noted("threads", TOO_MANY_THREADS.format(trial, number, share, cores), trial))
+            self._client.send(Noted("threads", TOO_MANY_THREADS.format(number, share, cores), trial))
             self._count_at = None
 
     def _report_trouble(self) -> None:
