@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import math
 import os
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, SupportsFloat
@@ -27,6 +28,9 @@ from maggy_like.distributed.sharded import is_sharded
 
 USUAL_WAIT = timedelta(seconds=10)
 """Time in which ranks usually meet."""
+
+EXCHANGE_WAIT = timedelta(seconds=1)
+"""Time after which a rank that waits in an average looks which others have returned."""
 
 LONGEST_WAIT = timedelta(minutes=30)
 """Time after which a missing rank counts as gone."""
@@ -122,33 +126,63 @@ def prepare(*objects: Any, ranks: int | None = None) -> Any:
 
 
 def average(values: Mapping[str, SupportsFloat], weight: float = 1.0) -> dict[str, float]:
-    """Return weighted means over the ranks, in one all-reduce; every rank must call it with the same names.
+    """Return weighted means over the ranks; every rank must call it equally often, with the same names.
 
     The values are numbers or tensors of one element. A NaN makes its mean NaN. ``weight`` is that of this rank's
     values, at least 0, such as the number of samples that they are means over. With 0 they do not count, even if they
-    are NaN. If all weights are 0, the means are NaN. ValueError is raised if a weight is not valid or the ranks passed
-    different names.
+    are NaN. If all weights are 0, the means are NaN. ValueError is raised if a weight is not valid or, on all ranks, if
+    they passed different names. RuntimeError is raised if a rank has returned without the call.
     """
     if not (math.isfinite(weight) and weight >= 0):
         raise ValueError(f"weight must be a finite number of at least 0, got {weight!r}")
-    names = sorted(values)
-    # Sums say whether all ranks gave the same names: only then is each rank's checksum the mean of all.
-    checksum = float(zlib.crc32("\n".join(names).encode()))
-    numbers = [1.0, checksum, weight, *(float(values[name]) * weight if weight else 0.0 for name in names)]
+    mine = weight, {name: float(value) for name, value in values.items()}
+    shares = [mine]
     if world_size() > 1:
         ensure_process_group()
-        on_cpu = "cpu:" in dist.get_backend_config()
-        sums = torch.tensor(numbers, dtype=torch.float64, device="cpu" if on_cpu else device())
         with meeting("average()"):
-            dist.all_reduce(sums)
-            numbers = sums.tolist()
-    ranks, checksums, weights, *totals = numbers
-    if checksums != ranks * checksum:
-        raise ValueError(
-            f"all ranks must average the same names, got {', '.join(names) or 'none'} on this one and others elsewhere"
-        )
-    means = {name: total / weights if weights else math.nan for name, total in zip(names, totals, strict=True)}
-    return {name: means[name] for name in values}
+            shares = [json.loads(it) for it in _exchange(json.dumps(mine))]
+        names = [sorted(share) for _, share in shares]
+        other = next((rank for rank, given in enumerate(names) if given != names[0]), None)
+        if other is not None:
+            lists = " and ".join(f"{', '.join(names[rank]) or 'none'} on rank {rank}" for rank in (0, other))
+            raise ValueError(f"average() must get the same names on all ranks, got {lists}; pass them on every rank")
+    total = sum(weight for weight, _ in shares)
+
+    def mean(name: str) -> float:
+        return sum(share[name] * weight for weight, share in shares if weight) / total if total else math.nan
+
+    return {name: mean(name) for name in values}
+
+
+_calls = itertools.count()
+"""Numbers the exchanges of this process."""
+
+
+def _exchange(mine: str) -> list[str]:
+    """Return the texts that all ranks pass in their calls of the same number.
+
+    They meet in the store. A collective would abort the process if another rank is in a different one.
+    """
+    store: Store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    rank, ranks, call = dist.get_rank(), dist.get_world_size(), next(_calls)
+    keys = [f"maggy_like/average/{call}/{it}" for it in range(ranks)]
+    store.set(keys[rank], mine)
+    while True:
+        with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
+            store.wait(keys, EXCHANGE_WAIT)
+            break
+        missing = [it for it in returned_ranks(store, ranks) if not store.check([keys[it]])]
+        if missing:
+            raise RuntimeError(
+                f"all ranks must call average() equally often, and rank {', '.join(map(str, missing))} returned after "
+                f"fewer calls than the {call + 1} of rank {rank}"
+            )
+    texts = [it.decode() for it in store.multi_get(keys)]
+    if call:
+        store.delete_key(f"maggy_like/average/{call - 1}/{rank}")  # all ranks have read it: they are in this call
+    return texts
 
 
 def world_size() -> int:

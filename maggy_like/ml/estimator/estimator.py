@@ -44,9 +44,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
 
     Args:
         model: Network: a module, or a function or class that makes one from ``modelParams``. It may be compiled by
-            ``torch.compile``: it trains compiled, and the Model has the plain network. A Lightning module brings
-            its own loss, optimizer and schedule. One that needs a Trainer (manual optimization, several optimizers,
-            hooks within an epoch) is rejected.
+            ``torch.compile``: it trains compiled, and the Model has the plain network. A LightningModule brings its own
+            loss, optimizer and schedule, and is trained by Lightning's Trainer.
         modelParams: Arguments of that function.
         loss: Loss: a name, a loss of torch.nn, ``f(output, label)``, or a list with one for each label. Several losses
             are added.
@@ -89,6 +88,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         keepWeights: ``"best"`` to keep the weights with the lowest loss, ``"last"`` to keep the last ones.
         freeze: Patterns of names of modules that are not trained: ``["encoder*"]``.
         callbacks: Functions ``f(epoch, metrics, network)``, called on rank 0 after each epoch.
+        trainerParams: Further arguments of ``lightning.Trainer`` for a LightningModule, such as ``logger`` and
+            ``callbacks``. Default: none.
         seed: Seed of all random numbers.
         workers: Number of workers. Default: all slots of the engine.
         engine: Engine: ``"auto"``, ``"spark"``, ``"local"``, ``"inline"``, or an engine object.

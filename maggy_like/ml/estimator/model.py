@@ -57,7 +57,8 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
         network: Network, on the CPU.
         inputs: Inputs of the network, as :class:`Column`.
         outputs: Kinds of its outputs, by label: ``classes``, ``binary``, ``probability``, ``values`` or ``other``.
-        history: Metrics of each epoch: ``epoch``, ``loss``, ``validation_loss``, ``accuracy``, ...
+        history: Metrics of each epoch: ``epoch``, ``loss``, ``validation_loss``, ``accuracy``, ..., or what a
+            LightningModule logs.
         best_epoch: Epoch with the lowest loss.
         config: Best configuration of the search, or with ``confirm`` the recommended one. Empty without a search.
         result: Result of the search, or None without a search. It is not saved with the model.

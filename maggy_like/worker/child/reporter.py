@@ -316,7 +316,7 @@ class Reporter:
         return self.world_size > 1 and loader.is_stand_in()
 
     def average(self, weight: float = 1.0, /, **metrics: Any) -> dict[str, float]:
-        """Return metrics averaged over the workers of the trial. All workers must call this.
+        """Return metrics averaged over the workers of the trial. All must call this, with the same names.
 
         Args:
             weight: Weight of this worker's metrics, such as its number of samples. Default: 1.
@@ -327,6 +327,8 @@ class Reporter:
 
         Raises:
             ReportError: A metric is not a number, or no metric is given.
+            ValueError: The workers passed different names. All of them raise it.
+            RuntimeError: A worker has returned without this call.
 
         Example:
             >>> reporter.average(128, loss=0.5)  # the mean over 128 rows of this worker

@@ -178,8 +178,10 @@ def behaviour() -> dict[str, Any]:
     reverse = dict(reversed(values.items())) if rank else values
     seen["average"] = [average(reverse, 1 - rank), average(values, 3 - rank)["a"], average(values)["b"]]
     seen["average of nothing"] = average(values, 0)
-    with pytest.raises(ValueError, match=f"got {'x' if rank else 'y'} on this one"):
+    with pytest.raises(ValueError, match="must get the same names on all ranks, got y on rank 0 and x on rank 1"):
         average({"x" if rank else "y": 1.0})
+    with pytest.raises(ValueError, match="got a, b on rank 0 and none on rank 1"):
+        average({} if rank else {"a": 1.0, "b": 2.0})
     return seen
 
 
@@ -368,6 +370,30 @@ def late_for_an_average() -> str:
         patch.setattr(rendezvous, "MEETING_PATIENCE", timedelta(0))
         average({"loss": 1.0})
     return output.getvalue()
+
+
+def averages_once_more() -> str:
+    """The error of rank 0, which calls ``average()`` more often than rank 1. In between, both use a collective."""
+    prepare()
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
+    for _ in range(2):
+        average({"loss": 1.0})
+        dist.all_reduce(torch.ones(3))
+    if _rank():
+        store.set("maggy/left/1", "")
+        store.wait(["raised"])
+        return ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "EXCHANGE_WAIT", timedelta(milliseconds=1))
+        with pytest.raises(RuntimeError) as error:
+            average({"loss": 1.0})
+    store.set("raised", "")
+    return str(error.value)
+
+
+@pytest.mark.e2e
+def test_a_rank_that_averages_more_often_gets_an_error(run_ranks: Any) -> None:
+    assert "rank 1 returned after fewer calls than the 3 of rank 0" in run_ranks(averages_once_more, 2)[0]
 
 
 @pytest.mark.e2e
