@@ -537,8 +537,8 @@ def test_a_trial_with_more_threads_than_its_share_is_reported_once(
     note = stage.next(Noted)
     assert (note.subject, note.trial) == ("threads", 5)
     assert note.message == (
-        "8 threads are busy, but the trial's share is 2 cores, so trials slow each other down; pass n_jobs=2 or the like "
-        "to the library that starts them, or use fewer workers"
+        "8 threads are busy, but the trial's share is 2 cores, so trials slow each other down; pass n_jobs=2 or the "
+        "like to the library that starts them, or use fewer workers"
     )
     first.say(Finished(5, 1, "returned", 1.0))
     assert stage.next(Finished) == Finished(5, 1, "returned", 1.0)
