@@ -111,7 +111,15 @@ def signature_of(options: Callable[..., Any]) -> inspect.Signature:
 
 _OF_FAILURES = {
     name: f"failures=FailurePolicy({name}={{}})"
-    for name in ("max_attempts", "trial_timeout", "report_timeout", "min_workers", "max_identical_failures", "catch")
+    for name in (
+        "max_attempts",
+        "trial_timeout",
+        "report_timeout",
+        "load_timeout",
+        "min_workers",
+        "max_identical_failures",
+        "catch",
+    )
 }
 _OF_ASHA = {name: f"optimizer=ASHA({name}={{}})" for name in ("eta", "min_budget", "brackets", "sampler")}
 

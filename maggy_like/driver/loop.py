@@ -62,6 +62,7 @@ from maggy_like.protocol.messages import (
     Ready,
     Reported,
     Shutdown,
+    Silent,
     Waiting,
 )
 from maggy_like.protocol.task import WorkerId
@@ -470,7 +471,7 @@ class Driver:
         """Convert a worker's message to an input of the state machine."""
         worker = received.worker
         match received.message:
-            case (Reported() | Checkpointed() | Waiting() | Opened() | Held() | Finished()) as message:
+            case (Reported() | Checkpointed() | Waiting() | Opened() | Held() | Silent() | Finished()) as message:
                 return TrialSaid(worker, message)
             case Beat():
                 self._server.send(worker, Beat())

@@ -149,6 +149,7 @@ def worker_task(
         working_directory=spec.working_directory,
         isolation=spec.engine.isolation,
         report_timeout=settings.failures.report_timeout,
+        load_timeout=settings.failures.load_timeout,
         returns_anything=spec.save_returned is not None,
         logging=read_logging(),
         sources=dict(spec.sources),

@@ -49,6 +49,8 @@ class FailurePolicy:
             later. Default no limit.
         report_timeout: Seconds, at least 1, without a report or a checkpoint after which an attempt is stopped. An
             attempt that still does not report is killed. Default no limit.
+        load_timeout: Seconds within which a worker must load ``train_fn`` and the modules that it uses. A worker that
+            needs longer ends the run, and the error has the line at which it stands. Default 600.
         min_workers: Number of workers that are enough. If lost workers do not return within 30 s, the run continues
             without them, and a training resumes from its checkpoint. :meth:`Reporter.prepare` keeps the batch size.
         max_identical_failures: Number of identical failures that end the search. 0 means no limit. Default the number
@@ -73,6 +75,7 @@ class FailurePolicy:
     max_attempts: int = 3
     trial_timeout: float | None = None
     report_timeout: float | None = None
+    load_timeout: float | None = 600.0
     min_workers: int | None = None
     max_identical_failures: int | None = None
     catch: tuple[type[BaseException], ...] = ()
@@ -81,6 +84,7 @@ class FailurePolicy:
         self._set("max_attempts", whole("max_attempts", self.max_attempts, least=1, remedy="use 1 for no retries"))
         self._set("trial_timeout", seconds("trial_timeout", self.trial_timeout))
         self._set("report_timeout", seconds("report_timeout", self.report_timeout, least=LEAST_SILENCE))
+        self._set("load_timeout", seconds("load_timeout", self.load_timeout))
         if self.min_workers is not None:
             self._set("min_workers", whole("min_workers", self.min_workers, least=1))
         count = self.max_identical_failures

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 
 def module_path() -> tuple[str, ...]:
@@ -43,6 +44,15 @@ def is_installed_file(path: str) -> bool:
     return _OF_A_PACKAGE.search(path) is not None or any(
         path.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
     )
+
+
+PACKAGE = str(Path(__file__).parents[1])
+"""The folder of this package."""
+
+
+def is_library_file(path: str) -> bool:
+    """Return whether code is of Python, of an installed package or of this one, and not of the user."""
+    return path.startswith(("<frozen", PACKAGE + os.sep)) or is_installed_file(path)
 
 
 def is_installed_module(name: str) -> bool:

@@ -51,6 +51,15 @@ def children() -> list[int]:
     return [int(pid) for pid in listing.read_text().split()] if listing.exists() else []
 
 
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of the children of any process (Linux)."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
 def end_orphans(spared: Collection[int], patience: float) -> None:
     """Kill and reap this process's children except ``spared``, and the orphans that each leaves to it (Linux).
 

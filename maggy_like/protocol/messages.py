@@ -245,6 +245,13 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
     reports: Count
 
 
+class Silent(msgspec.Struct, frozen=True, tag="silent"):
+    """An attempt on several workers has reported nothing for too long, and will be killed."""
+
+    trial: Number
+    attempt: Number
+
+
 class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     """A trial's attempt is over; the worker is ready for the next."""
 
@@ -268,6 +275,8 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     paused: bool = False  # whether the function waits in its report for the trial's next attempt
     whole: bool = False  # whether the function was free to train to the whole budget, and returned without a report
     files: bool = False  # whether the trial has files, which its worker keeps now
+    stood: Line = ""  # the user's line at which its process was when it was killed; empty if unknown
+    is_in_collective: bool = False  # whether the process waited there for the other ranks
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind.is_drivers:
@@ -282,7 +291,7 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
-NoteSubject = Literal["late", "logs", "loading", "restart", "states", "threads", "files", "shared"]
+NoteSubject = Literal["late", "logs", "loading", "restart", "slow", "states", "threads", "files", "shared"]
 
 
 class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):
@@ -388,6 +397,13 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     attempt: int
 
 
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Find out where the processes of this attempt are, because another rank is silent and may wait for them."""
+
+    trial: int
+    attempt: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the worker."""
 
@@ -410,11 +426,12 @@ ToDriver = (
     | Imported
     | Opened
     | Held
+    | Silent
     | Finished
     | Broken
     | Goodbye
 )
-ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Shutdown | Refused | Beat
+ToWorker = Welcome | Assign | Meet | Decided | Kept | Halt | Stop | Abort | Look | Shutdown | Refused | Beat
 
 
 def awaits_answer(message: ToDriver) -> bool:

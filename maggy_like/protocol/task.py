@@ -94,6 +94,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     interval: float = 0.1  # seconds between two batches of measurements
     grace: float = 5.0  # seconds between the request that a trial stops and its kill
     report_timeout: float | None = None  # seconds that a trial may run without a report or a checkpoint
+    load_timeout: float | None = None  # seconds within which the function must be loaded
     returns_anything: bool = False  # whether the function was given to ``run``, so that it may return any value
     logging: LogSettings | None = None  # the logging settings of the caller's process
     sources: dict[str, str] = {}  # text of the files and notebook cells of the function's code, by file name

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from maggy_like.errors import TrainFunctionError
-from maggy_like.processes.imports import is_installed_file, module_path
+from maggy_like.processes.imports import is_library_file, module_path
 from maggy_like.processes.zygote.client import Process, start_module
 from maggy_like.protocol.values import encodable
 from maggy_like.train_function.code import code_objects, name_of, own_functions, references
@@ -182,13 +182,9 @@ def _load(payload: bytes) -> Verdict:
 def _users_trace(error: BaseException) -> str:
     """Return the traceback of an error from the first line of the user's code on; empty if none of it has run."""
     frames = error.__traceback__
-    while frames is not None and _is_not_users(frames.tb_frame.f_code.co_filename):
+    while frames is not None and is_library_file(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames)) if frames is not None else ""
-
-
-def _is_not_users(file: str) -> bool:
-    return file.startswith("<frozen") or is_installed_file(file) or f"{os.sep}maggy_like{os.sep}" in file
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from maggy_like.driver.state_machine.interface import Append, Commands, Send, Show, StoreReturned
-from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault
+from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault, standing
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
@@ -26,6 +26,7 @@ from maggy_like.protocol.messages import (
     Halt,
     Held,
     Kept,
+    Look,
     Meet,
     Opened,
     RankInfo,
@@ -350,6 +351,12 @@ def halted(attempt: RunningAttempt, worker: Worker, message: Held) -> Commands:
     return _continue(attempt)
 
 
+def silent(attempt: RunningAttempt, worker: Worker) -> Commands:
+    """Ask where the other ranks are, as long as they run: a silent rank may wait for one of them."""
+    others = [known for known in attempt.running if known != worker.id]
+    return _send(others, Look(attempt.trial, attempt.number))
+
+
 def rank_ended(attempt: RunningAttempt, worker: Worker, end: Finished | Failure) -> Commands:
     """Note a rank's end. The attempt is over with the last one."""
     attempt.ends[attempt.rank(worker.id)] = end
@@ -387,7 +394,8 @@ def end(run: Run, attempt: RunningAttempt) -> Commands:
     if is_cut and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
         return _lose(run, trial, _STOPPED, run.now, attempt.cause)
     if attempt.failure is not None:
-        return _lose(run, trial, replace(attempt.failure, traceback=end.traceback), run.now)
+        message = f"{attempt.failure.message}{standing(attempt.ends)}"
+        return _lose(run, trial, replace(attempt.failure, message=message, traceback=end.traceback), run.now)
     if end.outcome == "raised" or (end.outcome == "died" and not attempt.stop_reason.asks_to_end):
         kind = end.kind or FailureKind.EXCEPTION
         failure = Failure(kind, end.message, end.traceback, tuple(end.types), end.place)

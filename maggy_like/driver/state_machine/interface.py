@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, ToWorker, Waiting
+from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Silent, ToWorker, Waiting
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.base import Proposal, Update, Wait
 from optimizers.core.events import Event
 
-TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Finished
+TrialMessage = Reported | Checkpointed | Waiting | Opened | Held | Silent | Finished
 """Messages of a worker about its attempt."""
 
 

@@ -35,7 +35,7 @@ from maggy_like.driver.state_machine.interface import (
 )
 from maggy_like.driver.state_machine.run import Run, Worker, WorkerState
 from maggy_like.protocol.endings import Ending
-from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Waiting
+from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, Reported, Silent, Waiting
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import Event
 from optimizers.core.study import Study
@@ -218,6 +218,8 @@ def _take(run: Run, worker: Worker, message: TrialMessage) -> Commands:
             return attempts.opened(attempt, worker, message)
         case Held():
             return attempts.halted(attempt, worker, message)
+        case Silent():
+            return attempts.silent(attempt, worker)
         case Finished():
             return phases.rank_ended(run, attempt, worker, message)
 

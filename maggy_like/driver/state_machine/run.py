@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -194,6 +194,8 @@ class RunningAttempt:
             return self.ends[0]
         rank = min(faults, key=lambda rank: _order(faults[rank]))
         fault = faults[rank]
+        if isinstance(fault, Finished) and fault.kind is FailureKind.TIMEOUT:  # it may have waited for another rank
+            return msgspec.structs.replace(fault, message=f"{fault.message}{standing(self.ends)}")
         if len(self.members) == 1:
             return fault
         return msgspec.structs.replace(fault, message=f"rank {rank}: {fault.message}{self._elsewhere(rank, faults)}")
@@ -203,6 +205,21 @@ class RunningAttempt:
         others = ((other, end) for other, end in faults.items() if other != rank and isinstance(end, Finished))
         places = [f"rank {other} was at {end.place}" for other, end in sorted(others) if end.place]
         return f" ({', '.join(places)})" if places and UNEVEN in faults[rank].message else ""
+
+
+def standing(ends: Mapping[int, Finished | Failure]) -> str:
+    """Return where the ranks of an attempt were when they were killed, those first for which others waited."""
+    known = {rank: end for rank, end in ends.items() if isinstance(end, Finished) and end.stood}
+    if len(ends) == 1:
+        return "".join(f"; it was at {end.stood}" for end in known.values())
+    away = [f"rank {rank} was at {end.stood}" for rank, end in sorted(known.items()) if not end.is_in_collective]
+    waiting = [
+        f"rank {rank} waited in a collective operation at {end.stood}"
+        for rank, end in sorted(known.items())
+        if end.is_in_collective
+    ]
+    uneven = f", so {UNEVEN}" if len(waiting) == len(ends) else ""
+    return f"; {', '.join((*away, *waiting))}{uneven}" if known else ""
 
 
 def is_fault(end: Finished | Failure) -> bool:

@@ -30,6 +30,7 @@ from maggy_like.protocol.messages import (
     Hello,
     Imported,
     Kept,
+    Look,
     Meet,
     Noted,
     Opened,
@@ -37,6 +38,7 @@ from maggy_like.protocol.messages import (
     Refused,
     Reported,
     Shutdown,
+    Silent,
     Stop,
     ToWorker,
     Waiting,
@@ -124,6 +126,9 @@ STANDBY_DELAY = 0.02
 LEAVE_GRACE = 1.0
 """Seconds within which a running trial must stop when the driver dismisses the worker."""
 
+LOAD_HINT = 20.0
+"""Seconds of loading the function after which a line shows where the worker stands."""
+
 WORTH_A_LINE = 0.5
 """Seconds of loading a function or its imports after which a line reports them."""
 
@@ -145,6 +150,31 @@ FORK_DELAY = 1.0
 
 LOG_POLL = 0.02
 """Seconds between two checks whether the last logs are in the store."""
+
+
+class LoadWatch:
+    """When to look at a worker that has not loaded the function: after :data:`LOAD_HINT`, and at the limit."""
+
+    def __init__(self, limit: float | None) -> None:
+        began = time.monotonic()
+        self._end = None if limit is None else began + limit
+        hint = began + LOAD_HINT
+        self.due: float | None = hint if self._end is None else min(hint, self._end)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to look now; the next time is the limit."""
+        if self.due is None or now < self.due:
+            return False
+        self.due = None if self.is_over(now) else self._end
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the limit is reached."""
+        return self._end is not None and now >= self._end
+
+    def end(self) -> None:
+        """Take in that the function is loaded."""
+        self.due = None
 
 
 class Agent:
@@ -173,6 +203,7 @@ class Agent:
         self._standby: Child | None = None
         self._exiting: list[Child] = []
         self._spawn_at: float | None = None  # when the next child is made, if it must be made later
+        self._load = LoadWatch(task.load_timeout)
         self._never_ready = 0
         self._was_one_ready = False
         self._service = AgentState.SERVING
@@ -223,8 +254,14 @@ class Agent:
             self._forward_log(self._attempt)
         if now >= self._client.due:
             self._client.beat()
-        if self._attempt is not None and self._attempt.check(now):
-            self._kill_or_give_up(self._attempt)
+        if self._attempt is not None:
+            must_end = self._attempt.check(now)
+            if self._attempt.is_overdue and self._attempt.look(self._launcher.stacks):
+                self._client.send(Silent(self._attempt.assign.trial, self._attempt.assign.attempt))
+            if must_end:
+                self._kill_or_give_up(self._attempt)
+        if self.is_serving and self._load.is_due(now):
+            self._report_load(now)
         if self._spawn_at is not None and now >= self._spawn_at:
             self._spawn()
         if self._resume_by is not None and now >= self._resume_by:
@@ -282,7 +319,7 @@ class Agent:
         """Return the seconds until something is due."""
         attempt_due = None if self._attempt is None else self._attempt.due
         exits = (child.end_at for child in self._exiting)
-        times = self._client.due, self._spawn_at, self._resume_by, self._count_at, attempt_due, *exits
+        times = self._client.due, self._spawn_at, self._resume_by, self._count_at, self._load.due, attempt_due, *exits
         return max(0.0, min(at for at in times if at is not None) - time.monotonic())
 
     def _hold_back(self) -> None:
@@ -315,6 +352,9 @@ class Agent:
                     self._hear_out(self._running)
                 if self._attempt is not None and self._attempt.is_run(message.trial, message.attempt):
                     self._attempt.pass_on(message)
+            case Look():
+                if self._attempt is not None and self._attempt.is_run(message.trial, message.attempt):
+                    self._attempt.look(self._launcher.stacks)
             case Shutdown():
                 self._dismiss()
             case Refused():
@@ -491,6 +531,7 @@ class Agent:
                 child.ready, self._never_ready = True, 0
                 if not self._was_one_ready:
                     self._was_one_ready = True
+                    self._load.end()
                     self._client.send(Ready())
                 self._start_if_possible()
             case Broken():
@@ -576,6 +617,20 @@ class Agent:
             self._spawn_at = time.monotonic() + FORK_DELAY
         if not child.ready and (self._running is None or child.not_forked is None):
             self._never_ready += 1
+
+    def _report_load(self, now: float) -> None:
+        """Show where the processes stand that have not loaded the function yet; leave if it takes too long."""
+        found = [stack for stack in self._launcher.stacks(None) if stack.text]
+        places = [place for stack in found if (place := stack.place())]
+        at = f"; it is at {places[-1]}" if places else ""
+        if self._load.is_over(now):
+            for stack in found:
+                print(f"the stacks of process {stack.pid}, each with its last call first:\n{stack.text}", flush=True)
+            limit = self._task.load_timeout
+            remedy = "load less when its modules are imported, or raise failures=FailurePolicy(load_timeout=...)"
+            self._leave_broken(f"train_fn was not loaded within load_timeout={limit:g} s{at}; {remedy}")
+        else:
+            self._client.send(Noted("slow", f"has been loading train_fn for {LOAD_HINT:g} s{at}"))
 
     def _leave_broken(self, why: str) -> None:
         """Report to the driver that this worker can run no trial, and leave."""

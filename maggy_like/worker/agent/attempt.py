@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
+
+from maggy_like.processes.stacks import Stacks
 from maggy_like.protocol.endings import StopReason, on_uneven_steps
 from maggy_like.protocol.messages import (
     Abort,
@@ -17,6 +22,7 @@ from maggy_like.protocol.messages import (
     Kept,
     Logged,
     Meet,
+    OutcomeKind,
     Reported,
     Stop,
     ToDriver,
@@ -26,7 +32,7 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent.children import DISCONNECTED, Child
-from maggy_like.worker.agent.output import LogLocation, TrialOutput
+from maggy_like.worker.agent.output import MAX_LINE, LogLocation, TrialOutput
 
 OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
 """Messages of the driver about an attempt."""
@@ -81,6 +87,8 @@ class AgentAttempt:
         # Whether a message of the child could not be passed on; if so, its own end is ignored.
         self.has_lost_messages = False
         self.newest_state = assign.checkpoint  # name of the newest state that the child has saved, or began from
+        self._stood, self._is_in_collective = "", False  # where its process was before it was killed
+        self._has_looked = False
         self._task = task
         self._early: list[OfAttempt] = []  # came before its child was ready
         # The process of the trial before has one grace to exit, and gets another to die.
@@ -111,6 +119,13 @@ class AgentAttempt:
     def is_stop_requested(self) -> bool:
         """Whether the driver, or the leaving worker, has asked it to stop."""
         return self.stop_reason > StopReason.RANK_FAILED
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it is to be killed because it takes too long, or has reported nothing for too long."""
+        is_silent = self.fault is not None and self.fault[0] is FailureKind.TIMEOUT
+        is_killed = self.kill_at is not None and time.monotonic() >= self.kill_at
+        return is_silent or (is_killed and self.stop_reason is StopReason.FAULT)
 
     def is_run(self, trial: int, number: int) -> bool:
         """Whether this is that attempt of that trial."""
@@ -221,6 +236,22 @@ class AgentAttempt:
             self.fail(*DISCONNECTED)
         return message
 
+    def look(self, stacks: Callable[[Child], list[Stacks]]) -> bool:
+        """Find out where its processes are, once, before they are killed. The log gets all their stacks.
+
+        Return whether the other ranks must be looked at, too.
+        """
+        if self.child is None or self._has_looked or self.child.has_hung_up:
+            return False
+        self._has_looked = True
+        found = [stack for stack in stacks(self.child) if stack.text]
+        for stack in found:
+            if self.output is not None:
+                self.output.add(f"the stacks of process {stack.pid}, each with its last call first:\n{stack.text}\n")
+        if found and found[0].pid == self.child.pid:
+            self._stood, self._is_in_collective = found[0].place()[:MAX_LINE], found[0].is_in_collective()
+        return self.is_multi_worker
+
     # -- its output ---------------------------------------------------------------------------
 
     @property
@@ -250,7 +281,9 @@ class AgentAttempt:
     def verdict(self, child: Child, finished: Finished) -> Finished:
         """Return the end for the driver if its child has reported one."""
         stopped_for_fault = finished.outcome == "stopped" and self.fault is not None and not self.is_stop_requested
-        return self.post_mortem(child) if self.has_lost_messages or stopped_for_fault else finished
+        if self.has_lost_messages or stopped_for_fault:
+            return self.post_mortem(child)
+        return msgspec.structs.replace(finished, stood=self._stood, is_in_collective=self._is_in_collective)
 
     def post_mortem(self, child: Child) -> Finished:
         """Return the end for the driver if its child has reported none."""
@@ -274,10 +307,11 @@ class AgentAttempt:
         return self._died(FailureKind.TIMEOUT, words.format(self._wait_limit))
 
     def _stopped(self, tail: str = "") -> Finished:
-        return Finished(self.assign.trial, self.assign.attempt, "stopped", traceback=tail)
+        return self._finished("stopped", traceback=tail)
 
     def _died(self, kind: FailureKind, message: str, tail: str = "") -> Finished:
-        at = time.time()
-        return Finished(
-            self.assign.trial, self.assign.attempt, "died", kind=kind, message=message, traceback=tail, at=at
-        )
+        return self._finished("died", kind=kind, message=message, traceback=tail, at=time.time())
+
+    def _finished(self, outcome: OutcomeKind, **fields: Any) -> Finished:
+        place: dict[str, Any] = {"stood": self._stood, "is_in_collective": self._is_in_collective}
+        return Finished(self.assign.trial, self.assign.attempt, outcome, **place, **fields)

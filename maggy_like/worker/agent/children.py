@@ -17,6 +17,7 @@ import msgspec
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.cores import OPENMP
 from maggy_like.processes.imports import is_installation, is_standard, module_path
+from maggy_like.processes.stacks import Stacks, descendants, open_file, read_stacks
 from maggy_like.processes.system import address_space, adopt_orphans, children, end_orphans, kill_tree, too_small
 from maggy_like.processes.zygote.client import BEFORE_IMPORTS, begin_imports, own_zygote, start_module
 from maggy_like.protocol.messages import PYTHON, Assign, FailureKind, ToDriver, decode_to_driver
@@ -125,6 +126,9 @@ class ChildLauncher(Protocol):
     def kill(self, child: Child) -> None:
         """Kill a child and all processes that it started."""
 
+    def stacks(self, child: Child | None) -> list[Stacks]:
+        """Return where a child and its processes are; without a child, all processes that load the function."""
+
     @property
     def why_ended(self) -> str:
         """Return why no more children can be made, once :meth:`attend` has returned False."""
@@ -139,6 +143,7 @@ class ForkServerLauncher:
     def __init__(self, task: WorkerTask, context: WorkerContext) -> None:
         self._others = children()  # of the process that the agent is a guest in
         adopt_orphans()  # where the server dies first, what its trials have started comes to us
+        self._stacks = open_file()  # to which its forks write their stacks
         mine, theirs = socket.socketpair()
         environment = {**BEFORE_IMPORTS, **os.environ}
         if OPENMP in context.share:  # Spark has set it
@@ -151,8 +156,8 @@ class ForkServerLauncher:
             "maggy_like.worker.agent.fork_server",
             environment,
             task.sys_path,
-            arguments=[str(theirs.fileno()), str(os.getpid())],
-            pass_fds=[theirs.fileno()],
+            arguments=[str(theirs.fileno()), str(os.getpid()), str(self._stacks)],
+            pass_fds=[theirs.fileno(), self._stacks],
             preload=task.preload,
         )
         theirs.close()
@@ -163,6 +168,7 @@ class ForkServerLauncher:
         self._news: list[ImportedAhead | NotShared] = []
         self._imported: list[str] = []
         self._environment, self._path = environment, task.sys_path
+        self._sources = task.sources
         assert self._process.stdin is not None
         try:
             write_all(self._process.stdin, encode_task(task))
@@ -220,6 +226,10 @@ class ForkServerLauncher:
             with contextlib.suppress(OSError):  # the server is gone, and its children with it
                 send_request(self._control, KILL, child.pid)
 
+    def stacks(self, child: Child | None) -> list[Stacks]:
+        pid = self._process.pid if child is None else child.pid
+        return [] if pid is None else read_stacks(self._stacks, descendants(pid), self._sources)
+
     @property
     def why_ended(self) -> str:
         try:
@@ -233,6 +243,7 @@ class ForkServerLauncher:
 
     def close(self) -> None:
         self._control.close()  # the server sees the end, kills its children and leaves
+        os.close(self._stacks)
         try:
             self._process.wait(SERVER_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -326,6 +337,9 @@ class InlineLauncher:
 
     def kill(self, child: Child) -> None:
         """Do nothing: a thread cannot be killed, and its trial ends at its next report."""
+
+    def stacks(self, child: Child | None) -> list[Stacks]:
+        return []
 
     def close(self) -> None:
         """Do nothing: there is no process to kill."""

@@ -21,7 +21,8 @@ import msgspec
 from maggy_like.processes.channel import Channel
 from maggy_like.processes.cores import show_share
 from maggy_like.processes.imports import import_ahead
-from maggy_like.processes.system import adopt_orphans, children, die_with_parent, is_supported, kill_tree
+from maggy_like.processes.stacks import write_at_signal
+from maggy_like.processes.system import adopt_orphans, children, children_of, die_with_parent, is_supported, kill_tree
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.template import (
     FORK,
@@ -52,7 +53,7 @@ _MARK = b"from multiprocessing.resource_tracker import main"
 
 def kill_but_trackers(pid: int) -> None:
     """Kill a process and, if it leads one, its process group; if it has a tracker, only the process itself."""
-    if any(map(_is_tracker, _children_of(pid))):
+    if any(map(_is_tracker, children_of(pid))):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     else:
@@ -87,14 +88,6 @@ def _is_tracker(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return _MARK in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
-
-
-def _children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):  # it has just ended
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
 
 
 TEMPLATE_PATIENCE = 20.0
@@ -144,9 +137,13 @@ class NotShared(msgspec.Struct, frozen=True, tag="not shared"):
     seconds: float  # duration of loading it
 
 
-def main(control_fd: int, parent: int) -> None:
-    """Serve the agent at the other end of ``control_fd`` until it is gone; the task comes on stdin."""
+def main(control_fd: int, parent: int, stacks: int) -> None:
+    """Serve the agent at the other end of ``control_fd`` until it is gone; the task comes on stdin.
+
+    This process and all its forks write their stacks to the file ``stacks`` when the agent asks them to.
+    """
     die_with_parent(parent, signal.SIGTERM)
+    write_at_signal(stacks)
     task = decode_task(sys.stdin.buffer.read())
     sys.path[:] = task.sys_path  # in the user's order
     sys.argv[:] = task.argv
@@ -495,4 +492,4 @@ def _is_within(name: str, modules: tuple[str, ...]) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -301,6 +301,10 @@ class TrialOutput:
             size += count
         self._finish(self._screen.flush())
 
+    def add(self, text: str) -> None:
+        """Add text to the log file only."""
+        self._file.write(text.encode(errors="backslashreplace"))
+
     def take(self) -> Printed:
         """Return the output since the last call."""
         if self._file.error is not None and not self._told_error:

@@ -1,0 +1,146 @@
+"""Where a process is: its Python stacks, which it writes at a signal, whatever it does at that moment.
+
+A process lets its forks write to one shared file, which another process reads. Nothing else is needed of them, so also
+one that waits for a lock, or that has stopped in a library, shows its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import linecache
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from maggy_like.processes.imports import PACKAGE, is_library_file
+from maggy_like.processes.system import children_of
+
+_SIGNAL = int(signal.SIGRTMAX) - 4 if sys.platform.startswith("linux") else int(getattr(signal, "SIGINFO", 0))
+"""A signal that nobody else uses; 0 if the system has none."""
+
+PATIENCE = 0.5
+"""Seconds within which processes must begin to write their stacks; it takes a millisecond."""
+
+_PAUSE = 0.005
+"""Seconds without further text after which the stacks are complete."""
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+
+_COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed[/\\].*|nn[/\\]parallel[/\\]distributed|autograd[/\\]graph)\.py$")
+"""Files of torch in which a rank waits for the others."""
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The stacks of one process."""
+
+    pid: int
+    text: str  # all threads, each with its most recent call first; empty if the process did not write them
+    sources: Mapping[str, str]  # text of files that are not on this machine, such as notebook cells
+
+    def place(self) -> str:
+        """Return the user's innermost line, such as ``train.py:22 in fit (time.sleep(60))``; empty if unknown."""
+        for frame in self._frames():
+            file, line = frame["file"], int(frame["line"])
+            if not is_library_file(file):
+                shown = self._line(file, line)
+                return f"{os.path.basename(file)}:{line} in {frame['name']}" + (f" ({shown})" if shown else "")
+        return ""
+
+    def is_in_collective(self) -> bool:
+        """Return whether it waits for other ranks."""
+        frames = list(self._frames())
+        return any(_COLLECTIVE.search(frame["file"]) for frame in frames[:_DEEP])
+
+    def _frames(self) -> Iterator[re.Match[str]]:
+        """Yield the frames of the thread that took the signal, which is the main one, the innermost first."""
+        _, mark, current = self.text.rpartition("Current thread ")
+        return _FRAME.finditer(current if mark else self.text)
+
+    def _line(self, file: str, line: int) -> str:
+        lines = self.sources[file].splitlines() if file in self.sources else linecache.getlines(file)
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+_DEEP = 8
+"""Number of innermost frames in which a wait for other ranks is looked for."""
+
+_OF_CHILD = str(Path(PACKAGE, "worker", "child", "process.py"))
+
+
+def open_file() -> int:
+    """Open a file for the stacks of this process's forks."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("stacks")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND | fcntl.fcntl(fd, fcntl.F_GETFL))
+    return fd
+
+
+def write_at_signal(fd: int) -> None:
+    """Let this process and its forks write their stacks to ``fd`` when they are asked to."""
+    if _SIGNAL:
+        faulthandler.register(_SIGNAL, fd, all_threads=True)
+
+
+def read_stacks(fd: int, pids: Iterable[int], sources: Mapping[str, str] | None = None) -> list[Stacks]:
+    """Ask processes one after the other for their stacks; those that cannot write them are left out."""
+    found = []
+    deadline = time.monotonic() + PATIENCE  # of frozen processes, none writes anything
+    for pid in pids:
+        if _SIGNAL and _catches(pid):
+            os.ftruncate(fd, 0)
+            with contextlib.suppress(OSError):
+                os.kill(pid, _SIGNAL)
+                found.append(Stacks(pid, _await_text(fd, deadline), sources or {}))
+    return found
+
+
+def _await_text(fd: int, deadline: float) -> str:
+    """Return what a process writes, once it has written no more for a moment."""
+    size = 0
+    while size or time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+        before, size = size, os.fstat(fd).st_size
+        if size == before > 0:
+            break
+    return _without_callers(os.pread(fd, size, 0).decode(errors="backslashreplace"))
+
+
+def _without_callers(text: str) -> str:
+    """Return stacks without the frames that call the user's function, and without threads of this project."""
+    kept = []
+    for thread in filter(None, text.strip().split("\n\n")):
+        head, *frames = thread.splitlines()
+        own = [_OF_CHILD in frame for frame in frames]
+        shown = frames[: own.index(True)] if True in own else frames
+        if shown:
+            kept.append("\n".join((head, *shown)))
+    return "\n\n".join(kept)
+
+
+def _catches(pid: int) -> bool:
+    """Return whether a process handles the signal, which would end it otherwise."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return not sys.platform.startswith("linux")  # elsewhere, the signal is ignored by default
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (_SIGNAL - 1) & 1)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield a process and all that it has started, as far as the system lists them."""
+    yield pid
+    for child in children_of(pid):
+        yield from descendants(child)
