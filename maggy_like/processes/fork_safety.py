@@ -49,7 +49,7 @@ class SharingCheck:
         self.reason = ""  # why forks cannot share it; empty if they can
 
     def __enter__(self) -> None:
-        self._before = _descriptors(), set(children()), set(_finalizers()), _numpy_is_seeded(), _torch_seed()
+        self._before = _descriptors(), set(children()), set(finalizers()), _numpy_is_seeded(), _torch_seed()
         self._modules = set(sys.modules)
         self._called: list[str] = []
         self._restore = [
@@ -67,12 +67,12 @@ class SharingCheck:
     def _find_reason(self) -> str:
         if reason := why_not_whole():
             return reason
-        descriptors, processes, finalizers, numpy_was_seeded, torch_seed = self._before
+        descriptors, processes, before, numpy_was_seeded, torch_seed = self._before
         if set(children()) != processes:
             return "starts a process"
         if _descriptors() != descriptors:
             return "opens a file or a connection"
-        if "register" in self._called or any(map(_is_of_users, set(_finalizers()) - finalizers)):
+        if "register" in self._called or any(map(is_of_users, set(finalizers()) - before)):
             return "registers a function to be called at exit"
         seed = _torch_seed()
         torch_is_seeded = seed != torch_seed and (torch_seed is not None or (seed or 0) < _SEEDS_OF_USERS)
@@ -96,12 +96,12 @@ def _descriptors() -> set[int]:
     return {fd for fd in open_descriptors() if os.path.lexists(f"/proc/self/fd/{fd}")}
 
 
-def _finalizers() -> dict[Any, Any]:
+def finalizers() -> dict[Any, Any]:
     """Return the pending finalizers of ``weakref.finalize``."""
     return dict(getattr(weakref.finalize, "_registry", {}))
 
 
-def _is_of_users(finalizer: Any) -> bool:
+def is_of_users(finalizer: Any) -> bool:
     """Return whether a finalizer is of the user's code, or of a temporary folder."""
     found = finalizer.peek()
     return found is not None and (found[1].__module__ == "tempfile" or not is_installed(found[1].__module__))

@@ -27,7 +27,7 @@ from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.system import adopt_orphans, children, die_with_parent, fork_sibling
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
-from maggy_like.worker.child.exits import begin_process, end_process, flush_output
+from maggy_like.worker.child.exits import TrialEnds, begin_process, end_process, flush_output
 from maggy_like.worker.child.process import rehearse, serve
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -277,13 +277,14 @@ def run_child(
         redirect_output(output_fd)
         rehearse(task)
         reused = task.isolation == "worker"
+        before_end = TrialEnds(task.grace).end if reused else partial(end_process, task.grace)
         serve(
             Channel(socket.socket(fileno=channel_fd)),
             task,
             train_fn=function,
             known=None if reused else known,
             trials=None if reused else 1,
-            before_end=(lambda _: flush_output()) if reused else partial(end_process, task.grace),
+            before_end=before_end,
             on_orphaned=lambda: os._exit(HUNG_UP),
         )
         if reused:

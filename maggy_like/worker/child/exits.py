@@ -1,7 +1,8 @@
 """The beginning and the end of a trial's process: what an interpreter does at start and exit, in a fork.
 
 A fork begins with the random numbers of its parent. It exits by ``os._exit``, so without this module nothing would
-close the process pools that a trial has started, or flush its loggers.
+close the process pools that a trial has started, wait for its threads, or flush its files and loggers. A process that
+runs several trials does after each one what that trial has registered.
 """
 
 from __future__ import annotations
@@ -9,14 +10,25 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
+import gc
+import io
 import os
 import re
 import shutil
+import stat
 import sys
 import threading
+import time
+import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from maggy_like.processes.fork_safety import finalizers, is_of_users
+from maggy_like.processes.imports import is_installed
+from maggy_like.processes.system import open_descriptors
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -38,6 +50,9 @@ def begin_process() -> None:
     ranks. Python reseeds its own ``random`` in a fork.
     """
     atexit._clear()
+    for finalizer in finalizers():  # of what the parent holds
+        finalizer.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     if (numpy_random := _module("numpy.random")) is not None:
         numpy_random.seed([*memoryview(os.urandom(16)).cast("I")])  # by itself it would take a tenth of a millisecond
     if (torch := _module("torch")) is not None:
@@ -47,23 +62,150 @@ def begin_process() -> None:
 
 
 def end_process(grace: float, send_end: Callable[[], None]) -> None:
-    """Run the exit hooks: loggers may have records to write, and pools may have semaphores to remove.
+    """End like an interpreter: wait for threads, run the exit hooks and finalizers, and close open files.
 
-    If they take longer than ``grace`` seconds, ``send_end`` is called, and the process exits without them.
+    If that takes longer than ``grace`` seconds, ``send_end`` is called, and the process exits without the rest.
     """
+    if _has_hooks():
+        _run_within(grace, send_end, lambda: _run_hooks(grace))
+    if _has_open_files():
+        _run_within(grace, send_end, _close_files)
+    flush_output()
+
+
+def _run_within(grace: float, send_end: Callable[[], None], run: Callable[[], None]) -> None:
+    """Call ``run``. If it hangs, report the trial's end and leave."""
 
     def give_up() -> None:
+        print(f"what runs at the end of the trial takes longer than {grace:g} s, and is ended", file=sys.stderr)
+        flush_output()
         send_end()
         os._exit(1)
 
-    if _has_hooks():
-        timer = threading.Timer(grace, give_up)
-        timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # out of memory, perhaps: no thread can watch over the hooks
-            timer.start()
-            _run_hooks()
-            timer.cancel()
-    flush_output()
+    timer = threading.Timer(grace + _PAUSE, give_up)
+    timer.daemon = True
+    with contextlib.suppress(RuntimeError):  # out of memory, perhaps: no thread can watch over the hooks
+        timer.start()
+        run()
+        timer.cancel()
+
+
+_PAUSE = 0.2
+"""Seconds more for the hooks that follow the threads, which may use up the whole time."""
+
+
+class TrialEnds:
+    """The ends of the trials of a process that runs several: each one's own registrations, and not those of libraries.
+
+    Libraries register their hooks once for the whole process, and could not be used after them.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._registered: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._known: set[Any] = set(finalizers())
+        self._threads = set(threading.enumerate())
+        register = atexit.register
+
+        def recorded(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_installed(sys._getframe(1).f_globals.get("__name__")):
+                self._registered.append((function, args, kwargs))
+            return register(function, *args, **kwargs)
+
+        atexit.register = recorded  # type: ignore[assignment]  # of the same signature
+
+    def end(self, send_end: Callable[[], None]) -> None:
+        """Do what the trial that has just ended has registered."""
+        new = [it for it in finalizers() if it not in self._known and is_of_users(it)]
+        threads = [it for it in threading.enumerate() if it not in self._threads and not it.daemon]
+        if new or threads or self._registered:
+            _run_within(self._grace, send_end, lambda: self._run(new, threads))
+        if _has_open_files():
+            _run_within(self._grace, send_end, _flush_files)
+        self._known = set(finalizers())
+        flush_output()
+
+    def _run(self, own: list[Any], threads: Iterable[threading.Thread]) -> None:
+        _join(threads, self._grace)
+        while self._registered:
+            function, args, kwargs = self._registered.pop()
+            atexit.unregister(function)
+            _call(lambda function=function, args=args, kwargs=kwargs: function(*args, **kwargs))  # type: ignore[misc]
+        for finalizer in reversed(own):
+            _call(finalizer)
+
+
+def _call(function: Callable[[], Any]) -> None:
+    """Call what was registered; its error concerns nobody else."""
+    try:
+        function()
+    except Exception:
+        traceback.print_exc()
+
+
+def _join(threads: Iterable[threading.Thread], grace: float) -> None:
+    """Wait for threads as Python does at its end, but not for ever."""
+    deadline = time.monotonic() + grace
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            print(f"the thread {thread.name!r} still runs {grace:g} s after its trial, and is left", file=sys.stderr)
+
+
+def _has_open_files() -> bool:
+    """Return whether a file is open for writing, whose last lines may be in a buffer."""
+    if not (found := open_descriptors()):
+        return True  # this system does not list them
+    for fd in found:
+        with contextlib.suppress(OSError):
+            status = os.fstat(fd)  # a file without a name is of this project, or nobody can read it later
+            is_written = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+            if is_written and status.st_nlink and stat.S_ISREG(status.st_mode):
+                return True
+    return False
+
+
+def _files() -> list[Any]:
+    """Return Python's open files, those first that write into others."""
+    found = [value for value in gc.get_objects() if _IO in type(value).__mro__]
+    kept = [file for file in found if file not in (sys.stdin, sys.stdout, sys.stderr) and not _is_of_streams(file)]
+    return sorted(kept, key=_depth)
+
+
+def _depth(file: Any) -> int:
+    """Return how near a file is to the system: text is written to a buffer, perhaps by way of a compressed file."""
+    if isinstance(file, io.TextIOBase):
+        return 0
+    if type(file).__module__ != "_io":
+        return 1
+    return 2 if isinstance(file, io.BufferedIOBase) else 3
+
+
+_IO: type = io.IOBase.__mro__[1]
+"""The base class of all files."""
+
+
+def _is_of_streams(file: Any) -> bool:
+    with contextlib.suppress(Exception):
+        return bool(file.fileno() <= _STDERR)
+    return False
+
+
+_STDERR = 2
+
+
+def _close_files() -> None:
+    for file in _files():
+        with contextlib.suppress(Exception):
+            if file.writable():
+                file.close()
+
+
+def _flush_files() -> None:
+    for file in _files():
+        with contextlib.suppress(Exception):
+            if file.writable():
+                file.flush()
 
 
 def flush_output() -> None:
@@ -106,11 +248,13 @@ def _has_hooks() -> bool:
     return bool(getattr(util, "_finalizer_registry", None) or getattr(process, "_children", None))
 
 
-def _run_hooks() -> None:
+def _run_hooks(grace: float) -> None:
     """Run exit hooks as an interpreter does, those of pools first to stop their threads and processes."""
     for hook in reversed(getattr(threading, "_threading_atexits", [])):
         with contextlib.suppress(Exception):
             hook()
+    current = threading.current_thread()
+    _join([it for it in threading.enumerate() if not it.daemon and it is not current], grace)
     atexit._run_exitfuncs()
     if (multiprocessing := _module("multiprocessing.util")) is not None:
         multiprocessing._exit_function()

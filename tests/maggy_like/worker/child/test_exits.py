@@ -1,0 +1,137 @@
+"""A trial ends like a script, also in a process that runs several."""
+
+from __future__ import annotations
+
+import atexit
+import csv
+import gzip
+import logging
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from maggy_like import LocalEngine, Reporter, lagom
+
+KEPT: list[Any] = []
+
+
+def write(path: str) -> None:
+    Path(path).write_text("x", encoding="utf-8")
+
+
+def handler(path: str) -> None:
+    atexit.register(write, path)
+
+
+def finalizer(path: str) -> None:
+    weakref.finalize(KEPT.append, write, path)
+
+
+def open_file(path: str) -> None:
+    KEPT.append(open(path, "w", encoding="utf-8"))  # noqa: SIM115
+    KEPT[-1].write("x")
+
+
+def table(path: str) -> None:
+    KEPT.append(open(path, "w", encoding="utf-8", newline=""))  # noqa: SIM115
+    csv.writer(KEPT[-1]).writerow(["x"])
+
+
+def binary(path: str) -> None:
+    KEPT.append(open(path, "wb"))  # noqa: SIM115
+    KEPT[-1].write(b"x")
+
+
+def log(path: str) -> None:
+    logger = logging.getLogger("of a trial")
+    logger.addHandler(logging.FileHandler(path))
+    logger.warning("x")
+
+
+def thread(path: str) -> None:
+    released = threading.Event()
+    threading.Thread(target=lambda: (released.wait(), write(path))).start()
+    threading.Timer(0.05, released.set).start()
+
+
+def pool(path: str) -> None:
+    ThreadPoolExecutor(1).submit(write, path)
+
+
+def failing_handler(path: str) -> None:
+    atexit.register(write, path)
+    atexit.register(write, os.path.join(path, "missing", "folder"))
+
+
+def temporary_folder(path: str) -> None:
+    KEPT.append(tempfile.TemporaryDirectory())
+    Path(path).write_text(KEPT[-1].name, encoding="utf-8")
+
+
+WAYS: dict[str, Callable[[str], None]] = {
+    it.__name__: it
+    for it in (handler, finalizer, open_file, table, binary, log, thread, pool, failing_handler, temporary_folder)
+}
+
+
+def train(folder: str, way: str, reporter: Reporter) -> None:
+    reporter.report(v=1.0, step=1)
+    WAYS[way](os.path.join(folder, way))
+
+
+def compressed(path: str) -> None:
+    KEPT.append(gzip.open(path, "wt"))  # noqa: SIM115
+    KEPT[-1].write("x")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("isolation", ["process", "worker"])
+def test_what_a_trial_registers_and_opens_is_done_at_its_end(
+    isolation: Literal["process", "worker"], tmp_path: Path
+) -> None:
+    result = lagom(
+        train,
+        {"folder": str(tmp_path), "way": list(WAYS)},
+        optimizer="grid",
+        metric="v",
+        direction="max",
+        max_budget=1,
+        workers=2,
+        engine=LocalEngine(isolation=isolation),
+        directory=tmp_path / "runs",
+        progress=False,
+    )
+    assert result.counts == {"completed": len(WAYS)}
+    texts = {way: (tmp_path / way).read_text() for way in WAYS}
+    assert not Path(texts.pop("temporary_folder")).exists()
+    assert [way for way, text in texts.items() if text.strip() != "x"] == []
+
+
+def compress(folder: str, x: int) -> float:
+    compressed(os.path.join(folder, "archive.gz"))
+    threading.Thread(target=threading.Event().wait, name="endless").start()
+    return x
+
+
+@pytest.mark.e2e
+def test_a_thread_without_an_end_is_left_after_the_grace_and_files_are_complete(tmp_path: Path) -> None:
+    result = lagom(
+        compress,
+        {"folder": str(tmp_path), "x": [1]},
+        optimizer="grid",
+        direction="max",
+        workers=1,
+        engine="local",
+        directory=tmp_path / "runs",
+        progress=False,
+    )
+    with gzip.open(tmp_path / "archive.gz", "rt") as archive:
+        assert archive.read() == "x"
+    assert "the thread 'endless' still runs 5 s after its trial" in result.log(0)
