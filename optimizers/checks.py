@@ -9,11 +9,13 @@ import inspect
 import math
 import operator
 import re
+import sys
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
-from optimizers.errors import OptimizerError, UserError
+from optimizers.errors import MaggyError, OptimizerError, UserError
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
@@ -195,12 +197,39 @@ def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Calla
 
         @functools.wraps(function)
         def explained(*args: P.args, **kwargs: P.kwargs) -> R:
-            _check(function.__name__, signature, args, kwargs, elsewhere, unknown)
-            return function(*args, **kwargs)
+            try:
+                _check(function.__name__, signature, args, kwargs, elsewhere, unknown)
+                return function(*args, **kwargs)
+            except (MaggyError, TypeError) as error:
+                raise at_the_call(error) from error.__cause__
 
         return explained
 
     return explain
+
+
+_LIBRARIES = frozenset({"maggy_like", "optimizers", *sys.stdlib_module_names}) - {"__main__"}
+
+
+def at_the_call(error: BaseException) -> BaseException:
+    """Return an error about an argument without the frames of this project, so that its traceback ends at the call.
+
+    An error that code of the caller has raised keeps its traceback, and so does one that has ended a run.
+    """
+    if "result" in vars(error) or not _is_ours(error):
+        return error
+    cause = error.__cause__
+    if cause is not None and _is_ours(cause):
+        cause.__traceback__ = None
+    return error.with_traceback(None)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return whether no code of the caller or of other packages has raised an error."""
+    names = [
+        frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    return _LIBRARIES.issuperset(names)
 
 
 _OF_THE_SEARCH = {
@@ -216,8 +245,11 @@ def explains_init(cls: type[R]) -> type[R]:
 
     @functools.wraps(init)
     def explained(self: R, *args: Any, **kwargs: Any) -> None:
-        _check(cls.__name__, signature, args, kwargs, _OF_THE_SEARCH, "")
-        init(self, *args, **kwargs)
+        try:
+            _check(cls.__name__, signature, args, kwargs, _OF_THE_SEARCH, "")
+            init(self, *args, **kwargs)
+        except (MaggyError, TypeError) as error:
+            raise at_the_call(error) from error.__cause__
 
     cls.__init__ = explained  # type: ignore[assignment]  # of the same signature
     return cls

@@ -10,9 +10,10 @@ from maggy_like.errors import ConfigError
 from maggy_like.results.result import Result
 from maggy_like.results.run_tables import RunComparison, RunList, read_runs
 from maggy_like.results.runs import read_run
-from optimizers.checks import short
+from optimizers.checks import explains_arguments, short
 
 
+@explains_arguments({})
 def load_run(run: str | PathLike[str]) -> Result:
     """Load the result of a run from its files, after its end or while it runs in another process.
 
@@ -39,6 +40,7 @@ def load_run(run: str | PathLike[str]) -> Result:
     return read_run(run, FOLLOW)
 
 
+@explains_arguments({})
 def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
     """List the runs in a folder, the newest first, including active ones and those that cannot be read.
 

@@ -233,6 +233,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             if note := output.move(is_away=journal.is_away):
                 error.add_note(note)
             failure = error
+            vars(error).setdefault("result", None)  # it is of a run, and not of an argument
         finally:
             server.close()
         late = 0.0 if ended is None else time.monotonic() - ended

@@ -29,6 +29,7 @@ from maggy_like.storage.file_systems import (
     url_of,
     within,
 )
+from optimizers.checks import explains_init
 
 WORK = "work"
 """Name of the folder in a run's folder for the directories of trials that run; it is removed at the end."""
@@ -128,6 +129,7 @@ def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "")
     return where if path is None else local_url(path)  # not relative: a worker has another working folder
 
 
+@explains_init
 @dataclass(frozen=True)
 class Store:
     """Choose where a run saves its states, and how many it keeps. ``store="s3://..."`` is ``Store("s3://...")``.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from maggy_like.processes.system import die_with_parent
+from maggy_like.processes.titles import belong_to, entitle
 from maggy_like.processes.zygote.become import is_fork
 from maggy_like.processes.zygote.client import keep_no_zygote
 from maggy_like.worker.agent.agent import Agent
@@ -20,6 +21,8 @@ def main() -> None:
     task, launch = read_launch(sys.stdin.buffer)
     if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
         die_with_parent(launch.parent)
+    belong_to(launch.context.index, task.name)
+    entitle("")
     keep_no_zygote()
     children = ForkServerLauncher(task, launch.context)  # first: its fork must not get a socket of the agent
     Agent(task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.checks import did_you_mean, short
+from optimizers.checks import did_you_mean, explains_init, short
 from optimizers.errors import SearchSpaceError
 from optimizers.space import Config
 from optimizers.space.domains import (
@@ -187,6 +187,7 @@ _MAX_DRAWS = 10_000  # without an allowed one
 _MOST_LOOKED_AT = 1_000  # values of a parent, to find one that deactivates a parameter
 
 
+@explains_init
 class SearchSpace:
     """Named parameters with their domains. Conditions may deactivate some, and :meth:`where` adds constraints.
 

@@ -156,7 +156,7 @@ class ForkServerLauncher:
             "maggy_like.worker.agent.fork_server",
             environment,
             task.sys_path,
-            arguments=[str(theirs.fileno()), str(os.getpid()), str(self._stacks)],
+            arguments=[str(theirs.fileno()), str(os.getpid()), str(self._stacks), str(context.index)],
             pass_fds=[theirs.fileno(), self._stacks],
             preload=task.preload,
         )

@@ -23,6 +23,7 @@ from maggy_like.processes.cores import show_share
 from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.stacks import write_at_signal
 from maggy_like.processes.system import adopt_orphans, children, children_of, die_with_parent, is_supported, kill_tree
+from maggy_like.processes.titles import belong_to, entitle
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.template import (
     FORK,
@@ -137,7 +138,7 @@ class NotShared(msgspec.Struct, frozen=True, tag="not shared"):
     seconds: float  # duration of loading it
 
 
-def main(control_fd: int, parent: int, stacks: int) -> None:
+def main(control_fd: int, parent: int, stacks: int, worker: int) -> None:
     """Serve the agent at the other end of ``control_fd`` until it is gone; the task comes on stdin.
 
     This process and all its forks write their stacks to the file ``stacks`` when the agent asks them to.
@@ -145,6 +146,8 @@ def main(control_fd: int, parent: int, stacks: int) -> None:
     die_with_parent(parent, signal.SIGTERM)
     write_at_signal(stacks)
     task = decode_task(sys.stdin.buffer.read())
+    belong_to(worker, task.name)
+    entitle("forks", "maggy_like.worker.agent.fork_server")
     sys.path[:] = task.sys_path  # in the user's order
     sys.argv[:] = task.argv
     write_by_line()
@@ -492,4 +495,4 @@ def _is_within(name: str, modules: tuple[str, ...]) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(*map(int, sys.argv[1:5]))

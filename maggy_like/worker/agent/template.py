@@ -25,6 +25,7 @@ from maggy_like.processes.cores import use_share
 from maggy_like.processes.fork_safety import SharingCheck, why_not_whole
 from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.system import adopt_orphans, children, die_with_parent, fork_sibling
+from maggy_like.processes.titles import entitle
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
 from maggy_like.worker.child.exits import TrialEnds, begin_process, end_process, flush_output
@@ -169,6 +170,7 @@ class Template:
         status = 1
         try:
             die_with_parent(self._server)
+            entitle("template")
             leave_signals()
             verdict = self._prepare(load)
             Channel(self._control).send(encode(verdict))
@@ -273,6 +275,7 @@ def run_child(
         offer_as_victim()
         leave_signals()
         begin_process()
+        entitle("standby")
         use_share(task.share)
         redirect_output(output_fd)
         rehearse(task)

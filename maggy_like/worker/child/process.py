@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.imports import ImportWatch, is_installed_file
+from maggy_like.processes.titles import entitle
 from maggy_like.protocol.endings import on_uneven_steps
 from maggy_like.protocol.messages import (
     MAX_NAMES,
@@ -526,6 +527,8 @@ class TrialRunner:
         """
         task, process = self._task, os.getpid()
         self._sender, self._is_end_sent = sender, False
+        if task.isolation != "none":
+            entitle(f"trial {assign.trial}")
         waits = task.isolation == "process" and assign.rank_info is None
         reporter = Reporter.for_trial(assign, self._store(assign, sender), sender, self._pause if waits else None)
 

@@ -1,0 +1,26 @@
+"""What ``ps``, ``top`` and ``htop`` show of a process of this project: what it does, and of which run."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from maggy_like.processes.zygote.become import show_as
+
+_PR_SET_NAME = 15
+
+_run = ""  # the run and the worker that this process belongs to
+
+
+def belong_to(worker: int, run: str) -> None:
+    """Say to which worker of which run this process and its forks belong."""
+    global _run
+    _run = f"worker {worker} of {run}"
+
+
+def entitle(role: str, module: str = "maggy_like.worker") -> None:
+    """Name this process by what it does, such as ``trial 12``; ``module`` is what it was started as."""
+    if sys.platform.startswith("linux"):
+        show_as([f"maggy-like {role}, {_run}" if role else f"maggy-like {_run}", module])
+        name = role or _run.partition(" of ")[0]
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, f"maggy {name}".encode()[:15])
