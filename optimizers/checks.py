@@ -208,7 +208,7 @@ def explains_arguments(elsewhere: Mapping[str, str], unknown: str = "") -> Calla
     return explain
 
 
-_LIBRARIES = frozenset({"maggy_like", "optimizers", *sys.stdlib_module_names}) - {"__main__"}
+_LIBRARIES = frozenset({"maggy_like", "optimizers", "cloudpickle", *sys.stdlib_module_names}) - {"__main__"}
 
 
 def at_the_call(error: BaseException) -> BaseException:

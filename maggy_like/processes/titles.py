@@ -18,7 +18,7 @@ def belong_to(worker: int, run: str) -> None:
     _run = f"worker {worker} of {run}"
 
 
-def entitle(role: str, module: str = "maggy_like.worker") -> None:
+def entitle(role: str, module: str = "maggy_like.worker.agent.fork_server") -> None:
     """Name this process by what it does, such as ``trial 12``; ``module`` is what it was started as."""
     if sys.platform.startswith("linux"):
         show_as([f"maggy-like {role}, {_run}" if role else f"maggy-like {_run}", module])

@@ -22,7 +22,7 @@ def main() -> None:
     if not is_fork():  # else the parent may be any thread of the driver's process, and end before it
         die_with_parent(launch.parent)
     belong_to(launch.context.index, task.name)
-    entitle("")
+    entitle("", "maggy_like.worker")
     keep_no_zygote()
     children = ForkServerLauncher(task, launch.context)  # first: its fork must not get a socket of the agent
     Agent(task, launch.context, launcher=children, lifeline=sys.stdin.fileno()).run()

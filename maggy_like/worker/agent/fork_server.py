@@ -147,7 +147,7 @@ def main(control_fd: int, parent: int, stacks: int, worker: int) -> None:
     write_at_signal(stacks)
     task = decode_task(sys.stdin.buffer.read())
     belong_to(worker, task.name)
-    entitle("forks", "maggy_like.worker.agent.fork_server")
+    entitle("forks")
     sys.path[:] = task.sys_path  # in the user's order
     sys.argv[:] = task.argv
     write_by_line()

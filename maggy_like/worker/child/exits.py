@@ -95,7 +95,7 @@ _PAUSE = 0.2
 
 
 class TrialEnds:
-    """The ends of the trials of a process that runs several: each one's own registrations, and not those of libraries.
+    """The ends of trials that share a process: what the user's code has registered, not what libraries have.
 
     Libraries register their hooks once for the whole process, and could not be used after them.
     """

@@ -35,7 +35,7 @@ def reap_and_be_told_to_leave(pid, options):
     return reaped
 
 os.waitpid = reap_and_be_told_to_leave
-forkserver.main({control}, {parent})
+forkserver.main({control}, {parent}, 2, 0)
 """
 
 
@@ -49,7 +49,7 @@ def fail():
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
 template.fork_sibling = fail
-forkserver.main({control}, {parent})
+forkserver.main({control}, {parent}, 2, 0)
 """
 
 MANY_DESCRIPTORS = """
@@ -59,7 +59,7 @@ from maggy_like.worker.agent import fork_server as forkserver
 resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 while os.dup(2) < 1024:
     pass
-forkserver.main({control}, {parent})
+forkserver.main({control}, {parent}, 2, 0)
 """
 
 NO_DESCRIPTORS = """
@@ -78,7 +78,7 @@ def answer_without(server):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 forkserver.ForkServer._answer = answer_without
-forkserver.main({control}, {parent})
+forkserver.main({control}, {parent}, 2, 0)
 """
 
 
