@@ -28,7 +28,7 @@ from maggy_like.results.tables import best_trials
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.journal import backend_of, read_header
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.storage.trial_files import megabytes
+from maggy_like.storage.trial_files import readable_size
 from maggy_like.train_function.script import read_script
 from optimizers.checks import did_you_mean
 from optimizers.core.trial import TrialState
@@ -185,7 +185,7 @@ def files_command(given: Namespace) -> None:
         return
     width = max(map(len, given.names or files), default=0)
     for name in given.names or files:
-        _print_line(f"{name:{width}}  {megabytes(files.size(name))}")
+        _print_line(f"{name:{width}}  {readable_size(files.size(name))}")
     for left_out in files.left_out:
         _print_line(f"not kept: {left_out}")
     if not files:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from maggy_like.errors import UserError
 from maggy_like.storage.file_systems import open_url
-from maggy_like.storage.trial_files import KeptFile, list_name, make_place, megabytes, read_lists
+from maggy_like.storage.trial_files import KeptFile, list_name, make_place, read_lists, readable_size
 from optimizers.checks import did_you_mean
 
 
@@ -30,7 +30,7 @@ class TrialFiles(Mapping[str, str]):
         ...     return lr
         >>> files = lagom(train, {"lr": [0.1, 0.2]}, optimizer="grid", direction="min").files(1)
         >>> files
-        notes.txt  0.0 kB
+        notes.txt  6 bytes
         >>> files.read("notes.txt")
         b'lr 0.2'
     """
@@ -117,6 +117,6 @@ class TrialFiles(Mapping[str, str]):
 
     def __repr__(self) -> str:
         width = max(map(len, self._files), default=0)
-        lines = [f"{name:{width}}  {megabytes(self.size(name))}" for name in self]
+        lines = [f"{name:{width}}  {readable_size(self.size(name))}" for name in self]
         lines += [f"not kept: {left_out}" for left_out in self.left_out]
         return "\n".join(lines) or "no files"

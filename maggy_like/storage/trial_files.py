@@ -131,13 +131,16 @@ class Found:
             if total > max_bytes or number >= MAX_FILES:
                 for over in reversed(files[number:]):
                     del self.files[over.name]
-                    self.left_out.append(f"{over.name} ({megabytes(over.size)})")
+                    self.left_out.append(f"{over.name} ({readable_size(over.size)})")
                 return
 
 
-def megabytes(size: int) -> str:
+def readable_size(size: int) -> str:
     """Return a number of bytes for people."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
 
 
 def list_name(trial: int, host: int = 0) -> str:
@@ -313,7 +316,7 @@ def left_out_note(found: Found, max_bytes: int) -> str:
     more = f" and {len(found.left_out) - SHOWN} others" if len(found.left_out) > SHOWN else ""
     return (
         f"{len(found.left_out)} of its {found.count} files are not kept: {shown}{more}; a trial keeps up to "
-        f"{MAX_FILES:,} files and {megabytes(max_bytes)}, the smallest first; use Store(max_files_gb=...) for more"
+        f"{MAX_FILES:,} files and {readable_size(max_bytes)}, the smallest first; use Store(max_files_gb=...) for more"
     )
 
 

@@ -125,7 +125,7 @@ def test_the_largest_files_are_left_out(own: Path, monkeypatch: pytest.MonkeyPat
     listed = found(own)
     listed.limit(300)
     assert sorted(listed.files) == ["file1", "file20"]
-    assert "1 of its 3 files are not kept: file300 (0.3 kB)" in left_out_note(listed, 300)
+    assert "1 of its 3 files are not kept: file300 (300 bytes)" in left_out_note(listed, 300)
     monkeypatch.setattr(trial_files, "MAX_FILES", 1)
     listed.limit(300)
     assert [*listed.files] == ["file1"]
