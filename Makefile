@@ -68,7 +68,7 @@ define install
 	echo "Making .venv with $$($$python --version)."; \
 	$$python -m venv .venv
 	@echo "Installing maggy_like[$(1)] into .venv, with the versions of constraints.txt:"
-	.venv/bin/python -m pip install --disable-pip-version-check -e '.[$(1)]'
+	.venv/bin/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat -e '.[$(1)]'
 	@echo ".venv is ready."
 endef
 

@@ -29,13 +29,10 @@ class OptionsAsArguments(griffe.DataclassesExtension):
         for module in pkg["api"].modules.values() if "api" in pkg.modules else ():
             for function in module.functions.values():
                 for taken in filter(None, map(_options_of, function.decorators)):
-                    options = module[taken]
-                    mro = [options, *options.mro()]
-                    shared = {name: place for place, kind in reversed([*enumerate(mro)]) for name in kind.members}
-                    arguments = [it for it in options["__init__"].parameters if it.name != "self"]
+                    arguments = [it for it in module[taken]["__init__"].parameters if it.name != "self"]
                     keyword = griffe.ParameterKind.keyword_only
-                    arguments.sort(key=lambda it, shared=shared: shared[it.name] if it.kind is keyword else -1)
-                    function.parameters = griffe.Parameters(*arguments)
+                    block = griffe.Parameter("block", annotation="bool", kind=keyword, default="True")
+                    function.parameters = griffe.Parameters(*arguments, block)
 
 
 def _options_of(decorator: griffe.Decorator) -> str:

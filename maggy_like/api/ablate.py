@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -68,9 +68,10 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class AblationOptions(TrialsOptions):
-    """The options of an ablation study. :func:`ablate` describes each one."""
+class _OfStudy:
+    """The options that only an ablation study has."""
 
+    train_fn: Callable[..., Any]
     study: AblationStudy
     _: KW_ONLY
     design: DesignName = "leave_one_out"
@@ -80,6 +81,11 @@ class AblationOptions(TrialsOptions):
     negligible: float | None = None
     metric: str | None = None
     direction: str | None = None
+
+
+@dataclass(frozen=True)
+class AblationOptions(TrialsOptions, _OfStudy):
+    """The options of an ablation study. :func:`ablate` describes each one."""
 
 
 @takes(AblationOptions, OTHER_SPELLINGS_OF_ABLATE)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SearchOptions(TrialsOptions):
-    """The options of a search. :func:`lagom` describes each one."""
+class _OfSearch:
+    """The options that only a search has."""
 
+    train_fn: Callable[..., Any]
     searchspace: SearchSpace | Mapping[str, Any]
     _: KW_ONLY
     optimizer: str | Optimizer | type[Optimizer] = "asha"
@@ -38,6 +39,11 @@ class SearchOptions(TrialsOptions):
     warm_start: Sequence[Result | str | Path] = ()
     confirm: bool | Confirmation = False
     train_best: bool | int = False
+
+
+@dataclass(frozen=True)
+class SearchOptions(TrialsOptions, _OfSearch):
+    """The options of a search. :func:`lagom` describes each one."""
 
 
 @takes(SearchOptions, OTHER_SPELLINGS)

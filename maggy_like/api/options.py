@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -45,12 +45,12 @@ class RunOptions:
     overwrite: bool = False
     callbacks: Sequence[Callback] = ()
     progress: bool | str = True
-    block: bool = True
+    block: bool = field(default=True, init=False)  # set by ``takes``, since the returned type depends on it
 
 
 @dataclass(frozen=True)
-class TrialsOptions(RunOptions):
-    """The options of a run with several trials."""
+class _OfTrials:
+    """The options that only runs with several trials have."""
 
     _: KW_ONLY
     timeout: float | None = None
@@ -61,13 +61,26 @@ class TrialsOptions(RunOptions):
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class TrialsOptions(RunOptions, _OfTrials):
+    """The options of a run with several trials.
+
+    Fields of the last base class come first. So each function's own options precede those that it shares.
+    """
+
+
 class Starts(Protocol[P, R]):
-    """A function that starts a run. It returns the outcome of the run, or its handle with ``block=False``."""
+    """A function that starts a run. It returns the outcome of the run, or its handle with ``block=False``.
+
+    An editor shows the first signature.
+    """
 
     @overload
-    def __call__(self, *args: Any, block: Literal[False], **options: Any) -> RunHandle[R]: ...
-    @overload
     def __call__(self, *args: P.args, **options: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, block: Literal[True], **options: Any) -> R: ...
+    @overload
+    def __call__(self, *args: Any, block: Literal[False], **options: Any) -> RunHandle[R]: ...
 
 
 def takes(
@@ -87,8 +100,10 @@ def takes(
 
     def decorate(function: Callable[[O], R | RunHandle[R]]) -> Starts[P, R]:
         @functools.wraps(function)
-        def start(*args: P.args, **kwargs: P.kwargs) -> R | RunHandle[R]:
-            return function(options(*args, **kwargs))
+        def start(*args: Any, block: bool = True, **kwargs: Any) -> R | RunHandle[R]:
+            made = options(*args, **kwargs)
+            object.__setattr__(made, "block", block)
+            return function(made)
 
         result = inspect.signature(function).return_annotation
         start.__signature__ = signature_of(options).replace(return_annotation=result)  # type: ignore[attr-defined]
@@ -98,15 +113,10 @@ def takes(
 
 
 def signature_of(options: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a class of options, with its own options before those that it shares."""
-    declared = [inspect.get_annotations(kind) for kind in inspect.getmro(cast(type, options))]
-
-    def place(parameter: inspect.Parameter) -> tuple[int, int]:
-        depth = next(place for place, names in enumerate(declared) if parameter.name in names)
-        return parameter.kind, depth if parameter.kind is parameter.KEYWORD_ONLY else 0
-
+    """Return the signature of a class of options, with ``block``."""
     signature = inspect.signature(options)
-    return signature.replace(parameters=sorted(signature.parameters.values(), key=place))
+    block = inspect.Parameter("block", inspect.Parameter.KEYWORD_ONLY, default=True, annotation="bool")
+    return signature.replace(parameters=[*signature.parameters.values(), block])
 
 
 _OF_FAILURES = {

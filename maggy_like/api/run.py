@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from os import PathLike
@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FunctionOptions(RunOptions):
-    """The options of a function that runs on several workers. :func:`run` describes each one."""
+class _OfFunction:
+    """The options that only a function on several workers has."""
 
+    train_fn: Callable[..., Any]
     config: Mapping[str, Any] | None = None
     _: KW_ONLY
     budget: int | None = None
+
+
+@dataclass(frozen=True)
+class FunctionOptions(RunOptions, _OfFunction):
+    """The options of a function that runs on several workers. :func:`run` describes each one."""
 
 
 @takes(FunctionOptions, OTHER_SPELLINGS_OF_RUN, ARGUMENT_OF_TRAIN_FN)

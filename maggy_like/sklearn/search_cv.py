@@ -308,7 +308,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         if failed and self.error_score == "raise":
             raise RuntimeError(f"the configuration {failed[0].config} failed: {_why(result, failed[0])}")
         if failed and len(failed) == len(result.trials):
-            raise ConfigError(f"all {len(failed)} configurations failed; {failed[0].config}: {_why(result, failed[0])}")
+            why = f"all {len(failed)} configurations failed; {failed[0].config}: {_why(result, failed[0])}"
+            raise _kind_of(failed[0])(why)
         error_score = np.nan if self.error_score == "raise" else float(self.error_score)
         configs = [self._objects.of(trial.config) for trial in result.trials]
         self.cv_results_ = cv_results(result.trials, configs, self.n_splits_, error_score)
@@ -329,6 +330,16 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 FitFailedWarning,
                 stacklevel=3,
             )
+
+
+def _kind_of(failed: Trial) -> type[ConfigError]:
+    """Return an error that is a TypeError too if that is what the estimator raises about the data."""
+    is_of_type = failed.failure is not None and "builtins.TypeError" in failed.failure.types
+    return DataTypeError if is_of_type else ConfigError
+
+
+class DataTypeError(ConfigError, TypeError):
+    """All configurations failed with a TypeError, such as one about the data."""
 
 
 def _why(result: Result, trial: Trial) -> str:

@@ -294,3 +294,11 @@ def test_the_checks_of_scikit_learn(estimator: Any, space: Any) -> None:
     candidate = search(estimator, space, n_trials=2, cv=2)
     results = check_estimator(candidate, expected_failed_checks=DO_NOT_APPLY, on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 30
+
+
+def test_data_of_a_wrong_type_raises_a_type_error() -> None:
+    """scikit-learn's ``check_dtype_object`` asks for it."""
+    x = np.array([[{"foo": "bar"}, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]], dtype=object)
+    search = SearchCV(LogisticRegression(), {"C": Float(0.1, 1)}, n_trials=2, cv=2, engine="inline")
+    with pytest.raises(TypeError, match=r"all 2 configurations failed; .*argument must be a string or a real number"):
+        search.fit(x, [0, 1, 0, 1])
