@@ -100,7 +100,7 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The link to its page, with the token if it needs one."""
-        name = socket.getfqdn() if self.host in ("", "0.0.0.0", "::") else self.host
+        name = socket.gethostname() if self.host in ("", "0.0.0.0", "::") else self.host
         name = f"[{name}]" if ":" in name else name
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
