@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"maggy-like {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
-        _add_list, _add_show, _add_tail, _add_watch, _add_dashboard, _add_files, _add_report, _add_export, _add_rerun,
-        _add_run,
+        _add_list, _add_show, _add_tail, _add_stacks, _add_watch, _add_dashboard, _add_files, _add_report, _add_export,
+        _add_rerun, _add_run,
     ):  # fmt: skip
         add(commands)
     return top
@@ -61,6 +61,17 @@ def _add_show(commands: Any) -> None:
         "--decision-log", action="store_true", help="why each trial was created, promoted, stopped or retried"
     )
     show.add_argument("--story", action=_Renamed, const="--decision-log", nargs=0, help=argparse.SUPPRESS)
+
+
+def _add_stacks(commands: Any) -> None:
+    stacks = _command(
+        commands,
+        "stacks",
+        "show where the running trials are",
+        "Shows the Python stacks of the running trials whose workers are on this machine (Linux).",
+        "maggy-like stacks maggy_runs/august",
+    )
+    stacks.add_argument("run", metavar="RUN", help=RUN)
 
 
 def _add_tail(commands: Any) -> None:

@@ -76,10 +76,13 @@ _DEEP = 8
 _OF_CHILD = str(Path(PACKAGE, "worker", "child", "process.py"))
 
 
+_NAME = "maggy-like-stacks"
+
+
 def open_file() -> int:
     """Open a file for the stacks of this process's forks."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("stacks")
+        fd = os.memfd_create(_NAME)
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
@@ -104,6 +107,17 @@ def read_stacks(fd: int, pids: Iterable[int], sources: Mapping[str, str] | None 
                 os.kill(pid, _SIGNAL)
                 found.append(Stacks(pid, _await_text(fd, deadline), sources or {}))
     return found
+
+
+def read_stacks_of(pid: int) -> list[Stacks]:
+    """Ask any process of a worker of this machine, and all that it has started, for their stacks."""
+    for place in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(place) == f"/memfd:{_NAME} (deleted)":
+                with open(place, "r+b") as file:
+                    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND | fcntl.fcntl(file, fcntl.F_GETFL))
+                    return read_stacks(file.fileno(), descendants(pid))
+    return []
 
 
 def _await_text(fd: int, deadline: float) -> str:

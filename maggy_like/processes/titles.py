@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from pathlib import Path
 
 from maggy_like.processes.zygote.become import show_as
 
@@ -16,6 +18,17 @@ def belong_to(worker: int, run: str) -> None:
     """Say to which worker of which run this process and its forks belong."""
     global _run
     _run = f"worker {worker} of {run}"
+
+
+def trials_of(run: str) -> dict[int, str]:
+    """Return the processes of this machine that run a trial of a run now: process ids with what each one does."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            title = (place / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
+            if title.startswith("maggy-like trial ") and title.endswith(f" of {run}"):
+                found[int(place.name)] = title.removeprefix("maggy-like ").removesuffix(f" of {run}")
+    return found
 
 
 def entitle(role: str, module: str = "maggy_like.worker.agent.fork_server") -> None:
