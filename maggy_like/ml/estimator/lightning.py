@@ -69,6 +69,9 @@ _OF_PARAMS = {
 }
 """Arguments of the Trainer that the Estimator sets, and the remedy."""
 
+_NOT_TRIED = ("accelerator", "callbacks", "logger", "profiler", "strategy")
+"""Arguments that a step before the training is taken without: it writes nothing, and is on one CPU."""
+
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 _BANNERS = (
@@ -220,9 +223,7 @@ def _arguments(
         "num_sanity_val_steps": 0,
     }
     if is_sample:
-        kept = {
-            name: it for name, it in given.items() if name not in ("accelerator", "callbacks", "logger", "profiler")
-        }
+        kept = {name: it for name, it in given.items() if name not in _NOT_TRIED}
         if given.get("logger"):
             kept["logger"] = import_module(f"{package.__name__}.loggers.logger").DummyLogger()
         return made | kept
