@@ -20,7 +20,7 @@ from maggy_like.ablation.text import notes
 from maggy_like.argument_checks import require
 from maggy_like.display.text import clean
 from maggy_like.errors import UserError
-from maggy_like.results.tables import as_frame
+from maggy_like.results.frames import as_frame
 from optimizers.comparisons.paired_tests import Differences, Finding, compare_samples
 from optimizers.comparisons.repeats import SEED, VARIANT
 from optimizers.core.trial import Trial, TrialState

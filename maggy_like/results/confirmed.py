@@ -148,7 +148,7 @@ class Confirmed:
             UserError: pandas is missing.
         """
         require("pandas", "to_pandas()")
-        from maggy_like.results.tables import as_frame
+        from maggy_like.results.frames import as_frame
 
         rows = [
             {

@@ -13,10 +13,10 @@ from maggy_like.argument_checks import require
 from maggy_like.display.text import aligned, as_html, config_text, duration, number, words
 from maggy_like.errors import ConfigError, MaggyError
 from maggy_like.protocol.endings import Ending
+from maggy_like.results.frames import as_frame
 from maggy_like.results.record import Record, clock_of, improvements, read_record
 from maggy_like.results.result import Result
 from maggy_like.results.runs import folder_of, names_in, open_run, read_each
-from maggy_like.results.tables import as_frame
 from maggy_like.storage.file_systems import check_folder
 from maggy_like.storage.journal import RunHeader, RunTotals, backend_of, read_ends
 from optimizers.checks import short

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
@@ -23,6 +23,7 @@ from maggy_like.display.text import (
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
 from maggy_like.results.data import ResultData, other_state, training_line
+from maggy_like.results.frames import as_frame
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
 
@@ -61,41 +62,6 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
     for name in {"value_step", "step", "parent"}.intersection(fixed):  # also if no row has one
         table[name] = table[name].astype("Int64")
     return table
-
-
-def as_frame(rows: Sequence[Mapping[str, Any]], columns: list[str] | None = None) -> pandas.DataFrame:
-    """Make a table of rows.
-
-    Integers and booleans remain what they are in a column that some rows lack, and integers among floats are not
-    rounded. pandas would turn the former into floats and objects.
-    """
-    import pandas
-
-    table = pandas.DataFrame(rows, columns=columns)
-    for name in table.columns:
-        values = [row.get(name) for row in rows]
-        kind = _nullable({type(value) for value in values}, values)
-        if kind is not None:
-            table[name] = pandas.Series(values, dtype=kind)
-    return table
-
-
-def _nullable(types: set[type], values: Sequence[Any]) -> str | None:
-    """Return the type of a column whose values pandas would change; None for all other columns."""
-    given = types - {type(None)}
-    if given == {bool}:
-        return "boolean" if types != given else None
-    if int not in given or not given <= {int, float}:
-        return None
-    whole = [value for value in values if type(value) is int]
-    if given == {int}:
-        fits = all(-(1 << 63) <= value < 1 << 63 for value in whole)
-        return None if types == given else "Int64" if fits else "object"
-    return None if all(abs(value) <= _EXACT for value in whole) else "object"
-
-
-_EXACT = 2**53
-"""Up to this, every integer is a float."""
 
 
 def ranked(result: ResultData, table: pandas.DataFrame) -> pandas.DataFrame:
