@@ -53,6 +53,9 @@ UNSEEN = (
     "workers see"
 )
 
+CLOCK = 0.1
+"""Seconds by which a file system's time of a change may be too early."""
+
 NO_MIRROR = "trials share the caller's working directory, because none of their own can be made ({})"
 
 LOST = "its files are not kept: {}; those of reporter.directory remain in {} on {}"
@@ -132,7 +135,7 @@ class TrialFolders:
         is_last = not paused and self._leave(place, process)
         if has_files or (info is not None and info.group_world_size > 1):
             self._do(partial(self._keep, place, place.assign, is_last=is_last))
-        if has_files and is_last and place.mirror is not None:
+        if is_last and place.mirror is not None:
             self._do(partial(self._look_at_shared, place.mirror, trial, place.began))
         return has_files
 
@@ -357,7 +360,7 @@ class TrialFolders:
             self._notes.append(("files", note, assign.trial))
 
     def _look_at_shared(self, mirror: Mirror, trial: int, since: float) -> None:
-        for shared in itertools.islice(mirror.shared_changes(since), 1):
+        for shared in itertools.islice(mirror.shared_changes(since - CLOCK), 1):
             self._notes.append(("shared", CHANGED.format(shared.name), trial))
 
 
