@@ -20,10 +20,12 @@ from maggy_like.protocol.messages import (
     Decided,
     Halt,
     Kept,
+    Look,
     Meet,
     Opened,
     RankInfo,
     Shutdown,
+    Silent,
     Stop,
 )
 from maggy_like.protocol.task import WorkerId
@@ -333,3 +335,22 @@ def test_a_state_told_of_twice_is_taken_once() -> None:
     run.save(worker, 1)
     assert run.save(worker, 1) == []
     assert run.machine.stale == 1
+
+
+def test_of_a_silent_rank_the_others_are_looked_at_and_the_failure_says_who_was_elsewhere() -> None:
+    run = MultiWorkerHand(2, max_attempts=1)
+    run.start()
+    for index in range(2):
+        run.come(index)
+    first, second = run.members()
+    order = run.assigned(first)
+    assert run.to(TrialSaid(first, Silent(order.trial, order.attempt))) == [(second, Look(order.trial, order.attempt))]
+    waits = {"stood": "a.py:2 in train (loss.backward())", "is_in_collective": True}
+    run.finish(first, outcome="died", kind="timeout", message="it reported nothing", at=1.0, **waits)
+    run.finish(second, outcome="stopped", stood="a.py:1 in train (time.sleep(60))")
+    (end,) = run.ends
+    assert end.failure is not None
+    assert end.failure.message.startswith(
+        "it reported nothing; rank 1 was at a.py:1 in train (time.sleep(60)), "
+        "rank 0 waited in a collective operation at a.py:2 in train (loss.backward())"
+    )
