@@ -205,7 +205,9 @@ def test_a_flood_of_output_fills_no_disk_and_its_trial_can_be_stopped(search: An
     result = search(trial_faults.flood, {"x": [0.0, 1.0]}, points, failures=FailurePolicy(2, report_timeout=1.0))
     flooded, *others = result.trials
     assert flooded.failure is not None
-    assert "reported nothing for report_timeout=1 s (attempt 2 of 2)" in flooded.failure.message
+    assert "reported nothing for report_timeout=1 s; it was at trial_faults.py" in flooded.failure.message
+    assert " in flood (" in flooded.failure.message
+    assert flooded.failure.message.endswith("(attempt 2 of 2)")
     assert [trial.state for trial in others] == [TrialState.COMPLETED] * 2
     log = result.directory / "logs" / "00000.log"
     with log.open("rb") as file:
