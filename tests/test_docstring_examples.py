@@ -46,6 +46,8 @@ RUNS = ("august", "random", "asha")
 NOT_RUN = {
     "maggy_like.ml.estimator.model.TorchModel": "reads a model from S3",
     "maggy_like.ml.pyfunc.log_pyfunc": "needs a server of MLflow",
+    "maggy_like.results.files.TrialFiles.fetch": "writes to the working directory",
+    "maggy_like.results.result.Result.files": "needs trials that write files, as the example of TrialFiles has",
     "maggy_like.results.result.Result.stop": "needs a run whose driver is in a cluster",
     "maggy_like.spark.engine.engine.SparkEngine": "needs a cluster with GPUs",
     "maggy_like.spark.servers.ConnectServer": "starts a server of Spark Connect, as its own tests do",

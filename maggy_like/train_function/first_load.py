@@ -150,7 +150,7 @@ def _loads(function: types.FunctionType) -> Iterator[tuple[str, types.CodeType, 
     for code in code_objects(function):
         line = code.co_firstlineno
         for instruction in dis.get_instructions(code):
-            line = instruction.starts_line or line
+            line = (instruction.positions and instruction.positions.lineno) or line
             if instruction.opname.startswith(("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")):
                 yield str(instruction.argval), code, line
 

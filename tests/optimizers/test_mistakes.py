@@ -273,7 +273,7 @@ CONTRASTS = {"A": {"without A": 1.0, "base": -1.0}}
             "interval must be below max_budget=5, got 5; use a smaller one",
         ),
         (
-            lambda: PBT(interval=5).validate(Problem(LINE, 0, max_budget=50, n_trials=16)),
+            lambda: PBT(population=16, interval=5).validate(Problem(LINE, 0, max_budget=50, n_trials=16)),
             "population must be below n_trials=16, got 16",
         ),
         (lambda: SkoptSearch(acquisition="ei"), "did you mean 'EI'"),

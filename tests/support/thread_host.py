@@ -62,6 +62,7 @@ class ThreadHost(LocalEngine, DriverHost):
     name = "threads"
 
     def __init__(self, slots: int = 3, begin: Callable[[int], None] = lambda attempt: None) -> None:
+        super().__init__([])
         self._room = slots
         self._begin = begin
         self.run: ThreadRun | None = None

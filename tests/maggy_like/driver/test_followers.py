@@ -298,7 +298,7 @@ def test_neither_the_start_nor_the_end_of_a_run_waits_for_a_display_that_blocks(
 
 # -- trackers -------------------------------------------------------------------------------------
 
-END = TrackedEnd(Ending.COMPLETED, "value")
+END = TrackedEnd(Ending.COMPLETED, "value", files="runs/run/files")
 
 
 @dataclass

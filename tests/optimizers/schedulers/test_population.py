@@ -248,7 +248,7 @@ def test_ask_and_tell_alone() -> None:
 )
 def test_searches_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptimizerError, match=message):
-        PBT(interval=5).validate(Problem(LINE, 0, **options))
+        PBT(population=16, interval=5).validate(Problem(LINE, 0, **options))
 
 
 def test_integers_move_too() -> None:
