@@ -110,6 +110,10 @@ class TrialFolders:
 
     def begin(self, assign: Assign) -> Assign:
         """Return an assignment with the directories of its trial."""
+        with self._making:
+            self._prepare()
+        with contextlib.suppress(OSError), open(self._claim(assign), "w") as claim:
+            claim.write(str(assign.attempt))
         place = self._places.get(assign.trial)
         if place is None:
             place = self._places[assign.trial] = self._make_place(assign)
@@ -119,8 +123,8 @@ class TrialFolders:
 
     def checkpointed(self, trial: int) -> None:
         """Keep the files of a trial that has saved a state, if that was asked for."""
-        place = self._places.get(trial)
-        if self._task.files_at_checkpoints and place is not None and self._is_used(place):
+        place = self._places.get(trial) if self._task.files_at_checkpoints else None
+        if place is not None and self._is_owned(place) and self._is_used(place):
             self._do(partial(self._keep, place, place.assign, is_last=False))
 
     def end(self, trial: int, process: Hashable, *, paused: bool = False) -> bool:
@@ -129,6 +133,9 @@ class TrialFolders:
         Unless it is ``paused``, its directories are no longer used by a trial, but ``process`` may still use them.
         """
         if (place := self._places.get(trial)) is None:
+            return False
+        if not self._is_owned(place):
+            del self._places[trial]
             return False
         info = place.assign.rank_info
         has_files = self._is_used(place)
@@ -141,13 +148,29 @@ class TrialFolders:
 
     def discard(self, trial: int, process: Hashable) -> None:
         """Give up the directories of a paused trial that does not continue in its process; its files are kept."""
-        if (place := self._places.get(trial)) is not None and self._leave(place, process):
+        if (place := self._places.get(trial)) is None:
+            return
+        if not self._is_owned(place):
+            del self._places[trial]
+        elif self._leave(place, process):
             self._do(partial(shutil.rmtree, place.own, ignore_errors=True))
 
     def exited(self, process: Hashable) -> None:
         """Let later trials use the working directories of a process that uses them no longer."""
         for mirror in self._retired.pop(process, ()):
             self._do(partial(self._recycle, mirror))
+
+    def _claim(self, assign: Assign) -> str:
+        """Return the file with the number of the attempt that uses the directories of a trial."""
+        return os.path.join(self._root, "claims", f"{assign.trial:05d}")
+
+    def _is_owned(self, place: Place) -> bool:
+        """Whether no later attempt uses the directories, because the driver has given this worker up for lost."""
+        try:
+            with open(self._claim(place.assign)) as claim:
+                return claim.read() == str(place.assign.attempt)
+        except OSError:
+            return False
 
     def _is_used(self, place: Place) -> bool:
         """Whether a trial has files; a look at what it may have written, which takes some microseconds."""
@@ -156,8 +179,6 @@ class TrialFolders:
         return place.has_files
 
     def _make_place(self, assign: Assign) -> Place:
-        with self._making:
-            self._prepare()
         name = f"{assign.trial:05d}"
         place = Place(assign, os.path.join(self._root, "own", name), None, time.time())
         info = assign.rank_info
@@ -288,7 +309,8 @@ class TrialFolders:
         for root in roots(self._task):
             try:
                 os.makedirs(os.path.join(root, "workers", str(os.getpid())), 0o700, exist_ok=True)
-                os.makedirs(os.path.join(root, "own"), 0o700, exist_ok=True)
+                for part in ("own", "claims"):
+                    os.makedirs(os.path.join(root, part), 0o700, exist_ok=True)
                 if self._has_mirrors:
                     self._parents = make_parents(root, self._original)
                     self._plan = self._plan or make_plan(self._original, run_folder(self._task))
@@ -298,6 +320,7 @@ class TrialFolders:
                 why = error
         self._has_mirrors = False
         self._root = tempfile.mkdtemp(prefix="maggy-work-")
+        os.mkdir(os.path.join(self._root, "claims"))
         self._notes.append(("files", NO_MIRROR.format(why), None))
         return False
 
