@@ -344,8 +344,8 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     rank_info: RankInfo | None = None  # the worker's rank, if several run the attempt together
     max_budget: int = 0  # steps of a full training, if that is more. The attempt pauses at its budget then
     files: int = NO_FILES  # the last attempt that has left files, which are to be restored
-    directory: str = ""  # path of the trial's own directory; the agent fills in this one and the next
-    working_directory: str = ""  # path of its working directory; empty for that of the worker
+    directory: bytes = b""  # path of the trial's own directory; the agent fills in this one and the next
+    working_directory: bytes = b""  # path of its working directory; empty for that of the worker
 
 
 class Meet(msgspec.Struct, frozen=True, tag="meet"):

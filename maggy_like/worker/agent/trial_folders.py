@@ -119,7 +119,7 @@ class TrialFolders:
             place = self._places[assign.trial] = self._make_place(assign)
         place.assign = assign
         working = "" if place.mirror is None else place.mirror.path
-        return msgspec.structs.replace(assign, directory=place.own, working_directory=working)
+        return msgspec.structs.replace(assign, directory=os.fsencode(place.own), working_directory=os.fsencode(working))
 
     def checkpointed(self, trial: int) -> None:
         """Keep the files of a trial that has saved a state, if that was asked for."""

@@ -18,7 +18,8 @@ def restore_files(assign: Assign, task: WorkerTask, retry: Retry) -> None:
     info = assign.rank_info
     if assign.files != NO_FILES and (info is None or info.local_rank == 0):
         known = max(0, assign.files)
-        if not restore(task.files, assign.trial, known, assign.directory, assign.working_directory, retry):
+        folders = os.fsdecode(assign.directory), os.fsdecode(assign.working_directory)
+        if not restore(task.files, assign.trial, known, *folders, retry):
             print(f"the files of attempt {known} of this trial have not arrived in {task.files}", file=sys.stderr)
 
 

@@ -536,7 +536,7 @@ class TrialRunner:
             restore_files(assign, task, StoreRetry(task.files, sender))
             return join(assign, task, sender, self.service)
 
-        with working_in(assign.working_directory):
+        with working_in(os.fsdecode(assign.working_directory)):
             self.is_in_function = True
             try:
                 finished = run_attempt(self._train_fn, self._parameters, reporter, assign, task, enter)

@@ -138,7 +138,8 @@ class Reporter:
         reporter = cls(max(assign.budget, assign.max_budget))
         reporter.trial = assign.trial
         reporter.config = assign.config
-        reporter._directory, reporter._working_directory = assign.directory, assign.working_directory
+        reporter._directory = os.fsdecode(assign.directory)
+        reporter._working_directory = os.fsdecode(assign.working_directory)
         reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
         reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
         reporter._is_search = assign.is_search

@@ -59,7 +59,8 @@ print(json.dumps({
 
 def seen(share: Mapping[str, str], *words: str) -> dict[str, object]:
     """What libraries see in a fresh process with a share."""
-    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    own = (*VARIABLES, "BLIS_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", SEEN, json.dumps(share), *words], env=environment, capture_output=True, text=True

@@ -149,7 +149,8 @@ def test_what_the_function_holds_is_loaded_once_per_worker_and_each_trial_has_it
     result = search(train, tmp_path / "runs", workers=2)
     assert {trial.metrics["first"] for trial in result.trials} == {1.0}
     loaded = {int(path.name.partition("-")[2]) for path in tmp_path.glob("loaded-*")}
-    assert 1 <= len(loaded) <= 2  # one worker may be through before the other has started
+    # The check before the start loads it, too, and one worker may be through before the other has started.
+    assert 2 <= len(loaded) <= 3
     assert loaded.isdisjoint(int(trial.metrics["pid"]) for trial in result.trials)
 
 

@@ -26,7 +26,7 @@ def allowed(config):
 def train(x):
     assert sys.argv[1:] == [*map(os.fsdecode, {arguments})]
     assert os.environb.get(b"ODD") == {odd}
-    assert os.getcwdb() == {folder}
+    assert os.path.exists("script.py")  # under the name that it has in the caller's working directory
     return x
 """
 

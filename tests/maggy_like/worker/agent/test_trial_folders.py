@@ -49,7 +49,8 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
         task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
         successor = TrialFolders(task)
         assigned = successor.begin(Assign(0, 2, {}, 1))
-        written = [Path(folder, "best.pt") for folder in (assigned.directory, assigned.working_directory)]
+        folders = map(os.fsdecode, (assigned.directory, assigned.working_directory))
+        written = [Path(folder, "best.pt") for folder in folders]
         for path in written:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("of the second attempt")
