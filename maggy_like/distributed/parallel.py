@@ -161,7 +161,9 @@ _calls = itertools.count()
 def _exchange(mine: str) -> list[str]:
     """Return the texts that all ranks pass in their calls of the same number.
 
-    They meet in the store. A collective would abort the process if another rank is in a different one.
+    They meet in the store, since a collective of different sizes would abort the processes. If one does not come for
+    long, it may be in a collective operation that ours never joins. Then all ranks of this call make one of a fixed
+    size, which shows the mismatch.
     """
     store: Store = dist.distributed_c10d._get_default_store()
     while isinstance(store, PrefixStore):
@@ -169,6 +171,7 @@ def _exchange(mine: str) -> list[str]:
     rank, ranks, call = dist.get_rank(), dist.get_world_size(), next(_calls)
     keys = [f"maggy_like/average/{call}/{it}" for it in range(ranks)]
     store.set(keys[rank], mine)
+    since, is_late = time.monotonic(), False
     while True:
         with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
             store.wait(keys, EXCHANGE_WAIT)
@@ -179,9 +182,19 @@ def _exchange(mine: str) -> list[str]:
                 f"all ranks must call average() equally often, and rank {', '.join(map(str, missing))} returned after "
                 f"fewer calls than the {call + 1} of rank {rank}"
             )
+        if time.monotonic() - since > USUAL_WAIT.total_seconds():
+            is_late = True
+            break
+    way = f"maggy_like/average/{call}/way"
+    if store.compare_set(way, "", "collective" if is_late else "store") == b"collective":  # the first to ask decides
+        on_cpu = "cpu:" in dist.get_backend_config()
+        dist.all_reduce(torch.zeros(4, dtype=torch.float64, device="cpu" if on_cpu else device()))
+    store.wait(keys, LONGEST_WAIT)
     texts = [it.decode() for it in store.multi_get(keys)]
-    if call:
-        store.delete_key(f"maggy_like/average/{call - 1}/{rank}")  # all ranks have read it: they are in this call
+    if call:  # all ranks have read what is of the last one: they are in this call
+        store.delete_key(f"maggy_like/average/{call - 1}/{rank}")
+        if rank == 0:
+            store.delete_key(f"maggy_like/average/{call - 1}/way")
     return texts
 
 
