@@ -70,7 +70,7 @@ class Played:
         assert frame is not None
         message = decode_to_worker(frame)
         if isinstance(message, Assign):
-            message = msgspec.structs.replace(message, directory="", working_directory="")
+            message = msgspec.structs.replace(message, directory=b"", working_directory=b"")
         return message
 
 
