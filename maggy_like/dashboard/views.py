@@ -273,7 +273,7 @@ def _key(run: FollowedRun, by: str, trial: Trial) -> Any:
 def _number(query: Query, name: str, default: int) -> int:
     text = query.get(name, "")
     if text and not (text.isdecimal() and len(text) < 16):
-        raise ConfigError(f"{name} must be a whole number of at least 0, got {text!r}")
+        raise ConfigError(f"{name} must be an integer of at least 0, got {text!r}")
     return int(text) if text else default
 
 

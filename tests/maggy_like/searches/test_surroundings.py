@@ -61,7 +61,7 @@ def search(
     """Run a script in a folder that searches with an optimizer in its own process, resumes and reads the run."""
     environment = environment or {}
     os.makedirs(folder)
-    helper = HELPER.format(arguments=arguments, odd=environment.get(b"ODD"), folder=os.path.realpath(folder))
+    helper = HELPER.format(arguments=arguments, odd=environment.get(b"ODD"))
     for name, text in ((b"helper.py", helper), (b"script.py", SCRIPT.format(directory=directory))):
         with open(os.path.join(folder, name), "w") as file:
             file.write(text)
