@@ -189,11 +189,13 @@ def keep(
     host: int = 0,
     hosts: int = 1,
     move: bool = False,
+    adds: bool = False,
 ) -> bool:
     """Copy a trial's files to the run's folder, without those that it has already, and write the list.
 
     With ``move``, a file on the same file system is moved, because nobody needs it here any more. Files that a later
-    attempt has kept stay. Return False if ``found`` is not valid any more, since its directories were moved.
+    attempt has kept stay, and with ``adds`` also those of the same attempt, which other ranks have kept. Return False
+    if ``found`` is not valid any more, since its directories were moved.
     """
     name = list_name(trial, host)
     before = read_list(folder, trial, host)
@@ -214,11 +216,15 @@ def keep(
             del found.files[file.name]
     if not is_valid():
         return False
-    for gone in known.keys() - found.files.keys():
+    kept = {file.name: file.kept for file in found.files.values()}
+    left_out = found.left_out
+    if adds and before is not None and before.attempt == attempt:
+        kept = known | kept
+        left_out = [*dict.fromkeys((*before.left_out, *left_out))]
+    for gone in known.keys() - kept.keys():
         with contextlib.suppress(FileNotFoundError):
             fs.rm_file(f"{base}/{gone}")
-    kept = {file.name: file.kept for file in found.files.values()}
-    _write_list(f"{folder}/{name}.json", FileList(attempt, kept, tuple(found.left_out[:20]), hosts))
+    _write_list(f"{folder}/{name}.json", FileList(attempt, kept, tuple(left_out[:20]), hosts))
     return True
 
 

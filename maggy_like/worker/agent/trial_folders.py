@@ -8,6 +8,7 @@ and used again: a trial that writes nothing costs two renames.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import shutil
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -71,7 +72,7 @@ class Place:
     own: str  # path of ``reporter.directory``, which may not exist
     mirror: Mirror | None  # its working directory
     began: float  # Unix time
-    registry: str = ""  # folder with an entry for each rank that uses them, if several do
+    registry: str = ""  # directory with an entry for each rank on this machine that shares them, if there are several
     has_files: bool = False  # whether it has any: it has written them, or an earlier attempt has
     moving: threading.Lock = field(default_factory=threading.Lock)  # held while they are moved
 
@@ -139,10 +140,10 @@ class TrialFolders:
             return False
         info = place.assign.rank_info
         has_files = self._is_used(place)
-        is_last = not paused and self._leave(place, process)
-        if has_files or (info is not None and info.group_world_size > 1):
+        is_free, is_last = (True, False) if paused else self._leave(place, process)
+        if is_free and (has_files or (info is not None and (info.group_world_size > 1 or info.local_world_size > 1))):
             self._do(partial(self._keep, place, place.assign, is_last=is_last))
-        if is_last and place.mirror is not None:
+        if is_free and not paused and place.mirror is not None:
             self._do(partial(self._look_at_shared, place.mirror, trial, place.began))
         return has_files
 
@@ -152,7 +153,7 @@ class TrialFolders:
             return
         if not self._is_owned(place):
             del self._places[trial]
-        elif self._leave(place, process):
+        elif self._leave(place, process)[1]:
             self._do(partial(shutil.rmtree, place.own, ignore_errors=True))
 
     def exited(self, process: Hashable) -> None:
@@ -184,7 +185,9 @@ class TrialFolders:
         info = assign.rank_info
         shares = info is not None and info.local_world_size > 1
         if shares and info is not None:
-            place.registry = os.path.join(self._root, "ranks", f"{name}.{assign.attempt}")
+            # Ranks in several executors of a machine have different originals, and so different mirrors.
+            tree = os.path.relpath(self._parents, self._root).split(os.sep)[0] if self._has_mirrors else "tree"
+            place.registry = os.path.join(self._root, "ranks", f"{name}.{assign.attempt}", tree)
             os.makedirs(os.path.join(place.registry, str(info.rank)), 0o700, exist_ok=True)
         elif os.path.lexists(place.own):  # left by a worker that was killed
             self._set_aside(place.own)
@@ -216,24 +219,27 @@ class TrialFolders:
             os.rename(path, aside)
             self._do(partial(shutil.rmtree, aside, ignore_errors=True))
 
-    def _leave(self, place: Place, process: Hashable) -> bool:
-        """Move the directories of a trial away, unless other ranks still use them; return whether they were moved."""
+    def _leave(self, place: Place, process: Hashable) -> tuple[bool, bool]:
+        """Move a trial's directories away, unless other ranks use them.
+
+        Return whether its working directory was moved, and whether ``reporter.directory`` was too.
+        """
         del self._places[place.assign.trial]
+        is_free = is_last = True
         if place.registry and (info := place.assign.rank_info) is not None:
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(place.registry, str(info.rank)))
-            try:
-                os.rmdir(place.registry)
-            except OSError:
-                return False
+            is_free = _rmdir(place.registry)
+            is_last = is_free and _rmdir(os.path.dirname(place.registry))
         with place.moving:
-            own, place.own = place.own, self._unique(os.path.dirname(place.own))
-            with contextlib.suppress(OSError):  # it does not exist
-                os.rename(own, place.own)
-            if place.mirror is not None:
+            if is_last:
+                own, place.own = place.own, self._unique(os.path.dirname(place.own))
+                with contextlib.suppress(OSError):  # it does not exist
+                    os.rename(own, place.own)
+            if is_free and place.mirror is not None:
                 place.mirror.move(self._unique(self._parents))
                 self._retired.setdefault(process, []).append(place.mirror)
-        return True
+        return is_free, is_last
 
     def _unique(self, folder: str) -> str:
         return os.path.join(folder, f"{PREFIX}{os.getpid()}-{next(self._numbers)}")
@@ -369,18 +375,30 @@ class TrialFolders:
             if place.mirror is not None:
                 found.add(paths[1], in_working=True, is_own=place.mirror.is_written)
             found.limit(self._task.max_files)
-            is_complete = keep(
-                self._task.files,
-                assign.trial,
-                assign.attempt,
-                found,
-                is_valid=partial(_are_equal, place.paths, paths),
-                host=host,
-                hosts=hosts,
-                move=is_last,
-            )
+            with self._alone(place):
+                is_complete = keep(
+                    self._task.files,
+                    assign.trial,
+                    assign.attempt,
+                    found,
+                    is_valid=partial(_are_equal, place.paths, paths),
+                    host=host,
+                    hosts=hosts,
+                    move=is_last,
+                    adds=bool(place.registry),
+                )
         if note := left_out_note(found, self._task.max_files):
             self._notes.append(("files", note, assign.trial))
+
+    @contextlib.contextmanager
+    def _alone(self, place: Place) -> Iterator[None]:
+        """Let no other rank on this machine keep the trial's files meanwhile."""
+        if not place.registry:
+            yield
+            return
+        with open(self._claim(place.assign), "a") as claim:
+            fcntl.flock(claim, fcntl.LOCK_EX)  # released when the file is closed, or when this process is killed
+            yield
 
     def _look_at_shared(self, mirror: Mirror, trial: int, since: float) -> None:
         for shared in itertools.islice(mirror.shared_changes(since - CLOCK), 1):
@@ -395,6 +413,15 @@ def _runs(pid: int) -> bool:
         return False
     except PermissionError:
         pass
+    return True
+
+
+def _rmdir(folder: str) -> bool:
+    """Remove a directory if it is empty; return whether it was."""
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
     return True
 
 

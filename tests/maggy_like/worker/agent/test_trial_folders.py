@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from maggy_like.protocol.messages import Assign
+from maggy_like.protocol.messages import Assign, RankInfo
 from maggy_like.protocol.task import WorkerTask
+from maggy_like.storage.file_systems import mark_store
+from maggy_like.storage.trial_files import read_list
 from maggy_like.worker.agent.trial_folders import TrialFolders
 
 LOST = """
@@ -59,3 +62,35 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
     assert successor.end(0, "another process")
     successor.finish()
     successor.close()
+
+
+@pytest.mark.parametrize("executors", [("one", "one"), ("one", "another")])
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_files_of_all_ranks_on_a_machine_are_kept(
+    executors: tuple[str, str], last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ranks = tmp_path / "run", []
+    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    mark_store(task.store, task.run_id)
+    for rank, executor in enumerate(executors):
+        (tmp_path / executor).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / executor)
+        folders = TrialFolders(task)
+        ranks.append((folders, folders.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)))))
+    for rank, (_, assigned) in enumerate(ranks):
+        assert assigned.directory == ranks[0][1].directory
+        Path(os.fsdecode(assigned.working_directory), f"relative{rank}").write_text("1")
+        Path(os.fsdecode(assigned.directory)).mkdir(exist_ok=True)
+        Path(os.fsdecode(assigned.directory), f"own{rank}").write_text("1")
+    for folders, _ in (ranks[1 - last], ranks[last]):
+        assert folders.end(0, "a process")
+        folders.finish()
+    for thread in threading.enumerate():
+        if thread.name == "maggy-files":
+            thread.join(300)
+    for folders, _ in ranks:
+        folders.close()
+    assert not list(run.glob("work/*"))
+    kept = read_list(task.files, 0)
+    assert kept is not None
+    assert sorted(kept.files) == ["own0", "own1", "relative0", "relative1"]
