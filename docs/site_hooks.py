@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _FOLDER = "project/"
 _DOCS = "docs/"
-_NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n"
-"""Of code: who searches the site means its pages."""
+_NOT_FOUND = ("adr/", "project/docs/adr/", "project/ARCHITECTURE.md", "project/CONTRIBUTING.md")
+"""What a search of the site leaves out, besides code: its reader looks for what to do, not for how it came about."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             known.add(path)
             content = (root / path).read_text()
             if path.endswith(".py"):
-                content = f"{_NOT_FOUND}# {path}\n\n```python\n{content}```\n"
+                content = f"# {path}\n\n```python\n{content}```\n"
             files.append(File.generated(config, _uri_of(path), content=content))
             waiting.append((_uri_of(path), "" if path.endswith(".py") else content))
     return files
@@ -48,6 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
     """Have links to files of the project lead to their pages; a link to a folder is text alone."""
     here = page.file.src_uri
+    if here.startswith(_NOT_FOUND) or here.endswith(".py.md"):
+        page.meta["search"] = {"exclude": True}
 
     def lead(match: re.Match[str]) -> str:
         target = _uri_of(_path_of(here, match[2]))

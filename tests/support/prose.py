@@ -54,7 +54,7 @@ LONGEST_MESSAGE = 40
 """Words; a value counts as one word."""
 
 EVIDENCE = "Evidence"
-"""The heading under which a page may name tests and benchmarks."""
+"""The heading under which a page may name tests and benchmarks, and the page that has nothing else."""
 
 
 class Page(NamedTuple):
@@ -103,7 +103,7 @@ def read(text: str) -> Page:
         elif bare.startswith("#"):
             close()
             page.headings.append(bare.lstrip("# "))
-            in_evidence = page.headings[-1] == EVIDENCE
+            in_evidence = EVIDENCE in (page.headings[0], page.headings[-1])
             fresh = True
         elif bare.startswith("|"):
             cells = [plain(cell) for cell in re.split(r"(?<!\\)\|", bare.strip("|"))]
@@ -145,7 +145,7 @@ def faults(text: str, *, is_reference: bool = False) -> Counter[str]:
     everywhere = [*page.prose, *page.cells]
     for rule, pattern in PATTERNS.items():
         found[rule] = sum(len(re.findall(pattern, block)) for block in everywhere)
-    raw = text.split(f"\n## {EVIDENCE}\n")[0]
+    raw = "" if text.startswith(f"# {EVIDENCE}\n") else text.split(f"\n## {EVIDENCE}\n")[0]
     found["tests"] = len(re.findall(PATTERNS["tests"], re.sub(r"(?ms)^ *```.*?^ *```|<!--.*?-->", "", raw)))
     for block in page.evidence:
         for rule in PATTERNS.keys() - {"tests", "history"}:
