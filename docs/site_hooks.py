@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
 
-_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _FOLDER = "project/"
 _DOCS = "docs/"
 _NOT_FOUND = ("adr/", "project/docs/adr/", "project/ARCHITECTURE.md", "project/CONTRIBUTING.md")

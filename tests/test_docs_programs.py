@@ -168,7 +168,7 @@ def named_extras(text: str) -> set[str]:
 
 def used_extras(code: str) -> set[str]:
     """The extras that the code of a page needs."""
-    used = set()
+    used = {"report"} if "command_line.main(['report'" in code else set()
     for node in ast.walk(ast.parse(code)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
