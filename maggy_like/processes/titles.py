@@ -10,6 +10,7 @@ from pathlib import Path
 from maggy_like.processes.zygote.become import show_as
 
 _PR_SET_NAME = 15
+_C = ctypes.CDLL(None)
 
 _run = ""  # the run and the worker that this process belongs to
 
@@ -36,4 +37,4 @@ def entitle(role: str, module: str = "maggy_like.worker.agent.fork_server") -> N
     if sys.platform.startswith("linux"):
         show_as([f"maggy-like {role}, {_run}" if role else f"maggy-like {_run}", module])
         name = role or _run.partition(" of ")[0]
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, f"maggy {name}".encode()[:15])
+        _C.prctl(_PR_SET_NAME, f"maggy {name}".encode()[:15])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import atexit
 import ctypes
+import functools
 import io
 import os
 import pickle
@@ -178,10 +179,18 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 def show_as(arguments: Sequence[str]) -> None:
     """Overwrite this process's command line, which ``ps`` shows, as far as the old one's length allows."""
+    start, size = _command_line()
+    text = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
+    if size:
+        ctypes.memmove(start, text[: size - 1].ljust(size, b"\0"), size)
+
+
+@functools.cache  # forks have it in the same place
+def _command_line() -> tuple[int, int]:
+    """Return the address and the bytes of this process's command line; (0, 0) if they are not known."""
     try:
         with open("/proc/self/stat", "rb") as stat:
             start, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
     except OSError:  # without /proc, ps does not work either
-        return
-    text = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
-    ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
+        return 0, 0
+    return start, end - start

@@ -460,6 +460,7 @@ class Agent:
         if self._folders.end(attempt.assign.trial, child, paused=finished.paused):
             finished = msgspec.structs.replace(finished, files=True)
         self._client.send(finished)  # the next assignment is the answer; what else is to be done has time until then
+        self._folders.work()
         self._release()
         is_used_up = self._task.isolation == "process" or attempt.is_multi_worker or child.status is not None
         if finished.paused and child.status is None and not child.is_spoiled:

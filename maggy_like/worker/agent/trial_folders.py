@@ -54,6 +54,9 @@ UNSEEN = (
     "workers see"
 )
 
+CLAIM_SIZE = 8
+"""Bytes of an attempt's number in the file of claims, in which each trial has its place."""
+
 CLOCK = 0.1
 """Seconds by which a file system's time of a change may be too early."""
 
@@ -89,6 +92,7 @@ class TrialFolders:
         self._task = task
         self._original = ""
         self._root = self._parents = ""
+        self._claims = -1  # a file with the attempt that uses the directories of each trial
         self._plan: Plan | None = None
         self._spare: deque[Mirror] = deque()
         self._making = threading.Lock()
@@ -96,6 +100,7 @@ class TrialFolders:
         self._retired: dict[Hashable, list[Mirror]] = {}  # used by a process that has not exited
         self._numbers = itertools.count()
         self._notes: deque[tuple[NoteSubject, str, int | None]] = deque()
+        self._later: deque[Job] = deque()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._gives_up = threading.Event()
@@ -113,8 +118,8 @@ class TrialFolders:
         """Return an assignment with the directories of its trial."""
         with self._making:
             self._prepare()
-        with contextlib.suppress(OSError), open(self._claim(assign), "w") as claim:
-            claim.write(str(assign.attempt))
+        with contextlib.suppress(OSError):  # a full disk
+            os.pwrite(self._claims, _claim(assign), assign.trial * CLAIM_SIZE)
         place = self._places.get(assign.trial)
         if place is None:
             place = self._places[assign.trial] = self._make_place(assign)
@@ -129,7 +134,7 @@ class TrialFolders:
             self._do(partial(self._keep, place, place.assign, is_last=False))
 
     def end(self, trial: int, process: Hashable, *, paused: bool = False) -> bool:
-        """Begin to keep the files of an attempt that has ended, and return whether it has any.
+        """Return whether an attempt that has ended has files; they are kept after the next call of :meth:`work`.
 
         Unless it is ``paused``, its directories are no longer used by a trial, but ``process`` may still use them.
         """
@@ -142,10 +147,15 @@ class TrialFolders:
         has_files = self._is_used(place)
         is_free, is_last = (True, False) if paused else self._leave(place, process)
         if is_free and (has_files or (info is not None and (info.group_world_size > 1 or info.local_world_size > 1))):
-            self._do(partial(self._keep, place, place.assign, is_last=is_last))
+            self._later.append(partial(self._keep, place, place.assign, is_last=is_last))
         if is_free and not paused and place.mirror is not None:
-            self._do(partial(self._look_at_shared, place.mirror, trial, place.began))
+            self._later.append(partial(self._look_at_shared, place.mirror, trial, place.began))
         return has_files
+
+    def work(self) -> None:
+        """Let the thread begin with the files of the attempts that have ended."""
+        while self._later:
+            self._do(self._later.popleft())
 
     def discard(self, trial: int, process: Hashable) -> None:
         """Give up the directories of a paused trial that does not continue in its process; its files are kept."""
@@ -158,20 +168,13 @@ class TrialFolders:
 
     def exited(self, process: Hashable) -> None:
         """Let later trials use the working directories of a process that uses them no longer."""
+        self.work()
         for mirror in self._retired.pop(process, ()):
             self._do(partial(self._recycle, mirror))
 
-    def _claim(self, assign: Assign) -> str:
-        """Return the file with the number of the attempt that uses the directories of a trial."""
-        return os.path.join(self._root, "claims", f"{assign.trial:05d}")
-
     def _is_owned(self, place: Place) -> bool:
         """Whether no later attempt uses the directories, because the driver has given this worker up for lost."""
-        try:
-            with open(self._claim(place.assign)) as claim:
-                return claim.read() == str(place.assign.attempt)
-        except OSError:
-            return False
+        return os.pread(self._claims, CLAIM_SIZE, place.assign.trial * CLAIM_SIZE) == _claim(place.assign)
 
     def _is_used(self, place: Place) -> bool:
         """Whether a trial has files; a look at what it may have written, which takes some microseconds."""
@@ -257,6 +260,7 @@ class TrialFolders:
         """Record that no other attempt will come."""
         for trial in list(self._places):
             self.end(trial, None)
+        self.work()
         if self._thread is not None:
             self._jobs.put(None)
 
@@ -275,7 +279,10 @@ class TrialFolders:
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join(CLOSE_PATIENCE)
-        if not self._root or self.is_busy or self._left_behind:
+        if not self._root or self.is_busy:
+            return
+        os.close(self._claims)
+        if self._left_behind:
             return
         for mirror in (*self._spare, *itertools.chain(*self._retired.values())):
             shutil.rmtree(mirror.path, ignore_errors=True)
@@ -315,20 +322,22 @@ class TrialFolders:
         for root in roots(self._task):
             try:
                 os.makedirs(os.path.join(root, "workers", str(os.getpid())), 0o700, exist_ok=True)
-                for part in ("own", "claims"):
-                    os.makedirs(os.path.join(root, part), 0o700, exist_ok=True)
+                os.makedirs(os.path.join(root, "own"), 0o700, exist_ok=True)
                 if self._has_mirrors:
                     self._parents = make_parents(root, self._original)
                     self._plan = self._plan or make_plan(self._original, run_folder(self._task))
-                self._root = root
+                self._use(root)
                 return self._has_mirrors
             except OSError as error:  # a file system without links, for example
                 why = error
         self._has_mirrors = False
-        self._root = tempfile.mkdtemp(prefix="maggy-work-")
-        os.mkdir(os.path.join(self._root, "claims"))
+        self._use(tempfile.mkdtemp(prefix="maggy-work-"))
         self._notes.append(("files", NO_MIRROR.format(why), None))
         return False
+
+    def _use(self, root: str) -> None:
+        self._claims = os.open(os.path.join(root, "claims"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._root = root
 
     def _new_mirror(self) -> Mirror:
         assert self._plan is not None
@@ -396,8 +405,8 @@ class TrialFolders:
         if not place.registry:
             yield
             return
-        with open(self._claim(place.assign), "a") as claim:
-            fcntl.flock(claim, fcntl.LOCK_EX)  # released when the file is closed, or when this process is killed
+        with open(f"{os.path.dirname(place.registry)}.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, or when this process is killed
             yield
 
     def _look_at_shared(self, mirror: Mirror, trial: int, since: float) -> None:
@@ -414,6 +423,10 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def _claim(assign: Assign) -> bytes:
+    return assign.attempt.to_bytes(CLAIM_SIZE, "big")
 
 
 def _rmdir(folder: str) -> bool:

@@ -68,7 +68,7 @@ def end_process(grace: float, send_end: Callable[[], None]) -> None:
     """
     if _has_hooks():
         _run_within(grace, send_end, lambda: _run_hooks(grace))
-    if _has_open_files():
+    if has_open_files():
         _run_within(grace, send_end, _close_files)
     flush_output()
 
@@ -120,7 +120,7 @@ class TrialEnds:
         threads = [it for it in threading.enumerate() if it not in self._threads and not it.daemon]
         if new or threads or self._registered:
             _run_within(self._grace, send_end, lambda: self._run(new, threads))
-        if _has_open_files():
+        if has_open_files():
             _run_within(self._grace, send_end, _flush_files)
         self._known = set(finalizers())
         flush_output()
@@ -152,15 +152,16 @@ def _join(threads: Iterable[threading.Thread], grace: float) -> None:
             print(f"the thread {thread.name!r} still runs {grace:g} s after its trial, and is left", file=sys.stderr)
 
 
-def _has_open_files() -> bool:
+def has_open_files() -> bool:
     """Return whether a file is open for writing, whose last lines may be in a buffer."""
     if not (found := open_descriptors()):
         return True  # this system does not list them
     for fd in found:
         with contextlib.suppress(OSError):
             status = os.fstat(fd)  # a file without a name is of this project, or nobody can read it later
-            is_written = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-            if is_written and status.st_nlink and stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(status.st_mode) or not status.st_nlink:
+                continue
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
                 return True
     return False
 

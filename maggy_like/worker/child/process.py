@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -56,7 +57,7 @@ from maggy_like.train_function.code import name_of
 from maggy_like.train_function.load import NotFoundError, arguments_for, load_train_fn, why_not_loaded
 from maggy_like.worker.advice import advice_on
 from maggy_like.worker.child.directories import restore_files, working_in
-from maggy_like.worker.child.exits import POOL_HINT, flush_output, uses_joblib
+from maggy_like.worker.child.exits import POOL_HINT, flush_output, has_open_files, uses_joblib
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.saves import StoreRetry
 from maggy_like.worker.child.sender import Sender, as_number, check_name, pick_objective
@@ -745,6 +746,13 @@ def rehearse(task: WorkerTask) -> None:
     assert isinstance(assign, Assign)
     sender = Sender(assign, lambda frame: None)
     reporter = Reporter.for_trial(assign, CheckpointStore(None), sender)
-    finished = run_attempt(lambda: {"value": 0.5}, (), reporter, assign, task, lambda: None)
+    path, here = sys.path[:], ""
+    with contextlib.suppress(OSError):  # it is gone
+        here = os.getcwd()
+    with working_in(here):
+        restore_files(assign, task, StoreRetry(task.files, sender))
+        finished = run_attempt(lambda: {"value": 0.5}, (), reporter, assign, task, lambda: None)
+    sys.path[:] = path
+    has_open_files()
     flush_output()
     decode_to_driver(encode(wind_up(sender, reporter, finished)))
