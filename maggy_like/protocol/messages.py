@@ -270,7 +270,7 @@ class Finished(msgspec.Struct, frozen=True, omit_defaults=True, tag="finished"):
     at: float = 0.0  # Unix time of a failure, which shows which rank failed first
     returned: Any = None  # what a function given to ``run`` returned, if it is plain data
     stored: bool = False  # whether the returned value is in the store, because it is not plain data
-    attributes: dict[str, Any] = {}  # what the function returned apart from its numbers (see ``values.as_attributes``)
+    attributes: dict[str, Any] = {}  # what the function kept or returned apart from numbers (``values.as_attributes``)
     cut_at: Step | None = None  # the step past its budget whose report ended the function; None if it ended by itself
     paused: bool = False  # whether the function waits in its report for the trial's next attempt
     whole: bool = False  # whether the function was free to train to the whole budget, and returned without a report

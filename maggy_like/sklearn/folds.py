@@ -11,6 +11,8 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 
+from maggy_like.errors import ConfigError
+from maggy_like.sklearn import caught_warnings
 from maggy_like.sklearn.spaces import Objects
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class Folds:
     params: dict[str, Any]  # arguments of ``fit`` and, with scikit-learn's metadata routing, of the scorer
     score_params: dict[str, Any]  # arguments of the scorer without metadata routing: values per sample
     config: dict[str, Any]  # scikit-learn's settings at the call of the search (``sklearn.set_config``)
+    filters: list[bytes]  # the filters of warnings at the call of the search
     other_splits: dict[int, list[tuple[Any, Any]]]  # by seed, for trials that repeat a configuration with ``seed``
 
     @property
@@ -38,7 +41,7 @@ class Folds:
 
     def __call__(self, config: dict[str, Any], reporter: Reporter) -> None:
         """Run the folds that the reporter grants; the score of each must be one finite number."""
-        with config_context(**self.config):
+        with config_context(**self.config), caught_warnings.kept(reporter.attributes, self.filters):
             self._run(config, reporter)
 
     def _run(self, config: dict[str, Any], reporter: Reporter) -> None:
@@ -57,7 +60,7 @@ class Folds:
             )
             if "test_score" not in measured:
                 names = ", ".join(name.removeprefix("test_") for name in measured if name.startswith("test_"))
-                raise TypeError(
+                raise ConfigError(
                     f"scoring must give one metric, got several ({names}); pass only the metric to search by"
                 )
             score = float(measured["test_score"][0])

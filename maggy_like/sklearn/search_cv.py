@@ -19,13 +19,14 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 from sklearn.model_selection._search import BaseSearchCV
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state, get_tags
 from sklearn.utils.validation import indexable
 
 from maggy_like.api.lagom import lagom
 from maggy_like.driver.settings import Confirmation, FailurePolicy, read_confirmation
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
+from maggy_like.sklearn import caught_warnings
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import Objects, read_space
 from optimizers.checks import did_you_mean, explains_init, short
@@ -207,10 +208,14 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
 
         Raises:
             UserError: An argument is wrong, all configurations failed, or none ran all folds.
+            TypeError: All configurations failed with a TypeError, such as one about the data.
             RuntimeError: A configuration failed, with ``error_score="raise"``.
             KeyboardInterrupt: The user pressed Ctrl-C. The results until then are kept.
         """
         space, self._objects = self._check_arguments()
+        if y is None and get_tags(self.estimator).target_tags.required:
+            kind = type(self.estimator).__name__
+            raise ConfigError(f"{kind} requires y to be passed, but the target y is None; use fit(X, y)")
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
         self.multimetric_ = False
         X, y = indexable(X, y)
@@ -222,11 +227,12 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             seed: list(_shuffled(splitter, seed).split(X, y, **routed.splitter.split)) for seed in self._other_seeds()
         }
         to_folds = {name: value for name, value in params.items() if name != "groups"}
-        config = get_config()
+        config, filters = get_config(), caught_warnings.current_filters()
         to_scorer = {} if config["enable_metadata_routing"] else dict(routed.scorer.score)
-        result = self._search(
-            Folds(self.estimator, self._objects, X, y, splits, self.scorer_, to_folds, to_scorer, config, others), space
-        )
+        scorer, objects = self.scorer_, self._objects
+        folds = Folds(self.estimator, objects, X, y, splits, scorer, to_folds, to_scorer, config, filters, others)
+        result = self._search(folds, space)
+        caught_warnings.show(result.trials)
         self.result_ = result
         if result.ending is Ending.INTERRUPTED:  # as Ctrl-C ends any other cell or script
             with contextlib.suppress(ConfigError, RuntimeError):
@@ -276,6 +282,11 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         confirmation = read_confirmation(self.confirm)
         return range(FIRST_SEED, FIRST_SEED + (0 if confirmation is None else confirmation.repeats))
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags = copy.deepcopy(get_tags(self.estimator).target_tags)
+        return tags
+
     def _search(self, folds: Folds, space: SearchSpace) -> Result:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with tempfile.TemporaryDirectory() as temporary:
@@ -302,14 +313,16 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         """Store what the search found.
 
         With ``error_score="raise"``, a configuration that failed raises RuntimeError. If all failed, or none ran all
-        folds, ConfigError is raised.
+        folds, ConfigError is raised, and TypeError if the estimator rejects the type of the data.
         """
         failed = [trial for trial in result.trials if trial.state is TrialState.FAILED]
         if failed and self.error_score == "raise":
             raise RuntimeError(f"the configuration {failed[0].config} failed: {_why(result, failed[0])}")
         if failed and len(failed) == len(result.trials):
             why = f"all {len(failed)} configurations failed; {failed[0].config}: {_why(result, failed[0])}"
-            raise _kind_of(failed[0])(why)
+            assert failed[0].failure is not None
+            is_about_type = "builtins.TypeError" in failed[0].failure.types  # of the data, as the estimator raises it
+            raise (TypeError if is_about_type else ConfigError)(why)
         error_score = np.nan if self.error_score == "raise" else float(self.error_score)
         configs = [self._objects.of(trial.config) for trial in result.trials]
         self.cv_results_ = cv_results(result.trials, configs, self.n_splits_, error_score)
@@ -330,16 +343,6 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 FitFailedWarning,
                 stacklevel=3,
             )
-
-
-def _kind_of(failed: Trial) -> type[ConfigError]:
-    """Return an error that is a TypeError too if that is what the estimator raises about the data."""
-    is_of_type = failed.failure is not None and "builtins.TypeError" in failed.failure.types
-    return DataTypeError if is_of_type else ConfigError
-
-
-class DataTypeError(ConfigError, TypeError):
-    """All configurations failed with a TypeError, such as one about the data."""
 
 
 def _why(result: Result, trial: Trial) -> str:

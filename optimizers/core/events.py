@@ -125,7 +125,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
         value: Final value of the objective, if there is one.
         metrics: Other metrics that ``train_fn`` returned.
         failure: Reason for ``failed``, ``pending``, or a ``stopped`` that no rule asked for.
-        attributes: Returned values that are not numbers, as plain data.
+        attributes: Values other than metrics that the function kept or returned, as plain data.
         cause: Reason for the end, unless the state or the failure tells it.
         config: The trial's configuration, for callbacks. The journal has it in earlier events.
     """

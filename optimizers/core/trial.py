@@ -370,7 +370,7 @@ class Trial(msgspec.Struct, gc=False):
         rested: Whether an attempt has ended. A lost one that is retried does not count.
         reported: Newest step that the function has reported; None if it has reported nothing.
         metrics: Other metrics that ``train_fn`` returned.
-        attributes: Returned values that are not numbers: text, booleans, and lists and dicts of these.
+        attributes: Values other than metrics that the function kept or returned: text, booleans, and lists and dicts.
         failure: Why it failed, or why its last attempt was lost. The journal has the failures of all attempts.
         checkpoint: Newest saved state.
         best_checkpoint: Saved state whose step had the best value of the objective; the newest one if the best value

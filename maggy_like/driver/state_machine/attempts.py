@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -49,6 +50,10 @@ SLOWED = "reports faster than the driver can record (metrics: {}), so its report
 """The message about a trial whose reports wait, shown once a run."""
 
 _NOTHING: Columns = ([], [])
+
+Attributes = dict[str, Any]
+
+_NO_ATTRIBUTES: Attributes = {}
 
 
 # -- the study and the journal ------------------------------------------------------------------------
@@ -390,17 +395,19 @@ def end(run: Run, attempt: RunningAttempt) -> Commands:
         return _lose(run, trial, attempt.failure or end, run.now, attempt.cause)
     if end.outcome == "returned":
         return _conclude(run, trial, end)
+    kept = as_attributes(end.attributes)
     is_cut = attempt.stop_reason is StopReason.RUN_ENDED
     if is_cut and (end.outcome != "raised" or end.kind is FailureKind.COLLECTIVE):
-        return _lose(run, trial, _STOPPED, run.now, attempt.cause)
+        return _lose(run, trial, _STOPPED, run.now, attempt.cause, kept)
     if attempt.failure is not None:
         message = f"{attempt.failure.message}{standing(attempt.ends)}"
-        return _lose(run, trial, replace(attempt.failure, message=message, traceback=end.traceback), run.now)
+        failure = replace(attempt.failure, message=message, traceback=end.traceback)
+        return _lose(run, trial, failure, run.now, attributes=kept)
     if end.outcome == "raised" or (end.outcome == "died" and not attempt.stop_reason.asks_to_end):
         kind = end.kind or FailureKind.EXCEPTION
         failure = Failure(kind, end.message, end.traceback, tuple(end.types), end.place)
-        return _lose(run, trial, failure, run.now)
-    return _end_stopped(run, trial, run.now)
+        return _lose(run, trial, failure, run.now, attributes=kept)
+    return _end_stopped(run, trial, run.now, kept)
 
 
 _STOPPED = Failure(FailureKind.DRIVER_LOST, "the search was stopped")
@@ -434,18 +441,21 @@ def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
     return commands
 
 
-def _end_stopped(run: Run, trial: Trial, now: float) -> Commands:
+def _end_stopped(run: Run, trial: Trial, now: float, attributes: Attributes) -> Commands:
     cause = run.study.scheduler.why_stopped(trial.id) if trial.stop_due else ""
-    return record(run, AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause))
+    ended = AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, now, cause=cause, attributes=attributes)
+    return record(run, ended)
 
 
-def _fail(run: Run, trial: Trial, failure: Failure, now: float) -> Commands:
+def _fail(run: Run, trial: Trial, failure: Failure, now: float, attributes: Attributes) -> Commands:
     """End a trial for good, without a usable value."""
-    ended = AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)
+    ended = AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure, attributes=attributes)
     return [*record(run, ended), *_show_failure(run, trial, failure)]
 
 
-def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "") -> Commands:
+def _lose(
+    run: Run, trial: Trial, failure: Failure, now: float, cause: str = "", attributes: Attributes = _NO_ATTRIBUTES
+) -> Commands:
     """End an attempt that failed or was cut off: its trial stops if a rule had decided so, and is retried otherwise.
 
     The trial fails for good if a retry would be wasted: after the last of ``max_attempts``, or if this attempt got no
@@ -453,19 +463,20 @@ def _lose(run: Run, trial: Trial, failure: Failure, now: float, cause: str = "")
     """
     most = run.settings.failures.max_attempts
     if trial.stop_due:
-        return _end_stopped(run, trial, now)
+        return _end_stopped(run, trial, now, attributes)
     if failure.kind.is_final:
-        return _fail(run, trial, failure, now)
+        return _fail(run, trial, failure, now, attributes)
     if failure.kind.counts and trial.losses + 1 >= most:
         nth = f" (attempt {trial.losses + 1} of {most})" if most > 1 else ""
-        return _fail(run, trial, replace(failure, message=failure.message + nth), now)
+        return _fail(run, trial, replace(failure, message=failure.message + nth), now, attributes)
     if (losses := _most_losses(run, failure)) is not None and trial.stage_losses + 1 >= losses:
         nth = f" (loss of workers {trial.stage_losses + 1} of {losses})"
-        return _fail(run, trial, Failure(failure.kind, failure.message + nth), now)
+        return _fail(run, trial, Failure(failure.kind, failure.message + nth), now, attributes)
     if _is_repeated(run, trial, failure):
         message = f"{failure.message} (attempt {trial.attempt}, just as the one before)"
-        return _fail(run, trial, replace(failure, message=message), now)
-    ended = AttemptEnded(trial.id, trial.attempt, TrialState.PENDING, now, failure=failure, cause=cause)
+        return _fail(run, trial, replace(failure, message=message), now, attributes)
+    state = TrialState.PENDING
+    ended = AttemptEnded(trial.id, trial.attempt, state, now, failure=failure, cause=cause, attributes=attributes)
     commands = record(run, ended)
     run.retries.append(trial.id)
     return [*commands, *_show_loss(trial, failure)]

@@ -20,6 +20,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
+from msgspec.structs import replace
+
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.imports import ImportWatch, is_installed_file
 from maggy_like.processes.titles import entitle
@@ -600,6 +602,9 @@ def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
 
     An attempt whose reports cannot be sent has failed.
     """
+    if reporter.attributes:
+        attributes = as_attributes({**reporter.attributes, **finished.attributes})
+        finished = replace(finished, attributes=attributes)
     try:
         sender.flush()
         if finished.outcome == "returned":

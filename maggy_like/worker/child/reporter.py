@@ -85,6 +85,7 @@ class Reporter:
         trial: Number of the trial, from 0.
         attempt: Number of the attempt of this trial, from 1.
         config: Configuration of the trial, by name of the hyperparameter.
+        attributes: Values other than metrics to keep with the trial, however it ends: add yours by name.
         cut_at: Step of the report that ended the function because it was past the budget; None if there was none.
         is_paused: Whether a report has ended the function because the trial is paused.
         rank: Number of this worker within the trial, from 0; 0 if the trial runs on one worker.
@@ -109,6 +110,7 @@ class Reporter:
         self.trial = 0
         self.attempt = 1
         self.config: dict[str, Any] = {}
+        self.attributes: dict[str, Any] = {}
         self.cut_at: int | None = None
         self.is_paused = False
         self.rank, self.world_size = rank_and_ranks()

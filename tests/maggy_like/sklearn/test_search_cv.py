@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
+import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,18 +15,19 @@ from scipy import stats
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 from maggy_like import Choice, Confirmation, Float, Integer, RandomSearch, load_run
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.sklearn import SearchCV
 from maggy_like.sklearn.spaces import read_space
+from optimizers.core.trial import TrialState
 
 X, Y = load_iris(return_X_y=True)
 SPACE = {"C": Float(1e-4, 1e2, log=True)}
@@ -199,7 +202,7 @@ def test_failures_alike_end_no_search_and_if_all_fail_the_first_is_told() -> Non
     with pytest.raises(ConfigError, match=r"all 4 configurations failed; .*X should be a square kernel matrix"):
         search(SVC(), {"kernel": ["precomputed"], "C": Float(0.1, 10)}, cv=2, n_trials=4).fit(X, Y)
     with pytest.raises(
-        ConfigError, match=r"TypeError: scoring must give one metric, got several \(a, b\); pass only the metric to"
+        ConfigError, match=r"ConfigError: scoring must give one metric, got several \(a, b\); pass only the metric to"
     ):
         search(scoring=lambda *_: {"a": 1.0, "b": 2.0}, cv=2, n_trials=3).fit(X, Y)
     with pytest.raises(RuntimeError, match=r"'precomputed'.* failed: .*X should be a square kernel matrix"):
@@ -277,23 +280,89 @@ def test_spark_runs_it(spark_local: Any, tmp_path: Any) -> None:
     assert found.best_score_ > 0.3
 
 
-DO_NOT_APPLY = {
-    "check_dtype_object": "the TypeError is raised in a worker: the search fails with a TrialsFailedError that has it",
-    "check_supervised_y_2d": "Ridge takes y of two dimensions without the DataConversionWarning",
+CHECKED = {
+    "classifier": (LogisticRegression(), {"C": Float(0.1, 1)}),
+    "regressor": (Ridge(), {"alpha": Float(0.1, 1)}),
+    "pipeline": (make_pipeline(StandardScaler(), LogisticRegression()), {"logisticregression__C": Float(0.1, 1)}),
 }
+
+IN_PROCESSES = {
+    "check_dtype_object",
+    "check_estimators_nan_inf",
+    "check_estimators_pickle",
+    "check_fit_idempotent",
+    "check_n_features_in_after_fitting",
+    "check_regressor_multioutput",
+    "check_requires_y_none",
+    "check_sample_weights_not_an_array",
+    "check_supervised_y_2d",
+}
+"""The checks in which a trial in another process may differ: its data, errors, warnings, and what comes back."""
 
 
 @pytest.mark.e2e
 @pytest.mark.filterwarnings("ignore")  # data of the checks that is wrong on purpose warns before it fails
-@pytest.mark.parametrize(
-    ("estimator", "space"),
-    [(LogisticRegression(), {"C": Float(0.1, 1)}), (Ridge(), {"alpha": Float(0.1, 1)})],
-    ids=["classifier", "regressor"],
-)
-def test_the_checks_of_scikit_learn(estimator: Any, space: Any) -> None:
-    candidate = search(estimator, space, n_trials=2, cv=2)
-    results = check_estimator(candidate, expected_failed_checks=DO_NOT_APPLY, on_skip=None)
-    assert sum(result["status"] == "passed" for result in results) > 30
+@pytest.mark.parametrize("kind", CHECKED)
+def test_the_checks_of_scikit_learn(kind: str) -> None:
+    results = check_estimator(search(*CHECKED[kind], n_trials=2, cv=2), on_skip=None)
+    assert sum(result["status"] == "passed" for result in results) > 50
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CHECKED)
+def test_the_checks_of_scikit_learn_in_processes(kind: str) -> None:
+    candidate = search(*CHECKED[kind], n_trials=2, cv=2, engine="local", workers=2)
+    checks = [check for _, check in estimator_checks_generator(candidate) if check.func.__name__ in IN_PROCESSES]
+    assert len(checks) >= 5
+    for check in checks:
+        check(clone(candidate))
+
+
+class Warns(LogisticRegression):
+    """Warns in each fit, of two lines, and of one with a different text in each."""
+
+    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Any:
+        warnings.warn(f"too slow by {self.C}", ConvergenceWarning, stacklevel=1)
+        warnings.warn("caf\u00e9 " + 2000 * "x", UserWarning, stacklevel=1)
+        warnings.warn("nobody is shown this", PendingDeprecationWarning, stacklevel=1)
+        if self.C < 0.3:
+            raise ValueError("too small")
+        return super().fit(x, y, sample_weight)
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.e2e)])
+def test_warnings_of_trials_are_raised_once_where_the_search_is_called(engine: str) -> None:
+    space = {"C": [0.1, 0.5, 1.0]}
+    found = search(Warns(max_iter=1000), space, optimizer="grid", n_trials=3, cv=3, engine=engine, workers=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        found.set_params(refit=False).fit(X, Y)
+    assert [it.category for it in caught] == [ConvergenceWarning, UserWarning, FitFailedWarning]
+    assert {Path(it.filename).name for it in caught[:2]} == {Path(__file__).name}
+    slow, long, _ = (str(it.message) for it in caught)
+    assert re.fullmatch(r"too slow by [\d.]+ \(trial 0 and 2 others\)", slow)
+    assert long.startswith("caf\u00e9 xxx")
+
+
+@pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.e2e)])
+def test_filters_of_warnings_hold_in_trials(engine: str) -> None:
+    found = search(Warns(), {"C": [0.5, 1.0]}, optimizer="grid", n_trials=2, cv=2, engine=engine, workers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", ConvergenceWarning)
+        with pytest.raises(UserError, match=r"all 2 configurations failed; .*ConvergenceWarning: too slow by"):
+            found.fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_stopped_configuration_keeps_its_warnings() -> None:
+    with pytest.warns(ConvergenceWarning, match="too slow"):
+        found = search(Warns(max_iter=1000), {"C": Float(0.3, 1)}, cv=5, n_trials=9, refit=False).fit(X, Y)
+    stopped = [trial for trial in found.result_.trials if trial.state is TrialState.STOPPED]
+    assert stopped
+    assert all(trial.attributes["warnings"] for trial in stopped)
 
 
 def test_data_of_a_wrong_type_raises_a_type_error() -> None:
