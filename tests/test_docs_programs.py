@@ -17,6 +17,7 @@ why. The source of a page has marks that a reader does not see:
 from __future__ import annotations
 
 import ast
+import builtins
 import configparser
 import math
 import re
@@ -236,6 +237,26 @@ def test_a_page_whose_numbers_vary_says_so() -> None:
         if "<!-- output: varies -->" in (text := path.read_text()) and "differ" not in text
     ]
     assert silent == []
+
+
+def undefined(text: str) -> list[str]:
+    """The names that the code which a page shows and runs uses and does not define."""
+    blocks = [part["code"] for part in PART.finditer(text) if part["code"] and not NOT_RUN.match(part["code"])]
+    nodes = list(ast.walk(ast.parse("\n".join(map(textwrap.dedent, blocks)))))
+    known = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    known |= {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            known |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return sorted(used - known - set(dir(builtins)) - {"__name__"})
+
+
+@pytest.mark.parametrize("page", [page for page in PROGRAMS if not page.startswith(("adr/", "reference/"))])
+def test_a_page_shows_what_its_code_uses(page: str) -> None:
+    assert undefined(PAGES[page].read_text()) == []
 
 
 WARNED = re.compile(r"\w*Warning: .*|^warning\b.*", re.MULTILINE | re.IGNORECASE)

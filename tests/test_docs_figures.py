@@ -1,0 +1,94 @@
+"""A measured figure is the same on every page: that of the published table in ``benchmarks/README.md``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = "benchmarks/README.md"
+
+FIGURES = {
+    "42 to 123 ms": [
+        (SOURCE, r"torch with AdamW.* 42 to 100 ms"),
+        (SOURCE, r"Lightning module.* 99 to 123 ms"),
+        ("README.md", r"one trial in a fresh process.*"),
+        ("docs/performance.md", r"a real trial of one epoch.*"),
+    ],
+    "0.06 s": [
+        (SOURCE, r"from the last trial to the first step.*"),
+        ("README.md", r"from the last trial to the first step.*"),
+        ("docs/performance.md", r"last trial to first step of training.*"),
+        ("docs/evidence.md", r"the time between search and training.*"),
+    ],
+    "66 to 82 %": [
+        (SOURCE, r"the same with two real workers on Spark.* 0\.66 to 0\.82"),
+        ("README.md", r"time that early stopping saves over stages.*"),
+        ("docs/performance.md", r"two real workers on Spark it saved.*"),
+    ],
+    "93 to 96 %": [
+        (SOURCE, r"time saved over stages by early stopping.* 0\.93 to 0\.96 \(simulated\)"),
+        ("README.md", r"the same with 8 to 512 workers \(simulated\).*"),
+        ("docs/performance.md", r"early stopping saves 93.*simulated"),
+    ],
+    "2.0 ms": [(SOURCE, r"from one trial to the next.* 2\.0 and"), ("docs/performance.md", r"idle time between two.*")],
+    "1.0 to 1.6 ms": [(SOURCE, r"the same with reused.*"), ("docs/performance.md", r"the same, processes reused.*")],
+    "0.96 s": [(SOURCE, r"the same with a first search.*"), ("docs/performance.md", r"first search of a process.*")],
+    "0.09 s": [
+        (SOURCE, r"first trial of the second search.*"),
+        ("docs/performance.md", r"later searches of the process.*"),
+    ],
+    "0.18 s": [(SOURCE, r"first trial of the second search.*"), ("docs/performance.md", r"a live Spark session.*")],
+    "0.92 to 3.4 times": [
+        (SOURCE, r"`ParquetLoader` to raw.* 3\.4, 0\.92"),
+        ("docs/performance.md", r"rows read into.*"),
+    ],
+    "1.6 times": [
+        (SOURCE, r"predictions per second.* 1\.6 "),
+        ("docs/performance.md", r"compared with `predict_batch.*"),
+    ],
+    "2.7 s": [
+        (SOURCE, r"five folds, takes `SearchCV`.*"),
+        ("README.md", r"eight LightGBM pipelines.*"),
+        ("docs/performance.md", r"five folds on two busy cores, took `SearchCV`.*"),
+    ],
+    "109 s": [
+        (SOURCE, r"`RandomizedSearchCV` takes 5\.4 s.*"),
+        ("README.md", r"eight LightGBM pipelines.*"),
+        ("docs/performance.md", r"took 5\.4 s in one process and.*"),
+    ],
+    "2.33": [
+        (SOURCE, r'mean rank of `"bayesian"`.*'),
+        ("benchmarks/optimizers.md", r"\*\*`bayesian`\*\*.*"),
+        ("docs/which-optimizer.md", r"full training, 10 tasks.*"),
+    ],
+    "1.65": [
+        (SOURCE, r"the same next to other libraries.*"),
+        ("benchmarks/optimizers.md", r"\*\*`asha`\*\*.*"),
+        ("docs/which-optimizer.md", r"early stopping, 7 held-out tasks.*"),
+    ],
+}
+"""Each figure, and where it stands: a page, and a pattern of the words around it. Where the words of the pattern have a
+figure themselves, it is written in another unit there."""
+
+PLACES = [(figure, page, pattern) for figure, places in FIGURES.items() for page, pattern in places]
+
+
+@pytest.mark.parametrize(("figure", "page", "pattern"), PLACES)
+def test_a_figure_is_that_of_the_benchmark(figure: str, page: str, pattern: str) -> None:
+    text = " ".join((ROOT / page).read_text().split()) if page.startswith("docs") else (ROOT / page).read_text()
+    found = re.search(pattern[: -len(".*")] + ".{0,160}" if pattern.endswith(".*") else pattern, text)
+    assert found, f"{page} has no such words"
+    assert not pattern.endswith(".*") or figure in found[0], found[0]
+
+
+TIMES = re.compile(r"^\| (maggy_like|Optuna|Syne Tune|Ray Tune)[ \d.]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", re.M)
+
+
+def test_the_times_of_the_race_are_those_of_the_benchmark() -> None:
+    published = TIMES.findall((ROOT / SOURCE).read_text())[:4]
+    assert TIMES.findall((ROOT / "docs" / "comparison.md").read_text()) == published
+    _, digits, boosting, transformer = next(row for row in published if row[0] == "maggy_like")
+    assert f"{digits}, {boosting} and {transformer} s" in " ".join((ROOT / "README.md").read_text().split())
