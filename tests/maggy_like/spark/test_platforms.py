@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platforms
 import pytest
+from platforms.kubernetes_settings import SETTINGS_ON_KUBERNETES
 from platforms.leftovers import MARK, Leftovers
 from platforms.searching import Outcome, search
 from platforms.settings import QUICK, SETTINGS
@@ -67,7 +68,11 @@ def run(name: str, folder: Path) -> tuple[Outcome | None, str, list[str]]:
 @pytest.mark.e2e
 @pytest.mark.timeout(PATIENCE + 60)
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.platform) for name in SETTINGS]
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.platform)
+        for name in SETTINGS | SETTINGS_ON_KUBERNETES
+    ],
 )
 def test_a_search_comes_out_the_same_and_leaves_nothing(name: str, best: float, tmp_path: Path) -> None:
     outcome, printed, left = run(name, tmp_path)

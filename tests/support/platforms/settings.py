@@ -242,39 +242,44 @@ def with_a_shuffle_service() -> Outcome:
         return twice(spark, max_workers=2)
 
 
-def disturbed(machines: StandaloneCluster, act: Callable[[], object]) -> Outcome:
+def disturbed(spark: SparkSession, act: Callable[[], object]) -> Outcome:
     """A search in which something happens to its cluster; its later trials wait until a second worker runs one."""
     gate = Path("gate").resolve()
-    with session(machines.master_url, machines.conf) as spark:
-        outcome, ports, midway, workers = Outcome(), listening(), Midway(act), set()
+    outcome, ports, midway, workers = Outcome(), listening(), Midway(act), set()
 
-        def on_event(event: Event) -> None:
-            midway(event)
-            if isinstance(event, AttemptStarted):
-                workers.add(event.worker)
-                if len(workers) > 1:
-                    gate.touch()
+    def on_event(event: Event) -> None:
+        midway(event)
+        if isinstance(event, AttemptStarted):
+            workers.add(event.worker)
+            if len(workers) > 1:
+                gate.touch()
 
-        found = search("runs", train=make_train(0.5, gate), max_workers=2, callbacks=[on_event])
-        midway.join()
-        outcome.lost = lost(found)
-        outcome.best = found.best_value or outcome.best
-        outcome.wrong += wrong(found)
-        if not gate.exists():
-            outcome.wrong.append("no second worker ran a trial")
-        outcome.leftovers += left(spark, ports)
-        return outcome
+    found = search("runs", train=make_train(0.5, gate), max_workers=2, callbacks=[on_event])
+    midway.join()
+    outcome.lost = lost(found)
+    outcome.best = found.best_value or outcome.best
+    outcome.wrong += wrong(found)
+    if not gate.exists():
+        outcome.wrong.append("no second worker ran a trial")
+    outcome.leftovers += left(spark, ports)
+    return outcome
 
 
 def joined_late() -> Outcome:
-    with StandaloneCluster(1, memory="1g", dynamic=True) as machines:
-        return disturbed(machines, machines.add_worker)
+    with (
+        StandaloneCluster(1, memory="1g", dynamic=True) as machines,
+        session(machines.master_url, machines.conf) as spark,
+    ):
+        return disturbed(spark, machines.add_worker)
 
 
 def decommissioned() -> Outcome:
     """A Worker that is told to leave, as a node of a cloud that is taken back, leaves with its executors."""
-    with StandaloneCluster(2, memory="1g", dynamic=True) as machines:
-        return disturbed(machines, lambda: machines.decommission_worker(0))
+    with (
+        StandaloneCluster(2, memory="1g", dynamic=True) as machines,
+        session(machines.master_url, machines.conf) as spark,
+    ):
+        return disturbed(spark, lambda: machines.decommission_worker(0))
 
 
 # -- Spark Connect ---------------------------------------------------------------------------------------
@@ -380,15 +385,19 @@ def added() -> Outcome:
         return twice(spark, train=importlib.import_module(MODULE).train)
 
 
-def unpacked() -> Outcome:
+def packed_environment() -> Path:
     """A small environment, packed: it finds its packages in this one's folder, as this machine has them already."""
     venv.create("env", with_pip=False)
     [site] = Path("env").glob("lib/python*/site-packages")
     (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     with tarfile.open("env.tar.gz", "w:gz") as file:
         file.add("env", ".")
+    return Path("env.tar.gz").resolve()
+
+
+def unpacked() -> Outcome:
     os.environ |= {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": sys.executable}
-    with session(CLUSTER, {"spark.archives": f"{Path('env.tar.gz').resolve()}#env"}) as spark:
+    with session(CLUSTER, {"spark.archives": f"{packed_environment()}#env"}) as spark:
         return twice(spark)
 
 
@@ -470,5 +479,5 @@ SETTINGS: dict[str, Callable[[], Outcome]] = {
     "directory=URL": in_a_store,
 }
 
-QUICK = ("local processes", "local[2]", "standalone")
+QUICK = ("local processes", "local[2]", "standalone", "Kubernetes")
 """Settings that ``make test`` runs; other tests cover cancels and executors that come and go."""
