@@ -165,7 +165,7 @@ class Comparisons(ABC):
         return tests.compare(self.losses)
 
     @cached_property
-    def seconds(self) -> dict[str, Finding]:
+    def _of_seconds(self) -> dict[str, Finding]:
         """Comparisons of the seconds of a trial, as for results with a fixed number of repeats."""
         known = {(run.variant, run.seed): run.seconds for run in self.runs if run.seconds and run.value is not None}
         contrasts = {effect.label: effect.contrast for effect in self.design.effects if not effect.is_interaction}
@@ -232,7 +232,7 @@ class Comparisons(ABC):
 
     def _seconds_saved(self, effect: Effect) -> tuple[float | None, float | None, float | None]:
         """Return the saved seconds with the ends of the interval; None if they are unknown."""
-        found = self.seconds.get(effect.label)
+        found = self._of_seconds.get(effect.label)
         if found is None or not found.seeds:
             return None, None, None
         bounded = math.isfinite(found.low)

@@ -327,6 +327,11 @@ class Ablation(Answer):
         return self.result.ending
 
     @property
+    def seconds(self) -> float:
+        """Wall time of all drivers of the run, including those before a resume."""
+        return self.result.seconds
+
+    @property
     def counts(self) -> dict[TrialState, int]:
         """Number of trials by state."""
         return self.result.counts

@@ -99,7 +99,8 @@ class TrainAgain:
         outcome = self.execute(spec)
         if outcome.error is not None:
             raise outcome.error
-        training = training_of(outcome.machine.study, settings.paths, outcome.machine.objective or "value")
+        objective = outcome.machine.objective or "value"
+        training = training_of(outcome.machine.study, settings.paths, objective, outcome.ending)
         if (error := failed_training(training.trial, settings.paths.logs)) is not None:
             error.add_note(f"use result.train(..., name={name!r}, resume=True) to continue the training")
             raise error

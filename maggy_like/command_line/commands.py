@@ -19,8 +19,7 @@ from maggy_like.cluster_driver.follow import RunFiles
 from maggy_like.dashboard import serve
 from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
-from maggy_like.processes.stacks import read_stacks_of
-from maggy_like.processes.titles import trials_of
+from maggy_like.processes.stacks import stacks_of_run
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import log_urls, reading_log, written
 from maggy_like.results.record import read_record
@@ -156,12 +155,7 @@ def show_command(given: Namespace) -> None:
 def stacks_command(given: Namespace) -> None:
     """Print where the running trials are whose workers are on this machine."""
     result = load_run(given.run)
-    found = trials_of(result.name)
-    for pid, trial in sorted(found.items()):
-        for stacks in read_stacks_of(pid):
-            print(f"{trial}, process {stacks.pid}: {stacks.place()}", stacks.text, sep="\n", end="\n\n")
-    if not found:
-        print(f"no trial of {result.name!r} runs on this machine")
+    print(stacks_of_run(result.name) or f"no trial of {result.name!r} runs on this machine")
 
 
 def _ablation(result: Result) -> Ablation | None:

@@ -20,6 +20,7 @@ from maggy_like.display.text import duration, number, place, tally, words
 from maggy_like.driver.run_spec import StopSwitch
 from maggy_like.engines.base import Engine
 from maggy_like.errors import UserError
+from maggy_like.processes.stacks import stacks_of_run
 from maggy_like.protocol.endings import Ending, Phase
 from optimizers.checks import no_attribute
 from optimizers.core.trial import TrialState
@@ -118,6 +119,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("cancel", "kill", "shutdown", "terminate"), "stop()"),
     **dict.fromkeys(("done", "is_alive", "progress", "running"), "status()"),
     **dict.fromkeys(("log", "logs"), "tail()"),
+    **dict.fromkeys(("stack", "traceback"), "stacks()"),
 }
 """What a reader looks for in a handle."""
 
@@ -220,6 +222,20 @@ class RunHandle(Generic[T]):
             whole("trial", trial, least=0)
         whole("lines", lines, least=1)
         return "\n".join(self.recorder.tail(trial, lines))
+
+    def stacks(self) -> str:
+        """Return where the running trials are: the Python stacks of their processes on this machine (Linux).
+
+        Returns:
+            The stacks as one text, for each process with the user's innermost line first. It is empty if no trial runs
+            here in a process of its own.
+
+        Example:
+            >>> print(handle.stacks())
+            trial 3, worker 0, process 4711: in train_fn (loader = iter(batches))
+            ...
+        """
+        return stacks_of_run(self.name)
 
     def dashboard(self, port: int = 0) -> Dashboard:
         """Serve the run as a live page for browsers on this machine (see :meth:`maggy_like.Result.dashboard`).

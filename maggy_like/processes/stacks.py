@@ -22,6 +22,7 @@ from pathlib import Path
 
 from maggy_like.processes.imports import PACKAGE, is_library_file
 from maggy_like.processes.system import children_of
+from maggy_like.processes.titles import trials_of
 
 _SIGNAL = int(signal.SIGRTMAX) - 4 if sys.platform.startswith("linux") else int(getattr(signal, "SIGINFO", 0))
 """A signal that nobody else uses; 0 if the system has none."""
@@ -111,13 +112,22 @@ def read_stacks(fd: int, pids: Iterable[int], sources: Mapping[str, str] | None 
 
 def read_stacks_of(pid: int) -> list[Stacks]:
     """Ask any process of a worker of this machine, and all that it has started, for their stacks."""
-    for place in Path(f"/proc/{pid}/fd").iterdir():
+    for place in Path(f"/proc/{pid}/fd").glob("*"):  # none of a process that has just ended
         with contextlib.suppress(OSError):
             if os.readlink(place) == f"/memfd:{_NAME} (deleted)":
                 with open(place, "r+b") as file:
                     fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND | fcntl.fcntl(file, fcntl.F_GETFL))
                     return read_stacks(file.fileno(), descendants(pid))
     return []
+
+
+def stacks_of_run(run: str) -> str:
+    """Return the stacks of the trials of a run that run in processes of this machine, as text; empty without any."""
+    return "\n\n".join(
+        f"{trial}, process {stacks.pid}: {stacks.place()}\n{stacks.text}"
+        for pid, trial in sorted(trials_of(run).items())
+        for stacks in read_stacks_of(pid)
+    )
 
 
 def _await_text(fd: int, deadline: float) -> str:

@@ -205,6 +205,7 @@ class Training:
         checkpoint: URL of the last saved state, which has the trained weights. None if no state was saved.
         best_checkpoint: URL of the state at the best value of the objective. None if there is none.
         directory: The run's folder, as a path or URL.
+        ending: How the run ended, as of a search.
 
     Example:
         >>> result = lagom(train_fn, space, train_best=True)
@@ -217,6 +218,7 @@ class Training:
     checkpoint: str | None
     best_checkpoint: str | None
     directory: Path | str
+    ending: Ending
 
     def __repr__(self) -> str:
         return encodable("\n".join([training_line(self), *self._state_lines(), f"files: {self.directory}"]))
@@ -247,6 +249,21 @@ class Training:
     def value_step(self) -> int | None:
         """The step at which ``value`` was measured. None if the function reported no step."""
         return self.trial.value_step
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all attempts."""
+        return self.trial.seconds
+
+    @property
+    def counts(self) -> dict[TrialState, int]:
+        """Number of trials by state: the training is one."""
+        return {self.trial.state: 1}
+
+    @property
+    def failures(self) -> list[Trial]:
+        """The training's trial if it failed, and else nothing."""
+        return [self.trial] if self.trial.state is TrialState.FAILED else []
 
     @property
     def world_size(self) -> int:
@@ -281,7 +298,7 @@ class Training:
         return read_saved(url, "the training")
 
 
-def training_of(study: Study, paths: RunPaths, objective: str) -> Training:
+def training_of(study: Study, paths: RunPaths, objective: str, ending: Ending) -> Training:
     """Return the result of the last training."""
     trial = [trial for trial in study.trials if trial.is_final_training][-1]
     best = trial.best_checkpoint
@@ -291,6 +308,7 @@ def training_of(study: Study, paths: RunPaths, objective: str) -> Training:
         checkpoint=state_url(paths.store, trial.checkpoint.name) if trial.checkpoint is not None else None,
         best_checkpoint=state_url(paths.store, best.name) if best is not None else None,
         directory=paths.directory,
+        ending=ending,
     )
 
 

@@ -569,7 +569,7 @@ def make_result(
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
         confirmed=confirmed,
-        training=training_of(study, paths, name) if trainings else None,
+        training=training_of(study, paths, name, ending) if trainings else None,
         _value_rule=study.value_rule,
         _actions=actions,
     )

@@ -10,9 +10,10 @@ import optuna
 import pytest
 from optuna_storages import database
 
-from maggy_like import Float, lagom, run
+from maggy_like import AblationStudy, Float, ablate, lagom, run
 from maggy_like.display.text import config_text
 from maggy_like.errors import ConfigError, TrainFunctionError
+from optimizers.core.trial import TrialState
 from optimizers.space.search_space import SearchSpace
 
 SPACE = {"lambda": Float(0.1, 1.0), "model.lr": [0.1, 0.2], "clf__svc.C": 3, "layers": [(64, 64), (128,), [32]]}
@@ -103,3 +104,16 @@ def test_a_function_with_a_long_name_makes_a_run_that_can_be_resumed_by_name(tmp
     first = lagom(train, {"x": Float(0, 1)}, n_trials=2, progress=False, **options)
     resumed = lagom(train, {"x": Float(0, 1)}, n_trials=3, progress=False, name=first.name, resume=True, **options)
     assert len(resumed.trials) == 3
+
+
+def test_what_the_functions_return_has_the_same_names_for_the_same_things(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False}
+    found = lagom(by_name, {"layers": [(1,), (2,)]}, optimizer="grid", train_best=True, **options)
+    ablation = ablate(lambda rate, seed: rate + seed, AblationStudy(config={"rate": 0.5}).config(rate=0.0), repeats=2, **options)
+    assert found.training is not None
+    for returned in (found, found.training, found.train(), ablation):
+        assert returned.ending == "completed"
+        assert returned.seconds > 0
+        assert set(returned.counts) == {TrialState.COMPLETED}
+        assert returned.failures == []
+        assert Path(returned.directory).name == returned.name

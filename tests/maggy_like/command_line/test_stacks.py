@@ -45,13 +45,16 @@ def test_running_trials_show_their_line_and_processes_their_role(
         while "# here" not in shown:  # it may not have returned from the report
             assert main(["stacks", str(tmp_path / "digits")]) in (0, None)
             shown = capsys.readouterr().out
+        from_handle = handle.stacks()
         titles = [process.cmdline()[0] for process in psutil.Process().children(recursive=True) if process.cmdline()]
         names = [process.name() for process in psutil.Process().children(recursive=True)]
     finally:
         handle.stop()
         handle.result()
-    assert "trial 0, worker 0, process " in shown
-    assert "in wait (threading.Event().wait()  # here)" in shown
+    for text in (shown, from_handle):
+        assert "trial 0, worker 0, process " in text
+        assert "in wait (threading.Event().wait()  # here)" in text
+    assert handle.stacks() == ""
     assert {"maggy-like worker 0 of digits", "maggy-like trial 0, worker 0 of digits"} <= set(titles)
     assert {"maggy worker 0", "maggy forks", "maggy trial 0"} <= set(names)
     assert main(["stacks", str(tmp_path / "digits")]) in (0, None)
