@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.api.options import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN, RunOptions, takes
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
+from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
     from maggy_like.driver.followers import Callback
@@ -117,6 +118,7 @@ def run(options: FunctionOptions) -> Any:
     return start(options, spec, execute_and_return)
 
 
+@explains_arguments(OTHER_SPELLINGS_OF_RUN)
 def run_script(
     path: str | PathLike[str],
     args: Sequence[object] = (),

@@ -29,7 +29,7 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.sklearn import caught_warnings
 from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import Objects, read_space
-from optimizers.checks import did_you_mean, explains_init, short
+from optimizers.checks import did_you_mean, explains_arguments, explains_init, short
 from optimizers.core.trial import Trial, TrialState
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         self.directory = directory
         self.progress = progress
 
+    @explains_arguments({})
     def fit(self, X: Any, y: Any = None, **params: Any) -> SearchCV:  # scikit-learn's name
         """Run the search, and train the best configuration on all samples.
 

@@ -226,6 +226,13 @@ class SearchSpace:
             )
         if twice := sorted(set(params) & set(named)):
             raise SearchSpaceError(f"parameters {twice} are given twice; remove one of each")
+        constraint = named.get("where")
+        if callable(constraint) or (params and isinstance(constraint, str | int | float)):
+            got = getattr(constraint, "__name__", None) or short(constraint)
+            raise SearchSpaceError(
+                f"where must be called with a constraint, got where={got}; use SearchSpace(...).where(lambda config: "
+                "...), or a list for a parameter of this name"
+            )
         spellings = {**params, **named}
         self._domains = {_checked(name): read_domain(name, spelling) for name, spelling in spellings.items()}
         self._check_conditions()

@@ -364,6 +364,7 @@ class Agent:
         """Leave once the running trial has ended; it is killed if it does not stop soon."""
         self._service = AgentState.DISMISSED
         self._end_pause()
+        self._end_used()
         if (child := self._running) is None:
             self._attempt = None
         elif self._attempt is not None:
@@ -420,7 +421,7 @@ class Agent:
 
     @property
     def _is_unwinding(self) -> bool:
-        """Whether the run is over, and a paused function still cleans up."""
+        """Whether the run is over, and a paused function or a process of trials still cleans up."""
         return self.was_dismissed and any(child.unwinds and not child.killed for child in self._exiting)
 
     def _end_pause(self) -> None:
@@ -430,6 +431,13 @@ class Agent:
             self._folders.discard(paused.assign.trial, paused.child)
             paused.child.unwinds = True
             self._let_exit(paused.child, 0.0 if self._context.accelerators or not self.is_serving else STANDBY_DELAY)
+
+    def _end_used(self) -> None:
+        """Let the process that has run trials, and waits for the next one, exit once the run is over."""
+        child = self._standby
+        if self.was_dismissed and child is not None and child.unwinds:
+            self._standby = None
+            self._let_exit(child)
 
     def _kill_or_give_up(self, attempt: AgentAttempt) -> None:
         """Kill the child of an attempt that must end now, or the child that is not ready for it in time."""
@@ -469,7 +477,8 @@ class Agent:
             self._let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
         else:
             self._folders.exited(child)
-            self._standby = child
+            self._standby, child.unwinds = child, self._are_processes
+        self._end_used()
         self._spawn()
 
     def _release(self) -> None:

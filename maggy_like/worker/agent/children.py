@@ -53,7 +53,7 @@ class Child:
         self.is_dismissed = False  # whether it was asked to exit
         self.end_at: float | None = None  # when it is asked to exit, or killed; None while it may run
         self.is_spoiled = False  # whether it cannot run another trial
-        self.unwinds = False  # whether its function was paused, and is ended now
+        self.unwinds = False  # whether it must clean up: its function was paused, or it has run trials
 
     @property
     def why_never_ready(self) -> str:

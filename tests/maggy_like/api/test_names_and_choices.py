@@ -109,7 +109,8 @@ def test_a_function_with_a_long_name_makes_a_run_that_can_be_resumed_by_name(tmp
 def test_what_the_functions_return_has_the_same_names_for_the_same_things(tmp_path: Path) -> None:
     options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False}
     found = lagom(by_name, {"layers": [(1,), (2,)]}, optimizer="grid", train_best=True, **options)
-    ablation = ablate(lambda rate, seed: rate + seed, AblationStudy(config={"rate": 0.5}).config(rate=0.0), repeats=2, **options)
+    study = AblationStudy(config={"rate": 0.5}).config(rate=0.0)
+    ablation = ablate(lambda rate, seed: rate + seed, study, repeats=2, **options)
     assert found.training is not None
     for returned in (found, found.training, found.train(), ablation):
         assert returned.ending == "completed"

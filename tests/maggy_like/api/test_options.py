@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import pydoc
 import re
 import subprocess
@@ -96,3 +97,33 @@ def test_a_type_checker_knows_each_option(tmp_path: Path) -> None:
     assert "RunHandle" not in said[1]
     errors = [int(line.partition(":")[0]) for line in said if ": error: " in line]
     assert errors == [7, 8]
+
+
+SCRIPT = """
+from maggy_like import ASHA, Float, Integer, Reporter, lagom
+
+def train(lr: float, units: int, reporter: Reporter) -> None:
+    for step in range(1, reporter.budget + 1):
+        reporter.report(accuracy=1 - lr / units, step=step)
+
+space = {"lr": Float(1e-4, 1e-1, log=True), "units": Integer(16, 256), "activation": ["relu", "gelu"]}
+result = lagom(train, space, optimizer=ASHA(eta=3), metric="accuracy", n_trials=4, max_budget=9)
+print(result.best_config, result.to_pandas())
+rate: str = result.best_value
+handle = lagom(train, space, block=False)
+print(handle.status(), handle.result().best_trial, handle.stacks())
+handle.best_value
+reporter: Reporter = Reporter(budget="3")
+"""
+
+
+@pytest.mark.e2e
+def test_a_type_checker_finds_the_package_from_a_user_s_folder(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    cache = request.config.cache.mkdir("mypy-of-users") if request.config.cache else tmp_path
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", f"--cache-dir={cache}", "script.py"],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "", "MYPYPATH": ""},
+    )  # fmt: skip
+    assert [int(line) for line in re.findall(r"^script\.py:(\d+): error: ", done.stdout, re.MULTILINE)] == [11, 14, 15]
+    assert "import-untyped" not in done.stdout

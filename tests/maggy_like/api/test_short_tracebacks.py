@@ -9,10 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sklearn.svm import SVC
 
 import maggy_like
-from maggy_like import ASHA, AblationStudy, FailurePolicy, Float, LocalEngine, SearchSpace, Store, ablate, lagom, run
+from maggy_like import (
+    ASHA,
+    AblationStudy,
+    FailurePolicy,
+    Float,
+    LocalEngine,
+    SearchSpace,
+    Store,
+    ablate,
+    lagom,
+    run,
+    run_script,
+)
 from maggy_like.errors import MaggyError, TrialsFailedError
+from maggy_like.sklearn import SearchCV
 
 
 def train(x: float) -> float:
@@ -41,6 +55,9 @@ MISTAKES: dict[str, Callable[..., Any]] = {
     "a variant": lambda: AblationStudy(components=3),  # type: ignore[call-arg]
     "a domain": lambda: Float(1, 0),
     "a space": lambda: SearchSpace({"x": object()}),
+    "a constraint": lambda: SearchSpace(SPACE, where=3),
+    "a script": lambda: run_script("nowhere.py"),
+    "an estimator": lambda: SearchCV(SVC(), {"c": [1, 2]}).fit([[0.0], [1.0]], [0, 1]),
     "an option": lambda: ASHA(eta=0),
     "a policy": lambda: FailurePolicy(max_attempts=0),
     "an engine": lambda: LocalEngine(gpu_fraction=3),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 import train_functions as fns
@@ -16,7 +18,7 @@ from script_process import ScriptProcess
 
 from maggy_like import FailurePolicy, Float, LocalEngine, lagom
 from maggy_like.driver import supervisor as gang
-from maggy_like.errors import EngineError
+from maggy_like.errors import EngineError, WorkerError
 from optimizers.core.events import AttemptStarted, Event
 from optimizers.core.trial import TrialState
 
@@ -291,3 +293,36 @@ def test_however_often_a_worker_is_killed_the_search_goes_on(tmp_path: Path) -> 
                    callbacks=[on_event])  # fmt: skip
     assert result.counts == {TrialState.COMPLETED: 1}
     assert result.trials[0].losses == kills
+
+
+WAITS = """
+import os
+import threading
+
+if os.environ["LOADED_BY"] != str(os.getpid()):  # in each worker
+    threading.Event().wait()  # here
+
+def train(x):
+    return x
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "worker"])
+def test_a_function_that_is_never_loaded_ends_the_search_with_the_line(
+    isolation: Literal["process", "worker"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"waits_{isolation}"
+    (tmp_path / f"{module}.py").write_text(WAITS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LOADED_BY", str(os.getpid()))
+    train = importlib.import_module(module).train
+    with pytest.raises(WorkerError, match=r"not loaded within load_timeout=1 s; it is at waits_.*:6 .*# here"):
+        lagom(
+            train,
+            {"x": Float(0, 1)},
+            workers=1,
+            engine=LocalEngine(isolation=isolation),
+            failures=FailurePolicy(load_timeout=1),
+            directory=tmp_path / "runs",
+            progress=False,
+        )

@@ -114,6 +114,32 @@ def test_what_a_trial_registers_and_opens_is_done_at_its_end(
     assert [way for way, text in texts.items() if text.strip() != "x"] == []
 
 
+def of_library(folder: str, x: int) -> float:
+    """Register as a library does, once for the process, and return how many trials have ended before."""
+    if "registered" not in KEPT:
+        KEPT.append("registered")
+        written = Path(folder, "at_exit")
+        exec("import atexit; atexit.register(touch)", {"__name__": "json", "touch": written.touch})
+    assert not Path(folder, "at_exit").exists()
+    return x
+
+
+@pytest.mark.e2e
+def test_what_a_library_registers_is_done_at_the_end_of_a_search_whose_trials_share_processes(tmp_path: Path) -> None:
+    result = lagom(
+        of_library,
+        {"folder": str(tmp_path), "x": [1, 2, 3]},
+        optimizer="grid",
+        direction="max",
+        workers=1,
+        engine=LocalEngine(isolation="worker"),
+        directory=tmp_path / "runs",
+        progress=False,
+    )
+    assert result.counts == {"completed": 3}
+    assert Path(tmp_path, "at_exit").exists()
+
+
 def compress(folder: str, x: int) -> float:
     compressed(os.path.join(folder, "archive.gz"))
     threading.Thread(target=threading.Event().wait, name="endless").start()
