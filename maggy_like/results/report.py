@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from maggy_like.argument_checks import require
 from maggy_like.display.text import as_html, clean, config_text, duration, number, pairs, tally, words
@@ -192,7 +193,8 @@ def _file_links(result: ResultData, trial: Trial) -> str:
     """Return links to the files of a trial; empty if it has none, or they cannot be listed now."""
     with contextlib.suppress(UserError):
         files = TrialFiles(RunPaths(result.directory, result.store).files, trial.id)
-        links = [f'<a href="{html.escape(files[name])}">{html.escape(name)}</a>' for name in list(files)[:MOST_FILES]]
+        urls = {name: quote(files[name], safe=":/") for name in list(files)[:MOST_FILES]}
+        links = [f'<a href="{url}">{html.escape(name)}</a>' for name, url in urls.items()]
         more = f" and {len(files) - MOST_FILES} others" if len(files) > MOST_FILES else ""
         return f"<p>Its files: {', '.join(links)}{more}</p>" if links else ""
     return ""

@@ -9,11 +9,12 @@ import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 from report_pages import write_run
 
-from maggy_like import Result, load_run
+from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.display.text import as_html
 from maggy_like.errors import UserError
 from maggy_like.results.report import Section, saved, write_report
@@ -79,6 +80,20 @@ def test_a_report_goes_to_any_file_system(result: Result) -> None:
 
     result.report("memory://reports/one.html")
     assert fsspec.filesystem("memory").cat_file("/reports/one.html").startswith(b"<!doctype html>")
+
+
+def test_a_page_has_links_to_the_files_of_the_best_trials(tmp_path: Path) -> None:
+    def train(x: float, reporter: Reporter) -> float:
+        (reporter.directory / "<b> 100%.txt").write_text(str(x))
+        return x
+
+    found = lagom(train, {"x": Float(0, 1)}, optimizer="random", direction="max", n_trials=1, engine="inline",
+                  directory=tmp_path, progress=False)  # fmt: skip
+    found.report(tmp_path / "report.html")
+    link = re.search(r'Its files: <a href="([^"]+)">&lt;b&gt; 100%.txt</a>', (tmp_path / "report.html").read_text())
+    assert link is not None
+    with urlopen(link[1]) as file:
+        assert file.read().decode() == str(found.best_trial.config["x"])
 
 
 def test_where_it_cannot_be_written_is_said(result: Result, tmp_path: Path) -> None:

@@ -157,6 +157,50 @@ def test_ranks_on_a_machine_share_the_directories_of_their_trial(tmp_path: Path)
     assert [*result.files(result.training.trial)] == ["own0", "own1", "relative0", "relative1"]
 
 
+ON_A_CLUSTER = """
+import sys
+from pathlib import Path
+from maggy_like import ASHA, Float, lagom, load_run, run, spark_session
+
+spark_session(sys.argv[1], conf=eval(sys.argv[2]))
+runs = sys.argv[3]
+
+def train(x, reporter):
+    (reporter.directory / "x").write_text(f"{x}")
+    lines = Path("log.txt").read_text() if Path("log.txt").exists() else ""
+    for step in range(lines.count("\\n"), reporter.budget):
+        Path("log.txt").write_text(lines := lines + f"{x}\\n")
+        reporter.checkpoint(step)
+        reporter.report(x, step=step)
+    return x
+
+result = lagom(train, {"x": Float(0, 1)}, optimizer=ASHA(eta=2), max_budget=4, n_trials=6, metric="x",
+               direction="max", directory=runs, name="search", seed=1, progress=False)
+for trial in load_run(f"{runs}/search").trials:
+    files = result.files(trial)
+    own = files.read("x").decode()
+    print(own == str(trial.config["x"]), {*files.read("log.txt").decode().split()} == {own}, trial.state)
+
+def of_ranks(reporter):
+    Path(f"relative{reporter.rank}").write_text("1")
+    (reporter.directory / f"own{reporter.rank}").write_text("1")
+    reporter.average(x=1.0)
+
+run(of_ranks, workers=2, directory=runs, name="ranks", progress=False)
+trained = load_run(f"{runs}/ranks")
+print(sorted(trained.files(trained.training.trial)))
+"""
+
+
+@pytest.mark.spark
+def test_files_come_from_all_executors_of_a_cluster(cluster_script: Any, tmp_path: Path) -> None:
+    done = cluster_script(ON_A_CLUSTER, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *trials, ranks = done.stdout.splitlines()[-7:]
+    assert all(line.startswith("True True") for line in trials), done.stdout
+    assert ranks == "['own0', 'own1', 'relative0', 'relative1']"
+
+
 def test_a_reporter_without_a_search_has_a_directory() -> None:
     reporter = Reporter()
     (reporter.directory / "x").write_text("1")
