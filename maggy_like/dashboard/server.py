@@ -20,7 +20,7 @@ from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from maggy_like.argument_checks import whole
 from maggy_like.dashboard import views
@@ -28,7 +28,9 @@ from maggy_like.dashboard.catalog import Catalog
 from maggy_like.dashboard.followed_run import Answer, FollowedRun, NotFoundError, pack
 from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.errors import MaggyError, UserError
+from maggy_like.results.files import TrialFiles
 from maggy_like.results.report import library, templates
+from maggy_like.storage.file_systems import open_url
 from maggy_like.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -49,6 +51,18 @@ _PAGE = {
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
+
+_SHOWN = dict.fromkeys((".txt", ".log", ".csv", ".json", ".md", ".yaml", ".yml"), _TEXT) | {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+"""Types of the files that a browser shows. None of them can contain a script."""
+
+_BLOCK = 1 << 18
+"""Bytes of a file that are read at once."""
 
 _HEADERS = {
     # plotly compiles functions for its WebGL plots, and adds rules of its own to the page's style.
@@ -200,6 +214,14 @@ class _Handler(BaseHTTPRequestHandler):
             case ["trials", number, "log"]:
                 make = partial(_log_of, number=number, query=query)
                 self._send(run.answer(key, make, is_of_run=False), _TEXT)
+            case ["trials", number, "files"]:
+                make = partial(_files_of, number=number)
+                self._send(run.answer(key, make, is_of_run=False), _JSON)
+            case ["trials", number, "files", *path]:
+                with run.lock:
+                    run.look()
+                    kept = views.kept_files(run, views.find_trial(run, number))
+                self._send_file(kept, "/".join(path))
             case _:
                 raise NotFoundError(f"there is no {'/'.join(place)!r} of a run; see the docs for the addresses")
 
@@ -253,6 +275,31 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def _send_file(self, kept: TrialFiles, name: str) -> None:
+        """Send a trial's file: pictures and text are shown, anything else is saved by the browser."""
+        try:
+            fs, path = open_url(kept[name])
+        except KeyError as error:
+            raise NotFoundError(error.args[0]) from error
+        suffix = os.path.splitext(name)[1].lower()
+        with fs.open(path, "rb") as file:
+            self.send_response(HTTPStatus.OK)
+            for header, value in _HEADERS.items():
+                self.send_header(header, value)
+            self.send_header("Content-Type", _SHOWN.get(suffix, "application/octet-stream"))
+            if suffix not in _SHOWN:
+                saved_as = quote(os.path.basename(name), safe="")
+                self.send_header("Content-Disposition", f"attachment; filename*=UTF-8''{saved_as}")
+            self.send_header("Content-Length", str(kept.size(name)))
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            left = kept.size(name)
+            while left and (block := file.read(min(left, _BLOCK))):
+                self.wfile.write(block)
+                left -= len(block)
+            self.close_connection |= left > 0  # the file was replaced by a shorter one
+
     def _fail(self, status: HTTPStatus, error: Exception) -> None:
         with contextlib.suppress(OSError):
             self._send(pack({"error": str(error) or type(error).__name__}), _JSON, status)
@@ -267,6 +314,10 @@ def _figure(run: FollowedRun, name: str, query: views.Query) -> dict[str, Any]:
 
 def _log_of(run: FollowedRun, number: str, query: views.Query) -> str:
     return views.log(run, views.find_trial(run, number), query)
+
+
+def _files_of(run: FollowedRun, number: str) -> dict[str, Any]:
+    return views.files(run, views.find_trial(run, number))
 
 
 def _is_local(host: str) -> bool:

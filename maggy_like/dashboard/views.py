@@ -15,6 +15,7 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import read_log, state_of, training_line
 from maggy_like.results.figures import history, rungs, timeline, trial_curves
+from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, clock_of, value_of
 from maggy_like.results.report import failures_by_cause, plain, saved
@@ -338,6 +339,21 @@ def log(run: FollowedRun, trial: Trial, query: Query) -> str:
     if query.get("whole"):
         return read_log(_paths(run), trial.id, rank, trial.attempt)
     return "\n".join(_tail(run, trial, rank, _TAIL))
+
+
+def files(run: FollowedRun, trial: Trial) -> dict[str, Any]:
+    """Return the files that a trial has written, with their sizes in bytes, and those that were not kept."""
+    found = kept_files(run, trial)
+    return {
+        "files": [{"name": name, "size": found.size(name)} for name in list(found)[:_MOST_ROWS]],
+        "total": len(found),
+        "left_out": list(found.left_out),
+    }
+
+
+def kept_files(run: FollowedRun, trial: Trial) -> TrialFiles:
+    """Return the files of a trial in the run's folder."""
+    return TrialFiles(_paths(run).files, trial.id)
 
 
 def newest_lines(run: FollowedRun) -> dict[str, Any]:

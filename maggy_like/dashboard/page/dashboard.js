@@ -605,9 +605,27 @@
             facts([...Object.entries(trial.metrics).map(([key, it]) => [key, number(it)]), ...Object.entries(trial.attributes).map(([key, it]) => [key, value(it)])])),
           h("section", { "data-key": "states" }, h("h2", {}, "Saved states"),
             trial.states.length ? [facts(trial.states.map((each) => [`${each.what}, step ${each.step}`, h("code", {}, each.url)])), h("pre", { class: "wrap" }, trial.load)] : h("p", { class: "soft" }, "It saved no state.")),
+          files(name, trial),
           trial.hint && failed.length === 0 && h("section", { "data-key": "debug" }, h("h2", {}, "Run it again"), h("pre", { class: "wrap" }, trial.hint)))),
       trialLog(name, trial),
     ];
+  }
+
+  function files(name, trial) {
+    const data = dataOf(api(name, `trials/${trial.trial}/files`));
+    if (!data || (!data.total && !data.left_out.length)) return null;
+    const address = (path) => api(name, `trials/${trial.trial}/files/${path.split("/").map(encodeURIComponent).join("/")}`);
+    return h("section", { "data-key": "files" }, h("h2", {}, "Files"),
+      h("table", { class: "facts" }, h("tbody", {}, data.files.map((each) => h("tr", {},
+        h("td", { class: "text" }, h("a", { href: address(each.name), target: "_blank", rel: "noopener" }, each.name)),
+        h("td", { class: "number" }, size(each.size)))))),
+      data.total > data.files.length && h("p", { class: "note" }, `and ${count(data.total - data.files.length)} others`),
+      data.left_out.map((each) => h("p", { class: "note" }, `not kept: ${each}`)));
+  }
+
+  function size(bytes) {
+    const [unit, factor] = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]].find(([, each]) => bytes >= each) || ["bytes", 1];
+    return `${factor > 1 ? (bytes / factor).toFixed(1) : bytes} ${unit}`;
   }
 
   function attempts(trial) {
@@ -725,7 +743,8 @@
     if (run === null) return [["api/runs"]];
     const trial = query().get("trial");
     if (trial !== null) {
-      return [[api(run, `trials/${encodeURIComponent(trial)}`)], [api(run, `trials/${encodeURIComponent(trial)}/log`, { rank: query().get("rank") }), true]];
+      const its = `trials/${encodeURIComponent(trial)}`;
+      return [[api(run, its)], [api(run, `${its}/files`)], [api(run, `${its}/log`, { rank: query().get("rank") }), true]];
     }
     const tab = tabOf();
     const found = TABS[tab].needs.map((part) => [api(run, part)]);

@@ -11,7 +11,7 @@ import pytest
 from report_pages import BEGUN, SPACE, STEPS, events, write_run
 from served import Served
 
-from maggy_like import AblationStudy, ablate, lagom
+from maggy_like import AblationStudy, Reporter, ablate, lagom
 from maggy_like.dashboard import followed_run
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import log_name
@@ -153,6 +153,20 @@ def test_a_failed_trial_says_why_what_happened_and_what_it_printed(
     assert "trial=28" in tab.url
     tab.go_back()
     tab.wait_for_selector(".tabs")
+
+
+def writes(units: int, reporter: Reporter) -> float:
+    (reporter.directory / "notes <b>.txt").write_text(f"{units} units")
+    return float(units)
+
+
+def test_a_trial_has_links_to_its_files(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    lagom(writes, {"units": [16]}, optimizer="grid", engine="inline", direction="max", directory=tmp_path, name="run",
+          progress=False)  # fmt: skip
+    tab = open_page(serve(tmp_path).server.url, "?run=run&trial=0")
+    with tab.expect_popup() as opened:
+        tab.click("section >> text=notes <b>.txt")
+    assert opened.value.inner_text("body") == "16 units"
 
 
 def test_a_sorted_and_filtered_table_is_in_the_address(serve: Serve, open_page: Open, searched: Path) -> None:

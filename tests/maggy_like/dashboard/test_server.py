@@ -150,6 +150,37 @@ def test_a_log_is_shown_from_its_end_and_whole_by_request(serve: Serve, tmp_path
     assert served.json("api/runs/run/log")["trials"][0]["lines"][-1] == "last"
 
 
+@pytest.mark.parametrize("folder", ["path", "memory"])
+def test_files_of_a_trial_are_listed_and_only_harmless_ones_are_shown(
+    folder: str, serve: Serve, tmp_path: Path
+) -> None:
+    def writes(x: int, reporter: Any) -> float:
+        for name, content in {"plots/a #1.png": b"picture", "page.html": b"<script>", "log.txt": b"<b>"}.items():
+            (reporter.directory / name).parent.mkdir(exist_ok=True)
+            (reporter.directory / name).write_bytes(content)
+        (reporter.directory / "out").symlink_to("/etc/passwd")
+        return float(x)
+
+    where = str(tmp_path) if folder == "path" else f"memory://{tmp_path.name}"
+    lagom(writes, {"x": [1]}, optimizer="grid", engine="inline", metric="score", direction="max", directory=where,
+          name="run", progress=False)  # fmt: skip
+    served = serve(where)
+    listed = served.json("api/runs/run/trials/0/files")
+    assert listed["files"] == [{"name": "log.txt", "size": 3}, {"name": "page.html", "size": 8},
+                               {"name": "plots/a #1.png", "size": 7}]  # fmt: skip
+    assert listed["left_out"] == ["out (a link out of the trial's directory)"]
+    status, headers, body = served.get("api/runs/run/trials/0/files/plots/a%20%231.png")
+    assert (status, headers["Content-Type"], body) == (200, "image/png", b"picture")
+    _, headers, body = served.get("api/runs/run/trials/0/files/log.txt")
+    assert (headers["Content-Type"], body) == ("text/plain; charset=utf-8", b"<b>")
+    _, headers, body = served.get("api/runs/run/trials/0/files/page.html")
+    assert (headers["Content-Type"], body) == ("application/octet-stream", b"<script>")
+    assert headers["Content-Disposition"] == "attachment; filename*=UTF-8''page.html"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    for guess in ("out", "..%2F00000.json", "%2Fetc%2Fpasswd", "plots", ""):
+        assert served.get(f"api/runs/run/trials/0/files/{guess}")[0] == 404
+
+
 def test_what_happens_is_seen_at_the_next_look(serve: Serve, journal: Journal, tmp_path: Path, no_pause: None) -> None:
     served = serve(tmp_path)
     before = served.json("api/runs/live")
