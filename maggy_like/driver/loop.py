@@ -1,6 +1,6 @@
 """The driver's thread: feeds the state machine from the wire and executes its commands.
 
-A command waits until the journal has the events that it depends on (:class:`WriteAhead`).
+A second thread asks the optimizer.
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
-from maggy_like.display.base import LineBuffer, LogLine, Snapshot, WorkerLine, draw, draw_worker
+from maggy_like.display.base import LineBuffer, LogLine, Snapshot
+from maggy_like.driver.drawing import SNAPSHOT_INTERVAL, SNAPSHOT_SHARE, Drawing, Pace
 from maggy_like.driver.proposers import Proposer
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.failures import STORE_PATIENCE
 from maggy_like.driver.state_machine.interface import (
-    AfterJournal,
     Append,
     AskOptimizer,
-    BeforeJournal,
     Command,
     Input,
     Replace,
     Send,
     Show,
     StopRequested,
-    StoreReturned,
     SuggestionReady,
     Tick,
     TrialSaid,
@@ -43,10 +40,10 @@ from maggy_like.driver.state_machine.interface import (
     WorkerReady,
     WorkerSeen,
 )
-from maggy_like.driver.state_machine.run import Worker
 from maggy_like.driver.stream import Backlog, entry_of, read_after
-from maggy_like.errors import OptimizerError, StoreError, WorkerError
-from maggy_like.protocol.endings import Ending, Phase
+from maggy_like.driver.write_ahead import WriteAhead
+from maggy_like.errors import OptimizerError, WorkerError
+from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import (
     Beat,
     Broken,
@@ -67,226 +64,16 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerId
 from maggy_like.rpc.server import ROUND_SECONDS, Received, Server, Unfit
-from maggy_like.storage.file_systems import is_store_fault, lasting_remedy
 from maggy_like.storage.journal import Journal
 from optimizers.core.base import Pending, Proposal, Update
 from optimizers.core.study import Study
 
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
-"""Seconds between two attempts. Each pause is twice the previous one, and at least as long as the last attempt."""
-
-SLOW_REFUSAL = 1.0
-"""Seconds of a refused attempt from which a stopped run ends without another one."""
-
-RENEWAL = 0.25
-"""Seconds between two checks that the journal is still there, and still this driver's."""
-
-REMEDY = "free space or fix the access, then use resume=True"
-
-
-class WriteAhead:
-    """Keeps commands in order until the journal is written. While a disk or store refuses, writing is retried.
-
-    The driver continues to receive messages and to answer its workers. It sends nothing that depends on the journal.
-    After ``patience`` seconds of refusals the run ends.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        keep: Callable[[Any], None] | None,
-        show: Callable[[Show], None],
-        patience: float | None = None,
-    ) -> None:
-        self._journal = journal
-        self._keep = keep  # stores the value of a function that may return anything. None for a training function
-        self._show = show
-        self._patience = STORE_PATIENCE if patience is None else patience
-        self._commands: list[Command] = []
-        self._began: float | None = None
-        self._error: StoreError | None = None
-        self._pause = self._due = self._took = self._renewed = 0.0
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the store refuses to write."""
-        return self._began is not None
-
-    def carry(self, commands: list[Command], *, is_last: bool = False) -> list[Append | AfterJournal]:
-        """Take the commands of a round, and return all commands whose events the journal has.
-
-        If the run was stopped, this attempt is the last one.
-        """
-        self._commands += commands
-        started = time.monotonic()
-        if self._error is not None and is_last and self._took >= SLOW_REFUSAL:
-            self._give_up(self._error, started)
-        if self._began is not None and not is_last and started < self._due:
-            return []
-        try:
-            self._write()
-        except StoreError as error:
-            if remedy := lasting_remedy(error.__cause__):
-                raise StoreError(f"{error}; {remedy}, then use resume=True") from error
-            self._refused(error, started, is_last)
-            return []
-        if self._began is not None:
-            self._show(Show(f"the journal can be written again after {time.monotonic() - self._began:.0f} s"))
-            self._began = self._error = None
-        done, self._commands = self._commands, []
-        return [command for command in done if not isinstance(command, BeforeJournal)]
-
-    def _write(self) -> None:
-        """Write all waiting events in one append."""
-        for command in self._commands:
-            if isinstance(command, BeforeJournal):
-                self._prepare(command)
-        if (now := time.monotonic()) - self._renewed >= RENEWAL:
-            self._journal.renew()
-            self._renewed = now
-        # Last: a later failure would append the same events again.
-        self._journal.append([command.event for command in self._commands if isinstance(command, Append)])
-
-    def _prepare(self, command: StoreReturned) -> None:
-        """Store the returned value."""
-        if self._keep is None:
-            return
-        try:
-            self._keep(command.returned)
-        except Exception as error:
-            if not (is_store_fault(error) or lasting_remedy(error)):
-                raise
-            raise StoreError(f"the returned value cannot be saved: {error}") from error
-
-    def _refused(self, error: StoreError, started: float, is_last: bool) -> None:
-        now = time.monotonic()
-        if self._began is None:
-            self._began, self._pause = started, FIRST_PAUSE
-            if not is_last:
-                self._show(Show(f"{error}; the search waits and tries again"))
-        if is_last or now - self._began >= self._patience:
-            self._give_up(error, now)
-        self._error, self._took = error, now - started
-        self._due = now + max(self._pause, self._took)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-
-    def _give_up(self, error: StoreError, now: float) -> NoReturn:
-        seconds = now - (now if self._began is None else self._began)
-        raise StoreError(f"{error}, for {seconds:.0f} s now; {REMEDY}") from error
-
-
 _log = logging.getLogger(__name__)
-
-LINES = 500
-"""Workers whose lines are drawn at once, since the driver receives no messages meanwhile."""
-
-
-class Drawing:
-    """Makes snapshots of the run in parts, since many workers' lines take as long as thousands of messages."""
-
-    def __init__(self, base: Snapshot, machine: StateMachine) -> None:
-        self._base = base  # snapshot with what stays the same
-        self._machine = machine
-        self._left: list[int] = []  # the workers whose lines are not drawn yet; the last one is next
-        self._lines: list[WorkerLine] = []
-
-    def advance(self, elapsed: float, now: float, lines: int = LINES) -> Snapshot | None:
-        """Draw at most so many workers' lines. Return the snapshot after the last part, else None."""
-        workers = self._machine.workers
-        if not self._lines:
-            self._left = sorted(workers, reverse=True)
-        for _ in range(min(lines, len(self._left))):
-            self._lines.append(_line(self._machine, workers[self._left.pop()], now))
-        if self._left:
-            return None
-        drawn, self._lines = self._lines, []
-        return self._snapshot(drawn, elapsed, now)
-
-    def at_once(self, elapsed: float, now: float) -> Snapshot:
-        """Return a snapshot of the run at this moment."""
-        workers = self._machine.workers
-        return self._snapshot([_line(self._machine, workers[index], now) for index in sorted(workers)], elapsed, now)
-
-    def _snapshot(self, lines: list[WorkerLine], elapsed: float, now: float) -> Snapshot:
-        machine = self._machine
-        phase = Phase.TRAINING if machine.is_training else Phase.SEARCHING
-        if machine.is_confirming:
-            phase = Phase.CONFIRMING
-        return draw(
-            self._base,
-            machine.study,
-            phase=machine.ending or (phase if lines else Phase.STARTING),
-            elapsed=elapsed,
-            now=now,
-            objective=machine.objective,
-            workers=lines,
-        )
-
-
-def _line(machine: StateMachine, worker: Worker, now: float) -> WorkerLine:
-    trial = None if worker.trial is None else machine.study.trials[worker.trial]
-    seconds = now - worker.attempt.since if worker.attempt is not None else 0.0
-    return draw_worker(worker.id.index, worker.host, worker.state.value, trial, seconds)
-
-
-def answers(
-    proposer: Proposer, study: Study, question: AskOptimizer, is_over: Callable[[], bool]
-) -> Iterator[SuggestionReady]:
-    """Yield each answer of the optimizer. The next question has it as pending."""
-    updates: Sequence[Update] = question.updates
-    for number in range(question.most):
-        answer = _ask(proposer, study, question.index + number, updates)
-        proposal = answer.answer
-        if number == question.most - 1 or not isinstance(proposal, Proposal) or is_over():
-            yield answer
-            return
-        yield msgspec.structs.replace(answer, more=True)
-        updates = [Pending(question.trial + number, proposal.config)]
-
-
-def _ask(proposer: Proposer, study: Study, index: int, updates: Sequence[Update]) -> SuggestionReady:
-    try:
-        return SuggestionReady(index, study.checked(proposer.ask(index, updates)))
-    except BaseException as error:
-        return SuggestionReady(index, None, as_exception(error))
-
-
-def as_exception(error: BaseException) -> Exception:
-    """Return an exception for the caller: ``sys.exit()`` in an optimizer is an error, too."""
-    return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")
-
-
-LONGEST = 5.0
-"""Seconds after which it is due in any case, since the process may have been stopped during the last time."""
-
-
-class Pace:
-    """Decides when something is due, so that it takes at most a share of the time."""
-
-    def __init__(self, interval: float, share: float) -> None:
-        self._interval = interval  # seconds between two times at least
-        self._share = share
-        self._due = float("-inf")
-
-    def is_due(self, now: float) -> bool:
-        """Return whether it is due."""
-        return now >= self._due
-
-    def took(self, began: float, ended: float) -> None:
-        """Record when it was last done."""
-        self._due = max(began + self._interval, ended + min(LONGEST, (ended - began) / self._share))
-
 
 TICK = 0.25
 STALL = 1.0
 """Seconds between two polls from which no message could be received: this process, the machine or the journal's file
 system stood still."""
-
-SNAPSHOT_INTERVAL = 0.1
-SNAPSHOT_SHARE = 0.01
-"""Seconds between two snapshots at least, and the share of this thread's time that they may take. With many workers
-there are fewer snapshots, and they are drawn in parts."""
 
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
@@ -580,3 +367,30 @@ class Driver:
             self._proposer.close()
         except BaseException as error:
             self.post(StopRequested(Ending.ERROR, as_exception(error)))
+
+
+def answers(
+    proposer: Proposer, study: Study, question: AskOptimizer, is_over: Callable[[], bool]
+) -> Iterator[SuggestionReady]:
+    """Yield each answer of the optimizer. The next question has it as pending."""
+    updates: Sequence[Update] = question.updates
+    for number in range(question.most):
+        answer = _ask(proposer, study, question.index + number, updates)
+        proposal = answer.answer
+        if number == question.most - 1 or not isinstance(proposal, Proposal) or is_over():
+            yield answer
+            return
+        yield msgspec.structs.replace(answer, more=True)
+        updates = [Pending(question.trial + number, proposal.config)]
+
+
+def _ask(proposer: Proposer, study: Study, index: int, updates: Sequence[Update]) -> SuggestionReady:
+    try:
+        return SuggestionReady(index, study.checked(proposer.ask(index, updates)))
+    except BaseException as error:
+        return SuggestionReady(index, None, as_exception(error))
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return an exception for the caller: ``sys.exit()`` in an optimizer is an error, too."""
+    return error if isinstance(error, Exception) else OptimizerError(f"the optimizer raised {error!r}")

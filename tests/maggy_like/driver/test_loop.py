@@ -14,18 +14,17 @@ from typing import Any
 import msgspec
 import pytest
 from hand import settings_of
-from hypothesis import given
-from hypothesis import strategies as st
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver.loop import LINES, LONGEST, TICK, Drawing, Driver, Pace, WriteAhead, answers
+from maggy_like.driver.loop import TICK, Driver, answers
 from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.runner import MANY_WORKERS, short_collections
 from maggy_like.driver.state_machine import StateMachine
-from maggy_like.driver.state_machine.interface import AskOptimizer, StopRequested, SuggestionReady, WorkerJoined
+from maggy_like.driver.state_machine.interface import AskOptimizer, StopRequested, SuggestionReady
 from maggy_like.driver.state_machine.proposals import MOST, Proposals
 from maggy_like.driver.stream import Cursor
+from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import OptimizerError, StoreError, WorkerError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.messages import PYTHON, Logged, Ready, Versions
@@ -131,7 +130,7 @@ def test_what_fails_in_the_loop_ends_the_driver_with_that_error(
 def test_a_drawing_that_fails_keeps_nobody_waiting(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, released: bool
 ) -> None:
-    monkeypatch.setattr("maggy_like.driver.loop.draw", fail)
+    monkeypatch.setattr("maggy_like.driver.drawing.draw", fail)
     if released:
         driver.release()
     driver.start()
@@ -320,72 +319,6 @@ def test_a_search_that_has_begun_goes_on_without_a_worker_of_another_version(
     [line] = driver.lines
     assert line.text.endswith("; the search continues without it")
     assert machine.ending is None
-
-
-# -- what displays get of many workers ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def drawing(machine: StateMachine) -> Drawing:
-    return Drawing(Snapshot("run", "/runs", "random", "max", "starting", 0.0), machine)
-
-
-@pytest.fixture
-def join(machine: StateMachine) -> Callable[[int], None]:
-    def joins(index: int) -> None:
-        machine.handle(WorkerJoined(WorkerId(index, 0), f"host-{index}", ()), 100.0)
-
-    return joins
-
-
-def test_a_small_gang_is_drawn_at_once(drawing: Drawing, join: Callable[[int], None]) -> None:
-    for index in (2, 0, 1):
-        join(index)
-    drawn = drawing.advance(1.0, 101.0)
-    assert [line.index for line in drawn.workers] == [0, 1, 2]
-    assert drawn == drawing.at_once(1.0, 101.0)
-
-
-def test_a_large_gang_is_drawn_in_parts(drawing: Drawing, join: Callable[[int], None]) -> None:
-    for index in range(2 * LINES + 1):
-        join(index)
-    assert [drawing.advance(1.0, 101.0) for _ in range(2)] == [None, None]
-    join(2 * LINES + 1)  # comes with the next snapshot
-    drawn = drawing.advance(1.0, 101.0)
-    assert [line.index for line in drawn.workers] == list(range(2 * LINES + 1))
-    drawings = [drawing.advance(2.0, 102.0) for _ in range(3)]
-    assert drawings[:2] == [None, None]
-    assert drawings[2] == drawing.at_once(2.0, 102.0)
-
-
-def test_a_run_without_workers_is_starting(drawing: Drawing) -> None:
-    drawn = drawing.advance(0.0, 100.0)
-    assert drawn.workers == ()
-    assert drawn.phase == "starting"
-
-
-def test_what_takes_no_time_is_done_at_each_interval() -> None:
-    pace = Pace(0.1, 0.02)
-    done = 0
-    for now in range(1000):  # milliseconds
-        if pace.is_due(now / 1000):
-            pace.took(now / 1000, now / 1000)
-            done += 1
-    assert done == 10
-
-
-@given(st.floats(1e-3, 0.04), st.floats(0.01, 0.5))
-def test_what_takes_long_is_done_as_seldom_as_its_share_of_the_time_says(seconds: float, share: float) -> None:
-    pace, now = Pace(0.1, share), 0.0
-    pace.took(now, now + seconds)
-    assert not pace.is_due(now + seconds + 0.99 * seconds / share)
-    assert pace.is_due(now + seconds + 1.01 * seconds / share + 0.1)
-
-
-def test_a_process_that_was_stopped_meanwhile_goes_on_soon() -> None:
-    pace = Pace(0.1, 0.02)
-    pace.took(0.0, 3600.0)
-    assert pace.is_due(3600.0 + LONGEST)
 
 
 # -- one request asks for all proposals that the workers may need -------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from module_time import patch_time
 
-from maggy_like.driver import loop as module
-from maggy_like.driver.loop import WriteAhead
+from maggy_like.driver import write_ahead as module
 from maggy_like.driver.state_machine.interface import Append, Command, Send, Show, StoreReturned
+from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.protocol.messages import Beat
 from maggy_like.protocol.task import WorkerId

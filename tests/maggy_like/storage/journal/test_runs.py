@@ -23,8 +23,8 @@ from msgspec import structs
 
 from maggy_like import Float, LocalEngine, Reporter, Result, lagom, load_run
 from maggy_like.driver import runner as job
-from maggy_like.driver.loop import WriteAhead
 from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.errors import ConfigError, JournalError, StoreError
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
 from maggy_like.storage.journal import backend_of, read_journal
@@ -365,7 +365,7 @@ from functools import partial
 from pathlib import Path
 from maggy_like import Float, lagom
 from maggy_like.driver import loop as driver
-from maggy_like.driver.loop import WriteAhead
+from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.storage.journal.journal import LocalBackend
 
 folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
