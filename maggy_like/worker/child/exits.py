@@ -13,15 +13,18 @@ import ctypes
 import fcntl
 import gc
 import io
+import logging
 import os
 import re
 import shutil
 import stat
 import sys
+import tempfile
 import threading
 import time
 import traceback
 import weakref
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -195,7 +198,15 @@ def _is_of_streams(file: Any) -> bool:
 _STDERR = 2
 
 
+_HOLDERS: tuple[type, ...] = (zipfile.ZipFile, tempfile._TemporaryFileWrapper)
+"""What is complete, or removes its file, only once it is closed; elsewhere the end of an interpreter does that."""
+
+
 def _close_files() -> None:
+    logging.shutdown()  # which writes what its handlers hold back
+    for holder in [it for it in gc.get_objects() if type(it) in _HOLDERS]:
+        with contextlib.suppress(Exception):
+            holder.close()
     for file in _files():
         with contextlib.suppress(Exception):
             if file.writable():
@@ -203,6 +214,9 @@ def _close_files() -> None:
 
 
 def _flush_files() -> None:
+    for handler in [reference() for reference in logging._handlerList]:  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):
+            handler.flush()
     for file in _files():
         with contextlib.suppress(Exception):
             if file.writable():

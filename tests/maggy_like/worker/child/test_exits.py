@@ -6,10 +6,12 @@ import atexit
 import csv
 import gzip
 import logging
+import logging.handlers
 import os
 import tempfile
 import threading
 import weakref
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,9 +77,37 @@ def temporary_folder(path: str) -> None:
     Path(path).write_text(KEPT[-1].name, encoding="utf-8")
 
 
+def held_back(path: str) -> None:
+    logger = logging.getLogger("held back")
+    logger.addHandler(logging.handlers.MemoryHandler(100, target=logging.FileHandler(path)))
+    logger.warning("x")
+
+
+def named_file(path: str) -> None:
+    KEPT.append(tempfile.NamedTemporaryFile())  # noqa: SIM115
+    Path(path).write_text(KEPT[-1].name, encoding="utf-8")
+
+
+def zip_file(path: str) -> None:
+    KEPT.append(zipfile.ZipFile(path, "w"))
+    KEPT[-1].writestr("x", "x")
+
+
 WAYS: dict[str, Callable[[str], None]] = {
     it.__name__: it
-    for it in (handler, finalizer, open_file, table, binary, log, thread, pool, failing_handler, temporary_folder)
+    for it in (
+        handler,
+        finalizer,
+        open_file,
+        table,
+        binary,
+        log,
+        thread,
+        pool,
+        failing_handler,
+        temporary_folder,
+        held_back,
+    )
 }
 
 
@@ -112,6 +142,33 @@ def test_what_a_trial_registers_and_opens_is_done_at_its_end(
     texts = {way: (tmp_path / way).read_text() for way in WAYS}
     assert not Path(texts.pop("temporary_folder")).exists()
     assert [way for way, text in texts.items() if text.strip() != "x"] == []
+
+
+def hold(folder: str, x: int) -> float:
+    named_file(os.path.join(folder, f"name {x}"))
+    zip_file(os.path.join(folder, f"zip {x}"))
+    return x
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("isolation", ["process", "worker"])
+def test_what_is_complete_only_once_closed_is_closed_when_the_process_ends(
+    isolation: Literal["process", "worker"], tmp_path: Path
+) -> None:
+    lagom(
+        hold,
+        {"folder": str(tmp_path), "x": [1, 2]},
+        optimizer="grid",
+        direction="max",
+        workers=1,
+        engine=LocalEngine(isolation=isolation),
+        directory=tmp_path / "runs",
+        progress=False,
+    )
+    for x in (1, 2):
+        assert not Path((tmp_path / f"name {x}").read_text()).exists()
+        with zipfile.ZipFile(tmp_path / f"zip {x}") as archive:
+            assert archive.read("x") == b"x"
 
 
 def of_library(folder: str, x: int) -> float:
