@@ -20,7 +20,7 @@ from maggy_like.protocol.messages import Assign, Finished, Reported, decode_to_d
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.worker.child.process import run_attempt
+from maggy_like.worker.child.attempt import run_attempt
 from maggy_like.worker.child.sender import Sender
 from optimizers.core.trial import TrialState
 

@@ -22,7 +22,7 @@ from maggy_like.distributed.sharded import IncompleteStateError, ShardedStateErr
 from maggy_like.protocol.messages import Assign, Checkpointed, RankInfo, decode_to_driver
 from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
-from maggy_like.worker.child.process import kind_of
+from maggy_like.worker.child.failures import kind_of
 from maggy_like.worker.child.saves import Saves
 from maggy_like.worker.child.sender import Sender
 

@@ -14,7 +14,7 @@ from maggy_like import FailurePolicy, Float, lagom
 from maggy_like.driver.state_machine.interface import WorkerLost
 from maggy_like.errors import ConfigError, TrialsFailedError
 from maggy_like.protocol.task import WorkerId
-from maggy_like.worker.child.process import place_of, types_of
+from maggy_like.worker.child.failures import place_of, types_of
 from optimizers.core.base import Optimizer
 from optimizers.core.study import Study
 from optimizers.samplers.non_adaptive import RandomSearch

@@ -28,7 +28,7 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.state_names import SHARDED, WHOLE, StateName, check_owner, parse_name, state_url
 from maggy_like.protocol.values import MAX_ATTRIBUTES, MAX_NAME, MAX_SIZE, ReportError, as_attributes
 from maggy_like.results.result import Result
-from maggy_like.worker.child.process import Returned, read_value
+from maggy_like.worker.child.returned import Returned, read_value
 from optimizers.core.events import AttemptEnded, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState

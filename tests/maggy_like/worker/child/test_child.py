@@ -44,8 +44,10 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned_url
 from maggy_like.worker.child import exits, saves
 from maggy_like.worker.child import process as child
+from maggy_like.worker.child.attempt import run_attempt
 from maggy_like.worker.child.exits import SHARED_MEMORY
-from maggy_like.worker.child.process import MAX_TEXT, rehearse
+from maggy_like.worker.child.failures import MAX_TEXT
+from maggy_like.worker.child.process import rehearse
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.sender import Sender
 
@@ -333,7 +335,7 @@ def end_of(train_fn: Callable[[], Any], **fields: Any) -> Finished:
     parameters = inspect.signature(train_fn).parameters.values()
     task = task_of(**fields)
     reporter = Reporter(store=CheckpointStore(task.store or None))
-    finished = child.run_attempt(train_fn, parameters, reporter, ASSIGN, task, lambda: None)
+    finished = run_attempt(train_fn, parameters, reporter, ASSIGN, task, lambda: None)
     frame = encode(finished)
     assert len(frame) < 10 * MAX_TEXT
     return decode_to_driver(frame)  # type: ignore[return-value]

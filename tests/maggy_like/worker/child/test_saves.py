@@ -35,9 +35,9 @@ from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.file_systems import is_store_fault, refusal
 from maggy_like.worker.child import saves, stop_state
-from maggy_like.worker.child.process import Service
 from maggy_like.worker.child.saves import Saves, StoreRetry
 from maggy_like.worker.child.sender import Sender
+from maggy_like.worker.child.service import Service
 from maggy_like.worker.child.stop_state import CALL_PATIENCE, QUIET, TrialStopped
 
 
