@@ -7,6 +7,7 @@ from typing import Any
 
 from maggy_like.protocol.values import ReportError, shortened
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
+from maggy_like.worker.child.reporter_hooks import ReporterHooks
 from maggy_like.worker.child.stop_state import TrialStopped
 
 
@@ -23,16 +24,16 @@ class Progress:
             raise ReportError(f"reporter must be the Reporter that train_fn gets, got {shortened(reporter)}")
         if type(save_every) is not int or save_every < 1:
             raise ReportError(f"save_every must be a whole number of at least 1, got {shortened(save_every)}")
-        self._reporter = reporter
+        self._reporter, self._hooks = reporter, ReporterHooks(reporter)
         self._save_every = save_every
         self._end: BaseException | None = None
         self.restored: dict[str, Any] | None = reporter.restore()  # None at the beginning of a trial
         if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):
-            reporter.start_over("remove reporter.checkpoint(...), since the callback saves")
+            self._hooks.start_over("remove reporter.checkpoint(...), since the callback saves")
             self.restored = None
-        if self.restored is not None and self.restored.get("trial") not in (None, reporter.restored_trial):
+        if self.restored is not None and self.restored.get("trial") not in (None, self._hooks.restored_trial):
             raise ReportError(
-                f"the restored state must be of trial {reporter.restored_trial}, got one of trial "
+                f"the restored state must be of trial {self._hooks.restored_trial}, got one of trial "
                 f"{self.restored['trial']}; do not replace files in the folder of the saved states"
             )
         self.step: int = 0 if self.restored is None else self.restored["step"]  # the last step that was taken
@@ -53,7 +54,7 @@ class Progress:
         If that is not the restored one, log that ``argument`` would continue from there.
         """
         if step != self.step and self.restored is not None:
-            self._reporter.start_over(f"pass {argument}")
+            self._hooks.start_over(f"pass {argument}")
         self.step = step
 
     def check_reported(self, step: int) -> None:
@@ -74,7 +75,7 @@ class Progress:
         numbers = {name: value for name, value in metrics.items() if name != "step"}
         if not numbers:
             raise ReportError(f"step {step} must have a metric, got none; configure the library to evaluate or log one")
-        is_last = step >= self._reporter.budget or self._reporter.pauses_at(step)
+        is_last = step >= self._reporter.budget or self._hooks.pauses_at(step)
         if state is not None and (is_last or step % self._save_every == 0):
             of = {"trial": self._reporter.trial, "attempt": self._reporter.attempt}
             self._reporter.checkpoint({"step": step, **of, **state()})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
 from maggy_like.protocol.values import ReportError
+from maggy_like.worker.child.reporter_hooks import ReporterHooks
 
 require("transformers", "TransformersReport")
 
@@ -93,7 +94,7 @@ class TransformersReport(TrainerCallback):
         named, own = args.output_dir, self._reporter.directory
         if args.save_strategy == "no":  # only the states of this callback are saved, and not kept there
             self._named_output, args.output_dir = named, str(own / "transformers-states")
-        elif not self._reporter.owns(named):
+        elif not ReporterHooks(self._reporter).owns(named):
             args.output_dir = str(own / Path(named).name)
             if args.process_index == 0:
                 self._reporter.log(f"output_dir={named!r} may be that of other trials, so {args.output_dir} is used")

@@ -98,7 +98,7 @@ class _RecordingReporter(Reporter):
             super().report(value, *unnamed, step=step, **metrics)
         finally:
             if self._step is not None and self._step != last:
-                named = metrics if value is None else {self.objective or "value": value, **metrics}
+                named = metrics if value is None else {self._objective or "value": value, **metrics}
                 self.reports.append((self._step, {name: as_number(name, number) for name, number in named.items()}))
 
 

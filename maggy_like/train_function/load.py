@@ -181,9 +181,8 @@ class HasBudget(Protocol):
     def budget(self) -> int:
         """Steps of a full training."""
 
-    @property
-    def granted(self) -> int:
-        """Steps of this attempt."""
+    def _grant(self) -> int:
+        """Return the steps of this attempt."""
 
 
 def arguments_for(
@@ -208,5 +207,5 @@ def arguments_for(
         elif parameter.name == "config":
             arguments["config"] = dict(config)
         elif parameter.name == "budget":  # is read only then: see Reporter.budget
-            arguments["budget"] = reporter.budget if reports else reporter.granted
+            arguments["budget"] = reporter.budget if reports else reporter._grant()
     return arguments

@@ -23,6 +23,7 @@ from maggy_like.train_function.load import arguments_for
 from maggy_like.worker.advice import advice_on
 from maggy_like.worker.child.failures import format_message, format_traceback, kind_of, place_of, sendable, types_of
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
+from maggy_like.worker.child.reporter_hooks import ReporterHooks
 from maggy_like.worker.child.returned import read_returned
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.child.service import Service
@@ -42,15 +43,16 @@ def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
 
     An attempt whose reports cannot be sent has failed.
     """
+    hooks = ReporterHooks(reporter)
     if reporter.attributes:
         attributes = as_attributes({**reporter.attributes, **finished.attributes})
         finished = replace(finished, attributes=attributes)
     try:
         sender.flush()
         if finished.outcome == "returned":
-            reporter.finish()
+            hooks.finish()
         if finished.outcome != "raised":
-            reporter.tidy()
+            hooks.tidy()
     except Disconnected:
         raise
     except Exception as error:
@@ -86,10 +88,11 @@ def run_attempt(
 ) -> Finished:
     """Run the training function once and return how it ended; ``enter`` meets the other ranks."""
     membership: Membership | None = None
+    hooks = ReporterHooks(reporter)
     try:
         membership = enter()
         returned = call(train_fn, arguments_for(parameters, assign.config, reporter), reporter, task)
-        reporter.settle()
+        hooks.settle()
         finished = read_returned(returned, reporter, assign, task)
         if membership is not None:
             membership.leave()
@@ -108,7 +111,7 @@ def run_attempt(
             raise KeyboardInterrupt from error
         if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
-        advice = advice_on(error, task.driver) or reporter.advice_on(error)
+        advice = advice_on(error, task.driver) or hooks.advice_on(error)
         return raised(assign.trial, reporter.attempt, error, membership, at, advice)
 
 
@@ -120,18 +123,19 @@ def call(train_fn: Callable[..., Any], arguments: dict[str, Any], reporter: Repo
 
     Raise TrialStopped if a report has stopped it.
     """
+    hooks = ReporterHooks(reporter)
     try:
         returned = train_fn(**arguments)
     except BaseException as error:
         is_own = task.isolation == "none" and _is_callers_own(error)
-        if is_own or not reporter.has_ended:
+        if is_own or not hooks.has_ended:
             raise
         if not isinstance(error, TrialStopped | BudgetUsed):
             print(f"raised after a report had ended it:\n{format_traceback(error)}", file=sys.stderr)
         returned = None
-    if reporter.is_stopped:
+    if hooks.is_stopped:
         raise TrialStopped
-    return None if reporter.has_ended else returned
+    return None if hooks.has_ended else returned
 
 
 def _is_callers_own(error: BaseException) -> bool:

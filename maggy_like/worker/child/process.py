@@ -32,6 +32,7 @@ from maggy_like.worker.child.directories import restore_files, working_in
 from maggy_like.worker.child.exits import POOL_HINT, flush_output, has_open_files, uses_joblib
 from maggy_like.worker.child.failures import sendable
 from maggy_like.worker.child.reporter import Reporter
+from maggy_like.worker.child.reporter_hooks import reporter_for
 from maggy_like.worker.child.saves import StoreRetry
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.child.service import Service
@@ -133,7 +134,7 @@ class TrialRunner:
         if task.isolation != "none":
             entitle(f"trial {assign.trial}")
         waits = task.isolation == "process" and assign.rank_info is None
-        reporter = Reporter.for_trial(assign, self._store(assign, sender), sender, self._pause if waits else None)
+        reporter = reporter_for(assign, self._store(assign, sender), sender, self._pause if waits else None)
 
         def enter() -> Membership | None:
             restore_files(assign, task, StoreRetry(task.files, sender))
@@ -154,7 +155,7 @@ class TrialRunner:
     def cut(self, assign: Assign, sender: Sender) -> None:
         """Send that an attempt has stopped as requested, if its function is not running."""
         self._sender, self._is_end_sent = sender, False
-        reporter = Reporter.for_trial(assign, self._store(assign, sender), sender)
+        reporter = reporter_for(assign, self._store(assign, sender), sender)
         self._end(reporter, Finished(assign.trial, assign.attempt, "stopped"))
 
     def _store(self, assign: Assign, sender: Sender) -> CheckpointStore:
@@ -206,7 +207,7 @@ def rehearse(task: WorkerTask) -> None:
     assign = decode_to_worker(encode(Assign(0, 1, {"x": 0.5}, 1, objective="value")))
     assert isinstance(assign, Assign)
     sender = Sender(assign, lambda frame: None)
-    reporter = Reporter.for_trial(assign, CheckpointStore(None), sender)
+    reporter = reporter_for(assign, CheckpointStore(None), sender)
     path, here = sys.path[:], ""
     with contextlib.suppress(OSError):  # it is gone
         here = os.getcwd()

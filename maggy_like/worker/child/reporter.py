@@ -86,8 +86,6 @@ class Reporter:
         attempt: Number of the attempt of this trial, from 1.
         config: Configuration of the trial, by name of the hyperparameter.
         attributes: Values other than metrics to keep with the trial, however it ends: add yours by name.
-        cut_at: Step of the report that ended the function because it was past the budget; None if there was none.
-        is_paused: Whether a report has ended the function because the trial is paused.
         rank: Number of this worker within the trial, from 0; 0 if the trial runs on one worker.
         world_size: Number of workers that run the trial.
 
@@ -111,8 +109,8 @@ class Reporter:
         self.attempt = 1
         self.config: dict[str, Any] = {}
         self.attributes: dict[str, Any] = {}
-        self.cut_at: int | None = None
-        self.is_paused = False
+        self._cut_at: int | None = None
+        self._is_paused = False
         self.rank, self.world_size = rank_and_ranks()
         self._directory = self._working_directory = ""
         self._saves = Saves(store or CheckpointStore(None), None, None, 0, 1)
@@ -123,31 +121,6 @@ class Reporter:
         self._milestones: tuple[int, ...] = ()
         self._restored = self._restored_nothing = False
         self._names: set[str] = set()
-
-    @classmethod
-    def for_trial(
-        cls, assign: Assign, store: CheckpointStore, sender: Sender, on_pause: OnPause | None = None
-    ) -> Reporter:
-        """Create the reporter of an attempt in a child process.
-
-        Args:
-            assign: Assignment.
-            store: Store for saved states.
-            sender: To the agent.
-            on_pause: Ends the attempt while the function waits. Returns the next attempt, or None if it is not to run
-                in this process.
-        """
-        reporter = cls(max(assign.budget, assign.max_budget))
-        reporter.trial = assign.trial
-        reporter.config = assign.config
-        reporter._directory = os.fsdecode(assign.directory)
-        reporter._working_directory = os.fsdecode(assign.working_directory)
-        reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
-        reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
-        reporter._is_search = assign.is_search
-        reporter._on_pause = on_pause
-        reporter._begin(assign, store, sender)
-        return reporter
 
     def _begin(self, assign: Assign, store: CheckpointStore, sender: Sender) -> None:
         """Begin the first attempt in this process, or the next one of the same trial."""
@@ -183,40 +156,10 @@ class Reporter:
     def budget(self, steps: int) -> None:
         self._budget = self._limit = steps
 
-    @property
-    def granted(self) -> int:
+    def _grant(self) -> int:
         """Return the step up to which this attempt may train, for a function that cannot be paused in a report."""
         self._was_budget_read = self._was_grant_read = True
         return min(self._limit, self._budget)
-
-    @property
-    def was_silent(self) -> bool:
-        """Whether the function could have been paused in a report, but made none."""
-        return self._pauses and not self._was_grant_read and not self.is_under_way
-
-    def pauses_at(self, step: int) -> bool:
-        """Whether the trial is paused by the report of a step."""
-        return self._pauses and step >= self._limit
-
-    @property
-    def objective(self) -> str | None:
-        """Return the name of the optimised metric, or None while it is not known."""
-        return self._objective
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether this trial has made a report, or has restored a state."""
-        return self._step is not None or self._restored
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a report has asked the function to stop, even if the function caught that."""
-        return self._sender is not None and self._sender.stop.is_told
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether a report has ended the function, even if the function caught that."""
-        return self.is_stopped or self.is_paused or self.cut_at is not None
 
     @property
     def is_main(self) -> bool:
@@ -241,14 +184,6 @@ class Reporter:
             weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         os.makedirs(self._directory, 0o700, exist_ok=True)
         return Path(self._directory)
-
-    def owns(self, path: str | PathLike[str]) -> bool:
-        """Whether a path is in one of the trial's directories. Called by the callbacks of libraries."""
-        if self._sender is None:
-            return True  # there is no other trial
-        place = os.path.realpath(path)
-        own = (os.path.realpath(folder) for folder in (self._directory, self._working_directory) if folder)
-        return any(place.startswith(f"{folder}{os.sep}") for folder in own)
 
     @property
     def device(self) -> torch.device:
@@ -395,7 +330,7 @@ class Reporter:
             if last >= self._limit:
                 self._end_budget(step)
         elif step <= 1 and not self._restored and self._saves.was_given:
-            self.start_over("begin with state = reporter.restore()")
+            self._saves.tell_unused("begin with state = reporter.restore()")
         if value is not None:
             metrics[self._objective or "value"] = value
         for name, number in metrics.items():
@@ -425,7 +360,7 @@ class Reporter:
         if self._pauses:  # no state belongs to the rung's step, so the next attempt cannot continue from here
             self._saves.drop_unreported()
             self._pause(waits=False)
-        self.cut_at = self.cut_at or step
+        self._cut_at = self._cut_at or step
         steps = f"{self._budget} step{'s' * (self._budget != 1)}"
         raise BudgetUsed(
             f"step {step} was reported with a budget of {steps}, which ends the function; loop up to reporter.budget, "
@@ -438,10 +373,10 @@ class Reporter:
         If not ``waits``, the function cannot continue from here.
         """
         following = None
-        if waits and self._on_pause is not None and not self.is_paused:
+        if waits and self._on_pause is not None and not self._is_paused:
             following = self._on_pause(self)
         if following is None:
-            self.is_paused = True
+            self._is_paused = True
             raise BudgetUsed
         self._begin(*following)
 
@@ -552,44 +487,6 @@ class Reporter:
         self._restored = self._restored or state is not None
         self._restored_nothing = state is None
         return state
-
-    @property
-    def restored_trial(self) -> int | None:
-        """Return the trial that saved the restored state: this one, or with PBT another. For libraries' callbacks."""
-        return self._saves.newest_trial
-
-    def start_over(self, remedy: str) -> None:
-        """Log once that the function trains from the beginning although a state was saved, and how to continue it.
-
-        Called by the callbacks of libraries.
-        """
-        self._saves.tell_unused(remedy)
-
-    def advice_on(self, error: BaseException) -> str:
-        """Return text to append to the message of an error, if the function may have used a state that is not there.
-
-        Called by the runtime.
-        """
-        is_of_none = isinstance(error, TypeError) and "NoneType" in str(error)
-        if is_of_none and self._restored_nothing and not self.is_under_way:
-            return "; restore() returned None, since the trial had saved no state; begin at the first step then"
-        return ""
-
-    def settle(self) -> None:
-        """Wait until all states are written. Called by the runtime when the function returns."""
-        self._saves.settle()
-
-    def keep(self, returned: Any) -> None:
-        """Save the returned object, if it is not the value of a training. Called by the runtime."""
-        self._saves.keep(returned)
-
-    def finish(self) -> None:
-        """Announce the newest saved state to the driver, if necessary. Called by the runtime."""
-        self._saves.finish(self._step or 0)
-
-    def tidy(self) -> None:
-        """Remove saved states that are no longer needed. Called by the runtime."""
-        self._saves.tidy()
 
 
 for _use, _names in _ELSEWHERE.items():

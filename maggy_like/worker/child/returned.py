@@ -11,6 +11,7 @@ from maggy_like.protocol.messages import MAX_NAMES, MAX_NESTED, Assign, Finished
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.values import ReportError, as_attributes, is_encodable, shortened
 from maggy_like.worker.child.reporter import Reporter
+from maggy_like.worker.child.reporter_hooks import ReporterHooks
 from maggy_like.worker.child.sender import as_number, check_name, pick_objective
 
 
@@ -30,8 +31,9 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
     trial, attempt = assign.trial, reporter.attempt
     if not reporter.is_main:
         return Finished(trial, attempt, "returned")
+    hooks = ReporterHooks(reporter)
     if not task.returns_anything:
-        found = read_value(returned, reporter.objective, is_reported=reporter.is_under_way)
+        found = read_value(returned, hooks.objective, is_reported=hooks.is_under_way)
         return Finished(
             trial,
             attempt,
@@ -39,12 +41,12 @@ def read_returned(returned: object, reporter: Reporter, assign: Assign, task: Wo
             found.value,
             found.metrics,
             attributes=found.attributes,
-            cut_at=reporter.cut_at,
-            whole=reporter.was_silent,
+            cut_at=hooks.cut_at,
+            whole=hooks.was_silent,
         )
     if is_flat(returned, MAX_NESTED) and is_plain(returned):
         return Finished(trial, attempt, "returned", returned=returned)
-    reporter.keep(returned)
+    hooks.keep(returned)
     return Finished(trial, attempt, "returned", stored=True)
 
 

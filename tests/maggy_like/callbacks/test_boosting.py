@@ -21,6 +21,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.attempt import run_attempt
+from maggy_like.worker.child.reporter_hooks import reporter_for
 from maggy_like.worker.child.sender import Sender
 from optimizers.core.trial import TrialState
 
@@ -184,7 +185,7 @@ def test_a_stop_is_no_failure_whatever_was_called(
     sender = Sender(assign, hear)
     if not milestones:
         sender.stop.request()
-    reporter = Reporter.for_trial(assign, CheckpointStore(None), sender)
+    reporter = reporter_for(assign, CheckpointStore(None), sender)
     task = WorkerTask("tcp://x:1", b"", "run", b"", (), (), (), store="", logs="")
     parameters = inspect.signature(train).parameters.values()
     assert run_attempt(train, parameters, reporter, assign, task, lambda: None) == Finished(0, 1, "stopped")

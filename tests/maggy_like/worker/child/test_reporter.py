@@ -14,6 +14,7 @@ from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore, load_state
 from maggy_like.storage.file_systems import is_visible, mark_store
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
+from maggy_like.worker.child.reporter_hooks import ReporterHooks, reporter_for
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.child.stop_state import TrialStopped
 
@@ -25,7 +26,7 @@ class Line:
         assign = Assign(0, 1, {}, **{"budget": 10, **fields})  # type: ignore[arg-type]
         self.frames: list[bytes] = []
         self.sender = Sender(assign, self.frames.append)
-        self.reporter = Reporter.for_trial(assign, store or CheckpointStore(None), self.sender)
+        self.reporter = reporter_for(assign, store or CheckpointStore(None), self.sender)
 
     @property
     def messages(self) -> list[ToDriver]:
@@ -47,7 +48,7 @@ def test_the_only_metric_is_the_objective() -> None:
     line.reporter.report(0.5)
     line.sender.flush()
     assert line.messages == [Reported(0, 1, "value", {"value": ([1], [0.5])})]
-    assert line.reporter.objective == "value"
+    assert ReporterHooks(line.reporter).objective == "value"
 
 
 def test_where_nothing_is_searched_the_metric_that_is_named_first_stands_for_the_objective() -> None:
@@ -57,7 +58,7 @@ def test_where_nothing_is_searched_the_metric_that_is_named_first_stands_for_the
     assert line.messages == [Reported(0, 1, "loss", {"loss": ([1], [1.0]), "accuracy": ([1], [0.5])})]
     alone = Reporter(budget=2)
     alone.report(loss=1.0, accuracy=0.5)
-    assert alone.objective == "loss"
+    assert ReporterHooks(alone).objective == "loss"
 
 
 def test_a_reporter_without_a_trial_has_the_ranks_of_torchrun_and_of_nothing_else(
@@ -108,7 +109,7 @@ class Steps:
         self.following = list(following)
         self.paused: list[int] = []
         self.frames: list[bytes] = []
-        self.reporter = Reporter.for_trial(*self.attempt(1, 3), self.on_pause)
+        self.reporter = reporter_for(*self.attempt(1, 3), self.on_pause)
 
     def attempt(self, number: int, budget: int) -> tuple[Assign, CheckpointStore, Sender]:
         assign = Assign(0, number, {}, budget, max_budget=9)
@@ -140,8 +141,8 @@ def test_a_trial_is_paused_at_its_rung_once_the_state_of_that_step_is_saved(
     steps = Steps(tmp_path)
     assert steps.reporter.budget == 9  # so that a schedule is the same in each attempt
     assert steps.train(save) == last
-    assert steps.reporter.is_paused
-    assert steps.reporter.cut_at is None
+    assert ReporterHooks(steps.reporter).is_paused
+    assert ReporterHooks(steps.reporter).cut_at is None
     assert steps.paused == ([] if save == "never" else [1])
 
 
@@ -150,8 +151,8 @@ def test_a_trial_that_is_promoted_where_it_was_paused_continues_in_place(save: s
     steps = Steps(tmp_path, 6, 9)
     assert steps.train(save) == 10
     assert (steps.reporter.attempt, steps.paused) == (3, [1, 2])
-    assert not steps.reporter.is_paused
-    assert steps.reporter.cut_at == 10  # past the whole budget, which ends the function in another way
+    assert not ReporterHooks(steps.reporter).is_paused
+    assert ReporterHooks(steps.reporter).cut_at == 10  # past the whole budget, which ends the function in another way
 
 
 def test_a_report_after_the_pause_pauses_again(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_state_of_a_step_that_a_pause_leaves_out_does_not_count(tmp_path: Path
     steps.reporter.checkpoint(4)
     with pytest.raises(BudgetUsed):
         steps.reporter.report(1.0, step=4)
-    steps.reporter.finish()
+    ReporterHooks(steps.reporter).finish()
     messages = map(decode_to_driver, steps.frames)
     assert [message.step for message in messages if isinstance(message, Checkpointed)] == [1, 2]
 
@@ -355,3 +356,9 @@ def test_a_million_different_names_are_refused_early_and_told() -> None:
         for step in range(1, 10**6):
             line.reporter.report(loss=1.0, **{f"m{step}": 1.0}, step=step)
     assert len(line.sender.buffer) == MAX_NAMES - 1
+
+
+def test_a_reporter_shows_what_users_call_and_nothing_of_the_runtime() -> None:
+    assert {name for name in dir(Reporter()) if not name.startswith("_")} == {
+        "attempt", "attributes", "average", "budget", "checkpoint", "config", "device", "directory", "is_main",
+        "is_stand_in", "log", "prepare", "rank", "report", "restore", "trial", "world_size"}  # fmt: skip

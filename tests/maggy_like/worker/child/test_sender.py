@@ -19,6 +19,7 @@ from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module
 from maggy_like.worker.child.reporter import Reporter
+from maggy_like.worker.child.reporter_hooks import reporter_for
 from maggy_like.worker.child.sender import Sender, pick_objective, to_columns
 from maggy_like.worker.child.stop_state import StopState
 
@@ -103,7 +104,7 @@ def test_a_trial_that_reports_more_than_is_sent_waits_and_says_so_once(monkeypat
     frames: list[bytes] = []
     order = Assign(0, 1, {}, 1000, objective="value")
     sender = Sender(order, frames.append)
-    reporter = Reporter.for_trial(order, CheckpointStore(None), sender)
+    reporter = reporter_for(order, CheckpointStore(None), sender)
 
     def train() -> None:
         for step in range(1, 101):
@@ -146,7 +147,7 @@ def test_a_process_that_the_trial_forked_does_not_wait_for_ever(monkeypatch: pyt
 
 def test_a_report_in_a_process_that_the_trial_forked_is_an_error_there_alone() -> None:
     sender = Sender(assign(), [].append)
-    reporter = Reporter.for_trial(assign(), CheckpointStore(None), sender)
+    reporter = reporter_for(assign(), CheckpointStore(None), sender)
     if not (child := os.fork()):
         status = 0
         try:
