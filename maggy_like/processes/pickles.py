@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import cloudpickle
 
-from maggy_like.processes.imports import MAINS
+from maggy_like.processes.imports import MAINS, is_installed
 
 __all__ = ["Pickler", "dumps"]
 
@@ -78,13 +78,14 @@ def _has_name_elsewhere(value: Any) -> bool:
 def _is_by_value(module: str) -> bool:
     """Return whether no other process can import a module by its name.
 
-    That is the script in a child of multiprocessing, and a module whose import has not ended, because its import would
-    start the same search again.
+    That is the script in a child of multiprocessing or of ``runpy``, and a module whose import has not ended, because
+    its import would start the same search again.
     """
     found = sys.modules.get(module)
     if found is None or module == "__main__":  # which cloudpickle knows
         return False
-    return module in MAINS or bool(getattr(getattr(found, "__spec__", None), "_initializing", False))
+    spec = getattr(found, "__spec__", None)
+    return module in MAINS or getattr(spec, "_initializing", spec is None and not is_installed(module))
 
 
 def _reduce_cached(function: Any) -> Any:

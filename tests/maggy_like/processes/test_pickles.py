@@ -118,3 +118,14 @@ def test_a_tensor_that_came_back_can_grow() -> None:
 def test_a_tensor_without_memory_is_left_to_torch() -> None:
     back = pickle.loads(dumps(torch.empty(3, device="meta")))
     assert back.device.type == "meta"
+
+
+def test_what_a_module_without_a_place_has_travels_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of ``runpy.run_path``, or one that a notebook has made."""
+    module = types.ModuleType("of_no_file")
+    with monkeypatch.context() as present:
+        present.setitem(sys.modules, "of_no_file", module)
+        exec("class Box:\n    size = 3\ndef train(): return Box().size", vars(module))
+        data = dumps(module.train)
+    assert "of_no_file" not in sys.modules
+    assert pickle.loads(data)() == 3
