@@ -1,4 +1,4 @@
-"""XGBoost with cross-validation and early stopping: find a learning rate, a depth and regularisation.
+"""XGBoost with cross-validation and early stopping: find a learning rate, a depth and regularization.
 
 Each trial runs ``xgboost.cv``. It reports the mean over the folds after each round, so the search can stop a bad trial
 before XGBoost's own early stopping does.

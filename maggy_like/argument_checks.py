@@ -21,11 +21,11 @@ _ENDLESS = float(sys.maxsize)
 
 
 LARGEST = 2**63 - 1
-"""The largest whole number that every message and record can hold."""
+"""The largest integer that every message and record can hold."""
 
 
 def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, remedy: str = "") -> int:
-    """Check that an argument is a whole number of at least ``least``; numpy's integers are.
+    """Check that an argument is an integer of at least ``least``; numpy's integers are.
 
     The message ends with the remedy, unless the value is a number in another spelling.
     """
@@ -35,9 +35,9 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, reme
         number, remedy = least - 1, as_int(value, least) or remedy
     if isinstance(value, bool) or number < least:
         hint = f"; {remedy}" if remedy else ""
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {short(value)}{hint}")
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {short(value)}{hint}")
     if most is not None and number > most:
-        raise ConfigError(f"{name} must be a whole number below 2**63, got {short(value)}")
+        raise ConfigError(f"{name} must be an integer below 2**63, got {short(value)}")
     return number
 
 

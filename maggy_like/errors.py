@@ -14,7 +14,7 @@
     │   ├── ProtocolError                a message of no known version
     │   └── JournalError                 a run's journal is damaged, foreign or in use
     │       └── JournalLostError         a run's journal was removed during the run
-    ├── TrainingError                    a training failed for good
+    ├── TrainingError                    a training run failed for good
     └── InfraError                       machines and processes
         ├── EngineError                  the engine cannot provide the workers
         ├── StoreError                   a disk or store refused for too long

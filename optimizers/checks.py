@@ -56,7 +56,7 @@ def integer(
 
 
 def as_int(value: object, least: float) -> str:
-    """Return ``use 1000`` for a whole number of at least ``least`` that is a float or text, and nothing otherwise."""
+    """Return ``use 1000`` for an integer of at least ``least`` that is a float or text, and nothing otherwise."""
     value = read_text(value)
     if isinstance(value, Integral) or not isinstance(value, Real) or not math.isfinite(value):
         return ""

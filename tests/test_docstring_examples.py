@@ -178,7 +178,7 @@ def train_fn(
 
 
 def make_network(n_features: int = 30, dropout: float = 0.1, width: int = 16) -> Any:
-    """A network with a normalisation and a residual block."""
+    """A network with a normalization and a residual block."""
     from torch import nn
 
     class Block(nn.Module):

@@ -1,4 +1,4 @@
-"""Ablation studies, which measure the contribution of each part of a training.
+"""Ablation studies, which measure the contribution of each part of a training run.
 
 A study declares components (features, modules, parameters, anything else). A design lists the variants, each without
 some of the components. An outcome says which components make a difference::

@@ -91,7 +91,7 @@ def read_members(group: str, components: tuple[Any, ...]) -> tuple[str, ...]:
     """Return names and globs of a group's components, of which there must be at least one."""
     if not isinstance(group, str):
         raise ConfigError(
-            f"the name of a group must be a word, got {group!r}; use study.group('regularisation', 'dropout')"
+            f"the name of a group must be a word, got {group!r}; use study.group('regularization', 'dropout')"
         )
     if not components:
         raise ConfigError(f"the group {group!r} must have at least one component, got none")
@@ -99,7 +99,7 @@ def read_members(group: str, components: tuple[Any, ...]) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise ConfigError(
                 f"the components of the group {group!r} must be names or globs, got {name!r}; pass them one by one: "
-                "study.group('regularisation', 'dropout', 'norm')"
+                "study.group('regularization', 'dropout', 'norm')"
             )
     return components
 

@@ -179,7 +179,7 @@ def _plan(name: DesignName, components: list[str], groups: Mapping[str, tuple[st
     if name == "leave_one_group_out":
         if not groups:
             raise ConfigError(
-                "the study must have a group of components, got none; use study.group('regularisation', 'dropout')"
+                "the study must have a group of components, got none; use study.group('regularization', 'dropout')"
             )
         return _leave_out(groups)
     if name == "add_one_in":

@@ -183,14 +183,12 @@ def _read_repeats(repeats: Any) -> int | Literal["auto"]:
     number = None if isinstance(repeats, bool) else _index(repeats)
     if number is None or number < 1:
         hint = as_int(repeats, 1)
-        raise ConfigError(
-            f"repeats must be a whole number of at least 1, or 'auto', got {repeats!r}{hint and '; '}{hint}"
-        )
+        raise ConfigError(f"repeats must be an integer of at least 1, or 'auto', got {repeats!r}{hint and '; '}{hint}")
     return number
 
 
 def _index(value: Any) -> int | None:
-    """A whole number, numpy's too, as an int; None for anything else."""
+    """An integer, numpy's too, as an int; None for anything else."""
     try:
         return operator.index(value)
     except TypeError:

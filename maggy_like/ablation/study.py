@@ -1,4 +1,4 @@
-"""The declaration of a study: the parts of a training that may be removed."""
+"""The declaration of a study: the parts of a training run that may be removed."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ class AblationStudy(Declaration):
         Example:
             >>> def plain(variant):
             ...     return variant.changed(config={"decay": 0.0, "clip": 0.0})
-            >>> study = AblationStudy(config={"decay": 0.01, "clip": 1.0}).custom("regularisation", plain)
-            >>> study.without("regularisation").config
+            >>> study = AblationStudy(config={"decay": 0.01, "clip": 1.0}).custom("regularization", plain)
+            >>> study.without("regularization").config
             {'decay': 0.0, 'clip': 0.0}
         """
         if not callable(change):
@@ -199,9 +199,9 @@ class AblationStudy(Declaration):
 
         Example:
             >>> study = AblationStudy(config={"dropout": 0.2, "decay": 0.01}).config(dropout=0.0, decay=0.0)
-            >>> design = study.group("regularisation", "dropout", "decay").designed("leave_one_group_out")
+            >>> design = study.group("regularization", "dropout", "decay").designed("leave_one_group_out")
             >>> [variant.name for variant in design.variants]
-            ['base', 'without regularisation']
+            ['base', 'without regularization']
         """
         members = arguments.read_members(name, components)
         if name in self.groups:

@@ -1,4 +1,4 @@
-"""Callbacks of training libraries: each reports the steps of a training, stops it, and saves and restores its state.
+"""Callbacks of training libraries: each reports the steps of training, stops it, and saves and restores its state.
 
     from maggy_like.callbacks import LightGBMReport
 

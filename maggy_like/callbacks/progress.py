@@ -23,7 +23,7 @@ class Progress:
         if not isinstance(reporter, Reporter):
             raise ReportError(f"reporter must be the Reporter that train_fn gets, got {shortened(reporter)}")
         if type(save_every) is not int or save_every < 1:
-            raise ReportError(f"save_every must be a whole number of at least 1, got {shortened(save_every)}")
+            raise ReportError(f"save_every must be an integer of at least 1, got {shortened(save_every)}")
         self._reporter, self._hooks = reporter, ReporterHooks(reporter)
         self._save_every = save_every
         self._end: BaseException | None = None

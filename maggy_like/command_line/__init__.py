@@ -108,7 +108,7 @@ def _add_watch(commands: Any) -> None:
         "maggy-like watch s3://bucket/runs/august --plain >> august.log",
     )
     watch.add_argument("run", metavar="RUN", help=RUN)
-    watch.add_argument("--plain", action="store_true", help="lines without colours, as if stdout is not a terminal")
+    watch.add_argument("--plain", action="store_true", help="lines without colors, as if stdout is not a terminal")
 
 
 def _add_dashboard(commands: Any) -> None:
@@ -262,13 +262,13 @@ class _WithExamples(argparse.HelpFormatter):
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
     return int(text)
 
 
 def _index(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, got {text!r}")
     return int(text)
 
 

@@ -114,7 +114,7 @@ class Snapshot:
 
     @property
     def is_search(self) -> bool:
-        """Whether the run is a search, and not only a training."""
+        """Whether the run is a search, and not only a training run."""
         return self.n_trials != 0
 
     @property

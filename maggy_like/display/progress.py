@@ -32,7 +32,7 @@ MAX_IMPORTS = 3
 """Packages that are shown of those that workers import."""
 
 MAX_METRICS = 5
-"""Metrics of a training that are shown in addition to its objective."""
+"""Metrics of a training run that are shown in addition to its objective."""
 
 
 def counted(snapshot: Snapshot, state: TrialState) -> str:

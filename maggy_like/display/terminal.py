@@ -188,7 +188,7 @@ def _bar(shares: Sequence[tuple[float, str, str]], width: int) -> Text:
 def _search_bar(snapshot: Snapshot, width: int) -> Text:
     if snapshot.n_trials:
         label = f" {progress.fraction(snapshot)}"
-        # Thin for trials that have not run, so that the bar can be read without colours.
+        # Thin for trials that have not run, so that the bar can be read without colors.
         shares = [
             (snapshot.counts.get(state, 0) / snapshot.n_trials, "━" if state in TRIED else "─", style)
             for state, style in STATE_STYLES.items()

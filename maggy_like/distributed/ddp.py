@@ -41,7 +41,7 @@ class DataParallel(DistributedDataParallel):
     Gradient accumulation is exact too, with or without ``no_sync()``, because every backward weights its own
     gradients. Two cases are exact only if all shares have the same size: one backward over the losses of several
     batches, and batches of several loaders at once. A loss that is a sum over samples becomes the sum over the global
-    batch divided by the number of ranks. Batch normalisation sees this rank's share (``nn.SyncBatchNorm`` sees all),
+    batch divided by the number of ranks. Batch normalization sees this rank's share (``nn.SyncBatchNorm`` sees all),
     and dropout draws from the rank's random stream.
 
     Parameters may be frozen and unfrozen between steps, on all ranks in the same way. DDP's reducer is then created
@@ -286,7 +286,7 @@ def wrappers_of(parameters: Iterable[torch.Tensor]) -> list[DataParallel]:
 
 
 def _explain(error: Exception) -> None:
-    """Add a note about what works on one rank only: a share too small for batch normalisation, or an unused part."""
+    """Add a note about what works on one rank only: a share too small for batch normalization, or an unused part."""
     share = latest.share
     if "Expected to have finished reduction" in str(error):
         error.add_note(

@@ -216,7 +216,7 @@ class RunHandle(Generic[T]):
             The lines as one text.
 
         Raises:
-            ConfigError: An argument is not a whole number.
+            ConfigError: An argument is not an integer.
         """
         if trial is not None:
             whole("trial", trial, least=0)

@@ -101,7 +101,7 @@ def _together(settings: Settings) -> str:
     """Return why several workers run one trial. Empty if none do."""
     if settings.size.workers_per_trial > 1:
         return f"workers_per_trial={settings.size.workers_per_trial}"
-    return "a training on all workers" if settings.training is not None and settings.size.workers != 1 else ""
+    return "a training run on all workers" if settings.training is not None and settings.size.workers != 1 else ""
 
 
 DriverSide = Literal["client", "cluster"]

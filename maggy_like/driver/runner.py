@@ -1,4 +1,4 @@
-"""Executes one run from its settings to its end: a search, a training, or both."""
+"""Executes one run from its settings to its end: a search, a training run, or both."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class FailurePolicy:
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             hint = as_int(count, 0)
             raise ConfigError(
-                "max_identical_failures must be a whole number, 0 for no limit, or None for the default, got "
+                "max_identical_failures must be an integer, 0 for no limit, or None for the default, got "
                 f"{count!r}{hint and '; '}{hint}"
             )
         if not isinstance(self.catch, tuple):
@@ -185,7 +185,7 @@ class SearchSettings:
     seed: int = 0
     max_budget: int = 1
     open_ended: bool = False  # whether nobody has given ``max_budget``
-    n_trials: int | None = None  # number of configurations to try. None for no limit, 0 for a training without a search
+    n_trials: int | None = None  # number of configurations to try. None for no limit, 0 to train without a search
     is_timed: bool = False  # whether only time limits the search
     n_configs: int | None = None  # number of configurations of the space, if the search ends once each was tried
     points: tuple[Config, ...] = ()  # all of :func:`~optimizers.core.study.initial_points`

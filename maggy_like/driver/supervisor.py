@@ -151,7 +151,7 @@ class Supervisor:
     def _free_held_slots(self) -> None:
         """Relaunch workers together with a silent one that occupies its slot, if none can work without that one.
 
-        This happens if a training, or each trial, needs all workers.
+        This happens if a training run, or each trial, needs all workers.
         """
         now = time.monotonic()
         holding = [run for run in self._runs if run.given_up and self._held_back(run)]

@@ -173,7 +173,7 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
     trial: Number
     attempt: Number
-    objective: Name  # name of the metric in ``columns`` that is optimised
+    objective: Name  # name of the metric in ``columns`` that is optimized
     columns: dict[Name, Columns]
     awaiting: bool = False  # whether the trial waits for a :class:`Decided` before it continues
     # Whether the trial had to wait because it reports faster than the driver receives; set once per attempt.
@@ -333,8 +333,8 @@ class Assign(msgspec.Struct, frozen=True, tag="assign"):
     config: dict[str, Any]
     budget: int  # step up to which the attempt may run
     milestones: tuple[int, ...] = ()  # steps at which the trial must wait for a :class:`Decided`
-    objective: str | None = None  # the metric that is optimised, or None while it is not known
-    is_search: bool = True  # whether a metric is optimised; if not, the first reported metric takes its place
+    objective: str | None = None  # the metric that is optimized, or None while it is not known
+    is_search: bool = True  # whether a metric is optimized; if not, the first reported metric takes its place
     # Name of the state to continue from: the trial's own, or that of the trial it starts from.
     checkpoint: str | None = None
     discard: tuple[str, ...] = ()  # names of this trial's older states that are no longer needed

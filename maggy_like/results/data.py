@@ -313,7 +313,7 @@ def training_of(study: Study, paths: RunPaths, objective: str, ending: Ending) -
 
 
 def failed_training(trial: Trial, logs: Path | str) -> TrainingError | None:
-    """Return the error of a training that failed for good. None of any other training."""
+    """Return the error of a training run that failed for good. None of any other training."""
     if trial.state is not TrialState.FAILED or trial.failure is None:
         return None
     error = TrainingError(f"{trial.failure.message}\n{trial.failure.traceback}".rstrip())

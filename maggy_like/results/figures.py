@@ -318,7 +318,7 @@ def series(place: int, width: float = 1.5) -> Style:
 
 
 def whole_ticks(numbers: Iterable[float]) -> dict[str, object]:
-    """Return the settings of an axis of whole numbers up to the largest one: a short axis would have ticks between."""
+    """Return the settings of an axis of integers up to the largest one: a short axis would have ticks between."""
     return {"dtick": 1} if max(numbers, default=0) <= _FEW else {}
 
 

@@ -334,7 +334,7 @@ class Result(ResultData):
             The text. Empty if the trial printed nothing.
 
         Raises:
-            UserError: There is no such trial, an argument is not a whole number, or a file system cannot be read.
+            UserError: There is no such trial, an argument is not an integer, or a file system cannot be read.
         """
         trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
         return read_log(RunPaths(self.directory, self.store), trial, rank, self._trial(trial).attempt)

@@ -47,7 +47,7 @@ class RunSummary:
         optimizer: The optimizer and its options.
         trials: Number of trials.
         failed: Number of failed trials.
-        training: State of the training after the search, or of a run without a search. None without a training.
+        training: State of the training after the search, or of a run without a search. None without a training run.
         objective: Name of the optimized metric. With several objectives, the first one.
         direction: ``max`` or ``min``.
         best_value: Value of the best trial, or of the training in a run without a search. None if there is no value,

@@ -115,7 +115,7 @@ def megabytes(name: str, text: str) -> int:
 def _gpus(amount: Any) -> float:
     is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
     if not is_number or not (0 < amount < 1 or amount in range(1000)):
-        raise ConfigError(f"resources['gpu'] must be a whole number, or a fraction such as 0.5, got {amount!r}")
+        raise ConfigError(f"resources['gpu'] must be an integer, or a fraction such as 0.5, got {amount!r}")
     return float(amount)
 
 

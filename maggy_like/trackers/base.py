@@ -47,7 +47,7 @@ class TrackedEnd:
 
     Attributes:
         ending: How it ended.
-        objective: Name of the optimised metric.
+        objective: Name of the optimized metric.
         best: Best trial, if there is one.
         best_state: URL of the state saved at the best value, if there is one.
         confirmed: Trial that its repeats with other seeds recommend, and their mean value, if there were any.

@@ -130,7 +130,7 @@ class _Nested:
     # recorded before the run was resumed, by metric; None while unknown
     steps: dict[str, set[int]] | None = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)  # the last step that was logged, by metric
-    objective: str = ""  # name of the optimised metric, once it was reported
+    objective: str = ""  # name of the optimized metric, once it was reported
     best: float | None = None  # best value of that metric, once an attempt has ended
 
     @property

@@ -62,7 +62,7 @@ _SINGLE, _DOUBLE = (4.0 * float(np.finfo(kind).epsneg) for kind in (np.float32, 
 often in single precision, and counts (such as an accuracy) sometimes give the same difference twice."""
 
 _WHOLE = 2.0**24
-"""Whole numbers below this are exact in both precisions."""
+"""Integers below this are exact in both precisions."""
 
 _CONSTANT = 1e-4
 """Differences also count as equal if their deviation is below this share of their mean."""

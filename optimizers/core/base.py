@@ -382,7 +382,7 @@ class Optimizer(ABC):
         if problem.n_objectives > 1 and not self.multi_objective:
             raise OptimizerError(
                 f"{type(self).__name__} supports one objective, got {problem.n_objectives}; use "
-                "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimise a weighted sum"
+                "optimizer='bayesian', 'tpe', 'random' or 'grid', or optimize a weighted sum"
             )
         self.validate(problem)
         made: object = self.scheduler(problem)

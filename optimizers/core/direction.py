@@ -1,4 +1,4 @@
-"""Infer from a metric's name whether to maximise or minimise it."""
+"""Infer from a metric's name whether to maximize or minimize it."""
 
 from __future__ import annotations
 
@@ -151,10 +151,10 @@ _SIGN = re.compile(r"\s*((1(\.0*)?|100)\s*)?[-\u2212]\s*(?=[^\W\d])")
 
 
 def direction_of(metric: str) -> Direction | None:
-    """Return whether to maximise or minimise a metric, or None if its name does not say.
+    """Return whether to maximize or minimize a metric, or None if its name does not say.
 
     Names of measures take precedence over general words: ``brier_score`` is an error. A name that ends with ``loss`` or
-    ``error`` is minimised: ``val_acc_loss``. The prefix ``neg`` or ``negative`` reverses the direction. A name with
+    ``error`` is minimized: ``val_acc_loss``. The prefix ``neg`` or ``negative`` reverses the direction. A name with
     contradictory words says nothing (see :func:`contradiction`).
     """
     said = _read(metric)
@@ -207,12 +207,12 @@ def sign_hint(metric: str, direction: Direction, values: Sequence[float]) -> str
     if not values or not all(value < 0.0 for value in values):
         return ""
     return (
-        f"{metric!r} is minimised, and all its values so far are below 0: pass direction='max' if it is a loss with "
+        f"{metric!r} is minimized, and all its values so far are below 0: pass direction='max' if it is a loss with "
         "its sign changed, direction='min' if it is not"
     )
 
 
-_VERBS = {"max": "maximise", "min": "minimise"}
+_VERBS = {"max": "maximize", "min": "minimize"}
 
 
 def _read(metric: str) -> Direction | tuple[str, ...] | None:

@@ -86,7 +86,7 @@ class Measured(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="m
     Attributes:
         trial: Number of the trial.
         attempt: Number of the attempt.
-        objective: Metric in ``columns`` that is optimised.
+        objective: Metric in ``columns`` that is optimized.
         columns: Steps and values of each metric.
         returned: Whether the function returned before it reported its whole budget. The value is then the result of the
             attempt, which the scheduler compares at the step of the budget. It is not a point of the curve, unless the

@@ -215,14 +215,14 @@ class Study(StudyState):
             Whether the trial should continue or stop.
 
         Raises:
-            UserError: The trial does not run, ``step`` is not a whole number, or ``value`` is not a number.
+            UserError: The trial does not run, ``step`` is not an integer, or ``value`` is not a number.
         """
         self._check_runs(trial)
         try:
             steps = array("q", [operator.index(step)]).tolist()  # of numpy's types, too
         except (TypeError, OverflowError):
             hint = as_int(step, -math.inf)
-            raise UserError(f"step must be a whole number below 2**63, got {step!r}{hint and '; '}{hint}") from None
+            raise UserError(f"step must be an integer below 2**63, got {step!r}{hint and '; '}{hint}") from None
         column = {"value": (steps, _numbers([value]))}
         decision = self.apply(Measured(trial.id, trial.attempt, "value", column))
         if decision is Decision.STOP:

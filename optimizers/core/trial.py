@@ -357,7 +357,7 @@ class Trial(msgspec.Struct, gc=False):
         attempt: Number of the current or last attempt, from 1; 0 before the first.
         budget: Steps granted to the current or last attempt.
         curves: Reported metrics by name. Short curves are packed while no attempt runs.
-        objective: Name of the metric that is optimised, once known.
+        objective: Name of the metric that is optimized, once known.
         value: The trial's value: the best reported value of its objective. With ``value="last"``, the newest value when
             it last paused or ended, or the newest report during its first attempt. If nothing was reported, a returned
             value. None if there is none.

@@ -41,7 +41,7 @@ class OptunaSampler(Optimizer):
     resumed search therefore continues as if it had never stopped, which a sampler with state could not.
 
     Several objectives are supported if the sampler supports them (``NSGAIISampler``, ``NSGAIIISampler``,
-    ``TPESampler``, ``GPSampler``, ``RandomSampler``). It sees all of them as losses to minimise.
+    ``TPESampler``, ``GPSampler``, ``RandomSampler``). It sees all of them as losses to minimize.
 
     A ``constraints_func`` is called for each trial that ended with a value. It finds the configuration in
     ``trial.params`` and the metrics that ``train_fn`` returned or last reported in ``trial.user_attrs``. It is not
@@ -145,7 +145,7 @@ class OptunaSampler(Optimizer):
             name = type(self._make(0)).__name__
             raise OptimizerError(
                 f"{name} supports one objective, got {problem.n_objectives}; use NSGAIISampler or TPESampler, "
-                f"or optimise a weighted sum ({error})"
+                f"or optimize a weighted sum ({error})"
             ) from error
 
     def ask(self, index: int, history: History) -> Config | None:

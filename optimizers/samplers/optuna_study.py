@@ -148,7 +148,7 @@ class TrialList(InMemoryStorage):
 
 
 class StudyMirror:
-    """A search as an Optuna study that minimises: ended trials in order of arrival, then running ones.
+    """A search as an Optuna study that minimizes: ended trials in order of arrival, then running ones.
 
     The study depends only on the history's observations in their order. No ask leaves anything in it.
 

@@ -379,7 +379,7 @@ class Float(Dimension):
 @explains_init
 @dataclass(frozen=True, slots=True, repr=False)
 class Integer(Dimension):
-    """Whole numbers from ``low`` to ``high``, both included.
+    """Integers from ``low`` to ``high``, both included.
 
     With ``log``, the cell of a value ``v`` spans ``v - 0.5`` to ``v + 0.5`` on a log scale. So small values occupy more
     of the unit interval. Without it, all cells have the same width.

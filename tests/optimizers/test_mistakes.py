@@ -498,9 +498,9 @@ STUDIES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (told(lambda s, t: s.tell(t, 10**400)), UserError, "value must be a number"),
     (told(lambda s, t: s.tell(t, [0.5, 0.6])), UserError, r"value must have 1 numbers, one for .* got \[0.5, 0.6\]"),
     (told(lambda s, t: s.report(t, 1, None)), UserError, "value must be a number, one for each objective, got None"),
-    (told(lambda s, t: s.report(t, 1.5, 0.5)), UserError, r"step must be a whole number below 2\*\*63, got 1.5"),
+    (told(lambda s, t: s.report(t, 1.5, 0.5)), UserError, r"step must be an integer below 2\*\*63, got 1.5"),
     (told(lambda s, t: s.report(t, 3.0, 0.5)), UserError, r"got 3.0; use 3"),
-    (told(lambda s, t: s.report(t, 2**63, 0.5)), UserError, "step must be a whole number below"),
+    (told(lambda s, t: s.report(t, 2**63, 0.5)), UserError, "step must be an integer below"),
     (
         told(lambda s, t: s.tell(t, 0.5), lambda s, t: s.tell(t, 0.6)),
         UserError,

@@ -255,7 +255,7 @@ class Freezes(Line):
 
 
 class Normalises(Line):
-    """Has batch normalisation."""
+    """Has batch normalization."""
 
     def __init__(self) -> None:
         super().__init__()

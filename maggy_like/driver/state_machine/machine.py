@@ -98,7 +98,7 @@ class StateMachine:
 
     @property
     def objective(self) -> str | None:
-        """Name of the optimised metric, once known."""
+        """Name of the optimized metric, once known."""
         return self._run.objective
 
     @property

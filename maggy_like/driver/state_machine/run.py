@@ -250,7 +250,7 @@ class Run:
         self.now = 0.0  # when the present input came, in seconds
         self.stale = 0  # messages of lost incarnations or past attempts that were ignored
         # the phase
-        self.objective = settings.search.objective  # name of the optimised metric, once known
+        self.objective = settings.search.objective  # name of the optimized metric, once known
         self.ending: Ending | None = None  # why the run ended; None before
         self.error: Exception | None = None  # the exception that ``lagom`` raises; None for none
         self.stopped_by = ""  # name of the one who stopped the run from outside; empty if nobody did

@@ -117,7 +117,7 @@ class Reporter:
         self._sender: Sender | None = None
         self._step: int | None = None
         self._objective: str | None = None
-        self._is_search = False  # without a driver, nothing is optimised
+        self._is_search = False  # without a driver, nothing is optimized
         self._milestones: tuple[int, ...] = ()
         self._restored = self._restored_nothing = False
         self._names: set[str] = set()
@@ -213,7 +213,7 @@ class Reporter:
           ``maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)``.
         - Load weights and optimizer states on all workers. If weights differ, an early ``backward()`` raises an error.
         - Replace layers before you call this. You may freeze and unfreeze parameters between steps, on all workers.
-        - Batch normalisation sees only the worker's share of a batch, which must have at least two samples. Use
+        - Batch normalization sees only the worker's share of a batch, which must have at least two samples. Use
           ``drop_last=True`` if the last batch may be small, or ``nn.SyncBatchNorm`` on GPUs. All workers use the
           running statistics of rank 0.
         - One worker may evaluate the model without the others, under ``torch.no_grad()``. All workers must iterate

@@ -253,7 +253,7 @@ class Saves:
             self._announce(step if self._step is None else self._step)
 
     def keep(self, returned: Any) -> None:
-        """Save a returned object that is not the value of a training."""
+        """Save a returned object that is not the value of a training run."""
         self._store.keep(returned)
 
     def tidy(self) -> None:

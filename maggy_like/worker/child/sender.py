@@ -48,7 +48,7 @@ def _preference(name: str) -> tuple[int, int, str]:
 def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
     """Return the name of the objective among ``metrics``, which is ``wanted`` if that is known.
 
-    If nothing is optimised (not ``is_search``), it is the first metric. Raise ReportError if it is missing, or if there
+    If nothing is optimized (not ``is_search``), it is the first metric. Raise ReportError if it is missing, or if there
     are several metrics and none was chosen.
     """
     if not metrics:
@@ -70,7 +70,7 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
     wanted = min(set(metrics).difference(counters) or metrics, key=_preference)
     steps = f", and pass the count of steps as step={counters[0]}" if counters else ""
     raise ReportError(
-        f"metric must be the name of the optimised metric, got None for {given}; use lagom(metric={wanted!r}){steps}"
+        f"metric must be the name of the optimized metric, got None for {given}; use lagom(metric={wanted!r}){steps}"
     )
 
 
@@ -105,13 +105,13 @@ def _how_to_number(method: str, value: object) -> str:
 
 
 def as_step(step: object) -> int:
-    """Return a step as an int; raise ReportError if it is not a whole number, or too large to be sent."""
+    """Return a step as an int; raise ReportError if it is not an integer, or too large to be sent."""
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         whole = int(step) if isinstance(step, float) and step.is_integer() else None
         remedy = "; count the reports: 1, 2, 3" if whole is None else f"; use {whole}"
-        raise ReportError(f"step must be a whole number, got {shortened(step)}{remedy}") from None
+        raise ReportError(f"step must be an integer, got {shortened(step)}{remedy}") from None
     if not -MAX_STEP <= number <= MAX_STEP:
         raise ReportError(f"step must be below 2**63, got {shortened(number)}; count epochs, batches or samples")
     return number

@@ -57,7 +57,7 @@ def study(empty: AblationStudy) -> AblationStudy:
         .modules("norm", residual="block.inner")
         .config(dropout=0.0, augment=False)
         .custom("bias", lambda variant: variant.changed(model=_without_bias))
-        .group("regularisation", "dropout", "norm")
+        .group("regularization", "dropout", "norm")
     )
 
 

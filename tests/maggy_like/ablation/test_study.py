@@ -176,7 +176,7 @@ def test_parameters_are_counted(study: AblationStudy) -> None:
 
 def test_groups_are_left_out_together(study: AblationStudy) -> None:
     design = study.bound(train).designed("leave_one_group_out")
-    assert [(v.name, v.removed) for v in design.variants[1:]] == [("without regularisation", ("norm", "dropout"))]
+    assert [(v.name, v.removed) for v in design.variants[1:]] == [("without regularization", ("norm", "dropout"))]
 
 
 def columns(n: int) -> AblationStudy:

@@ -90,7 +90,7 @@ def test_each_worker_gets_its_variant_and_repeats_of_a_seed_are_paired(ablate: A
         assert config == {"seed": seed, "augment": seen["augment"], "dropout": seen["dropout"]}
     assert [len(same) for same in weights.values()] == [1, 1]  # in whichever process
     assert weights[0] != weights[1]
-    assert answer.rows[0].parameters_saved == 2 * 4 + 2 * 2  # of the entry and of the normalisation
+    assert answer.rows[0].parameters_saved == 2 * 4 + 2 * 2  # of the entry and of the normalization
 
 
 def test_weights_are_those_of_the_seed(ablate: Any) -> None:

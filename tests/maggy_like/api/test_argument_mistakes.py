@@ -161,7 +161,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "three numbers as text": ({"space": {"lr": "[1, 2, 3]"}}, r"use \[1, 2, 3\] without quotes, or Constant"),
     "a range as text": ({"space": {"lr": "1e-4 to 1e-1"}}, r"Float\(1e-4, 1e-1\)"),
     "a domain as text": ({"space": {"lr": "loguniform(1e-4, 1e-1)"}}, r" or Float\(1e-4, 1e-1, log=True\) w"),
-    "whole numbers as text": ({"space": {"units": "randint(1, 64)"}}, r"use \[1, 64\] or Integer\(1, 64\) without"),
+    "integers as text": ({"space": {"units": "randint(1, 64)"}}, r"use \[1, 64\] or Integer\(1, 64\) without"),
     "a set": ({"space": {"lr": {1, 2}}}, r"values must be a list, got \{1, 2\}; use \[1, 2\]"),
     "a function": ({"space": {"lr": lambda: 1}}, r"a domain must not be a function, got .*; use Float\(low, high\)"),
     "an array": ({"space": {"lr": np.linspace(0, 1, 3)}}, r"values must be a list, got a ndarray, .*; use .tolist\(\)"),

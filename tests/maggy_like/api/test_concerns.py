@@ -14,16 +14,16 @@ from maggy_like.storage.checkpoints import load_state
 from maggy_like.storage.run_paths import read_store
 
 OBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "max_attempts=0": (lambda: FailurePolicy(0), "max_attempts must be a whole number of at least 1, got 0"),
+    "max_attempts=0": (lambda: FailurePolicy(0), "max_attempts must be an integer of at least 1, got 0"),
     "trial_timeout=-1": (
         lambda: FailurePolicy(trial_timeout=-1), "trial_timeout must be a positive number of seconds, got -1"),
     "report_timeout=0.5": (
         lambda: FailurePolicy(report_timeout=0.5),
         "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
     "min_workers=0": (
-        lambda: FailurePolicy(min_workers=0), "min_workers must be a whole number of at least 1, got 0"),
+        lambda: FailurePolicy(min_workers=0), "min_workers must be an integer of at least 1, got 0"),
     "keep_checkpoints=0": (
-        lambda: Store(keep_checkpoints=0), "keep_checkpoints must be a whole number of at least 1, got 0"),
+        lambda: Store(keep_checkpoints=0), "keep_checkpoints must be an integer of at least 1, got 0"),
     "a store that is nowhere": (lambda: Store("nowhere://x"), "store='nowhere://x' cannot be opened"),
     "an unknown isolation": (
         lambda: LocalEngine(isolation="proces"), r"got 'proces' \(did you mean 'process'\?\)"),  # type: ignore[arg-type]

@@ -111,18 +111,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a closure that cannot be sent": (
         {"train_fn": closure(), "space": {"lr": [1]}}, "the variable 'handle' of type Event"),
     "an empty space": ({"space": {}}, "empty|at least one"),
-    "n_trials=0": ({"n_trials": 0}, "n_trials must be a whole number of at least 1, got 0"),
+    "n_trials=0": ({"n_trials": 0}, "n_trials must be an integer of at least 1, got 0"),
     "a million workers": ({"workers": 10**6, "engine": "local"}, "workers must be at most 1000 .* for one per core"),
-    "workers=0": ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
-    "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be a whole number of at least 1, got 1.5"),
-    "n_trials=1e3": ({"n_trials": 1e3}, "n_trials must be a whole number of at least 1, got 1000.0; use 1000$"),
-    "max_budget=9.0": ({"max_budget": 9.0}, "max_budget must be a whole number of at least 1, got 9.0; use 9$"),
+    "workers=0": ({"workers": 0}, "workers must be an integer of at least 1, got 0"),
+    "max_budget=1.5": ({"max_budget": 1.5}, "max_budget must be an integer of at least 1, got 1.5"),
+    "n_trials=1e3": ({"n_trials": 1e3}, "n_trials must be an integer of at least 1, got 1000.0; use 1000$"),
+    "max_budget=9.0": ({"max_budget": 9.0}, "max_budget must be an integer of at least 1, got 9.0; use 9$"),
     "n_trials=0.0": (
-        {"n_trials": 0.0}, "n_trials must be a whole number of at least 1, got 0.0; leave it out for the default$"),
+        {"n_trials": 0.0}, "n_trials must be an integer of at least 1, got 0.0; leave it out for the default$"),
     "bounds as floats": (
         {"space": {"lr": ("INTEGER", [1, 1e3])}}, "'lr': high of an Integer must be an int, got 1000.0; use 1000"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
-    "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
+    "an unknown direction": ({"direction": "maximize"}, r"'minimize', got 'maximize' \(did you"),
     "a rule of the other direction": (
         {"optimizer": MedianRule(Threshold(step=1, worse_than=0.5, direction="min")), "direction": "max"},
         r"Threshold\(direction='min'\) contradicts the search, which has direction='max'.*give both the same"),
@@ -158,7 +158,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a store with a null character": ({"store": "with\0"}, r"store must be .*, got 'with\\x00'; leave out the null"),
     "a directory that cannot be": ({"directory": "/proc/none"}, r"directory='/proc/none' cannot be written"),
     "a point outside the space": ({"points_to_evaluate": [{"lr": 1.0, "units": 20}]}, "lr"),
-    "workers_per_trial=0": ({"workers_per_trial": 0}, "workers_per_trial must be a whole number of at least 1, got 0"),
+    "workers_per_trial=0": ({"workers_per_trial": 0}, "workers_per_trial must be an integer of at least 1, got 0"),
     "trials wider than the gang": (
         {"workers": 2, "workers_per_trial": 3}, "workers_per_trial=3 is more than workers=2; pass workers=3 or more"),
     "trials wider than the engine": (
@@ -172,8 +172,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a training of the best of two objectives": (
         {"metric": ["loss", "cost"], "direction": ["min", "min"], "optimizer": "random", "train_best": True},
         "train_best=True needs a best configuration, and a search of 2 objectives has a Pareto set"),
-    "train_best=0": ({"train_best": 0}, "train_best must be a whole number of at least 1, got 0"),
-    "train_best='yes'": ({"train_best": "yes"}, "train_best must be a whole number of at least 1, got 'yes'"),
+    "train_best=0": ({"train_best": 0}, "train_best must be an integer of at least 1, got 0"),
+    "train_best='yes'": ({"train_best": "yes"}, "train_best must be an integer of at least 1, got 'yes'"),
     "no policy": ({"failures": 3}, r"failures must be a FailurePolicy, got 3; use FailurePolicy\(max_attempts=5\)"),
     "block='no'": ({"block": "no"}, "block must be True or False, got 'no'; use block=False for"),
     "no store": ({"store": 3}, "store must be the path or URL of a folder, or a Store, got 3"),
@@ -343,9 +343,9 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
             {"engine": "inline", "workers": None, "failures": FailurePolicy(min_workers=2)},
             "engine='inline' has 1 worker by default; use engine=",
         ),
-        ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+        ({"workers": 0}, "workers must be an integer of at least 1, got 0"),
         ({"failures": FailurePolicy(min_workers=3)}, "min_workers=3 is more than workers=2; pass 2 or fewer"),
-        ({"budget": 0}, "budget must be a whole number of at least 1, got 0"),
+        ({"budget": 0}, "budget must be an integer of at least 1, got 0"),
         ({"callbacks": [3]}, "callbacks must be functions of one event, got 3"),
         ({"engine": "inline"}, "workers=2 but engine='inline' has 1 slot;"),
     ],
@@ -447,8 +447,8 @@ ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "tune that is none": (
         {"tune": True}, r"tune must be a Tuning, got True; use tune=Tuning\(searchspace, n_trials=8\)"),
     "several objectives": ({"metric": ["a", "b"]}, r"metric must be the name of one metric, got \['a', 'b'\]"),
-    "repeats=3.0": ({"repeats": 3.0}, "repeats must be a whole number of at least 1, or 'auto', got 3.0; use 3$"),
-    "repeats=0": ({"repeats": 0}, "repeats must be a whole number of at least 1, or 'auto', got 0"),
+    "repeats=3.0": ({"repeats": 3.0}, "repeats must be an integer of at least 1, or 'auto', got 3.0; use 3$"),
+    "repeats=0": ({"repeats": 0}, "repeats must be an integer of at least 1, or 'auto', got 0"),
     "repeats in a word": ({"repeats": "often"}, "got 'often'"),
     "resampled that is no ratio": (
         {"resampled": True}, r"resampled must be the rows of the test set .*, such as 0\.3 / 0\.7, got True"),
@@ -475,7 +475,7 @@ def test_a_parameter_is_removed_by_name() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({}, "the search space of a Tuning is empty"), ({"n_trials": 0}, "n_trials must be a whole number of at least 1"),
+    ({}, "the search space of a Tuning is empty"), ({"n_trials": 0}, "n_trials must be an integer of at least 1"),
     ({"optimizer": "radnom"}, r"unknown optimizer 'radnom' \(did you mean 'random'"),
 ])  # fmt: skip
 def test_a_tuning_checks_itself(arguments: dict[str, Any], message: str) -> None:
@@ -512,9 +512,9 @@ def itself(x: float) -> float:
         ({"resume": 1, "name": "august"}, "resume must be True or False, got 1"),
         ({"progress": []}, r"progress must be True, False or one of 'notebook', .*, got \[\]; use True"),
         ({"progress": None}, "progress must be True, False or one of .*, got None"),
-        ({"n_trials": 10**400}, r"n_trials must be a whole number below 2\*\*63, got 1000"),
-        ({"max_budget": 2**64}, r"max_budget must be a whole number below 2\*\*63, got 18446"),
-        ({"workers": 10**5000}, r"workers must be a whole number below 2\*\*63, got a value of type int"),
+        ({"n_trials": 10**400}, r"n_trials must be an integer below 2\*\*63, got 1000"),
+        ({"max_budget": 2**64}, r"max_budget must be an integer below 2\*\*63, got 18446"),
+        ({"workers": 10**5000}, r"workers must be an integer below 2\*\*63, got a value of type int"),
         ({"timeout": 10**400}, "timeout must be a positive number of seconds, got 1000"),
         ({"target": 10**400}, "target must be a finite number, got 1000"),
         ({"direction": "x" * 10_000}, r"direction must be one of .*, got 'x{70,80}\.\.\."),
@@ -555,7 +555,7 @@ def test_addresses_of_gpus_are_texts(gpus: Any, message: str) -> None:
     [
         ({"study": 3}, "study must be a Study, got 3"),
         ({"objective": 3}, "objective must be a function of a configuration and a step, got 3"),
-        ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+        ({"workers": 0}, "workers must be an integer of at least 1, got 0"),
         ({"horizon": "long"}, "horizon must be a positive number of seconds, got 'long'"),
         ({"on_event": 3}, "on_event must be a function of the time and a number, got 3"),
     ],

@@ -277,5 +277,5 @@ def test_without_a_set_to_evaluate_nothing_can_be_reported() -> None:
 def test_save_every_is_a_whole_number(save_every: Any) -> None:
     from maggy_like.callbacks import XGBoostReport
 
-    with pytest.raises(ReportError, match="save_every must be a whole number of at least 1, got"):
+    with pytest.raises(ReportError, match="save_every must be an integer of at least 1, got"):
         XGBoostReport(Reporter(budget=1), save_every=save_every)

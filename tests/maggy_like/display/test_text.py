@@ -261,7 +261,7 @@ def test_several_objectives_have_a_set_in_place_of_a_best(snap: Snap) -> None:
     assert progress.best(snap(pareto=0, **found)) == "no result yet"
 
 
-GUESSED = "'wobble' is maximised: its name does not say whether larger or smaller is better; pass direction='min' to"
+GUESSED = "'wobble' is maximized: its name does not say whether larger or smaller is better; pass direction='min' to"
 
 
 def test_a_direction_that_nobody_said_is_repeated_beside_the_best_value(
@@ -299,7 +299,7 @@ def test_a_known_direction_is_not_repeated(snap: Snap, fields: Any, caplog: pyte
 
 def test_each_objective_whose_direction_nobody_said_is_named(snap: Snap) -> None:
     said = text.guess(snap(objective="loss", direction="min", others=(("max", "wobble"),), guessed=True))
-    assert said.startswith("'wobble' is maximised")
+    assert said.startswith("'wobble' is maximized")
 
 
 # -- the best values over time ----------------------------------------------------------------------

@@ -185,8 +185,8 @@ def copies(rank: int) -> tuple[bytes, list[float]]:
     return pickle.dumps({"model": model}), numbers(model.parameters())
 
 
-def normalise(rank: int) -> dict[str, Any]:
-    """Rank 0 evaluates a model with batch normalisation while rank 1 trains on."""
+def normalize(rank: int) -> dict[str, Any]:
+    """Rank 0 evaluates a model with batch normalization while rank 1 trains on."""
     seen: dict[str, Any] = {}
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
@@ -224,7 +224,7 @@ def two_ranks() -> dict[str, Any]:
         "twice": twice(),
         "attributes": attributes(),
         "copies": copies(rank),
-        "normalise": normalise(rank),
+        "normalize": normalize(rank),
         "kept": kept_batches(),
         "half averaged": half_averaged(rank),
         "averaged": averaged(rank),
@@ -302,7 +302,7 @@ def test_what_is_pickled_is_the_plain_model(pair: Any) -> None:
 
 @pytest.mark.e2e
 def test_a_rank_evaluates_alone_and_all_have_the_same_statistics(pair: Any) -> None:
-    first, second = (seen["normalise"] for seen in pair)
+    first, second = (seen["normalize"] for seen in pair)
     assert first["moved"]
     assert first["buffers"] == second["buffers"]
     assert first["output"] == second["output"]
@@ -311,8 +311,8 @@ def test_a_rank_evaluates_alone_and_all_have_the_same_statistics(pair: Any) -> N
 @pytest.mark.e2e
 def test_a_share_too_small_for_batch_normalisation_is_told(pair: Any) -> None:
     for seen in pair:
-        assert seen["normalise"]["notes"] == []  # a batch of one sample fails on one rank too
-        (note,) = seen["normalise"]["notes of 2"]
+        assert seen["normalize"]["notes"] == []  # a batch of one sample fails on one rank too
+        (note,) = seen["normalize"]["notes of 2"]
         assert note.startswith("This rank's share of a batch of 2 over 2 ranks is one sample. Use")
 
 

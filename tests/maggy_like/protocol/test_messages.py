@@ -136,8 +136,8 @@ def test_numbers_are_metrics_and_the_rest_attributes(returned: Any, objective: s
     ("returned", "objective", "error"),
     [
         ({"accuracy": "0.9", "note": 1}, "accuracy", "train_fn's 'accuracy' must be a number, got '0.9' of type str"),
-        ({"accuracy": "0.9", "epoch": 3}, None, "the name of the optimised metric"),  # and not: the epoch, silently
-        ({"accuracy": np.ones(3), "epoch": 3}, None, "the name of the optimised metric"),
+        ({"accuracy": "0.9", "epoch": 3}, None, "the name of the optimized metric"),  # and not: the epoch, silently
+        ({"accuracy": np.ones(3), "epoch": 3}, None, "the name of the optimized metric"),
         (
             {"note": "hello"},
             None,

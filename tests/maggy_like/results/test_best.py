@@ -440,8 +440,8 @@ def test_a_name_that_says_nothing_is_told_once_and_so_is_the_mend(
     result = search(wobbles, tmp_path, **options)
     assert result.direction == "max"
     (line,) = [line for line in shown.lines if "direction" in line]
-    assert "'wobble' is maximised: its name does not say whether" in line
-    assert "pass direction='min' to minimise it" in line
+    assert "'wobble' is maximized: its name does not say whether" in line
+    assert "pass direction='min' to minimize it" in line
 
 
 def test_each_of_several_objectives_has_its_own(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_name_says_one_of_three_things(words: list[str], joint: str) -> None:
 def test_a_loss_below_zero_may_have_its_sign_changed(
     name: str, direction: Direction, values: list[float], hints: bool
 ) -> None:
-    assert sign_hint(name, direction, values).startswith(f"{name!r} is minimised, and all its values") == hints
+    assert sign_hint(name, direction, values).startswith(f"{name!r} is minimized, and all its values") == hints
 
 
 def test_nothing_is_told_where_nobody_is_surprised() -> None:
@@ -226,16 +226,16 @@ def test_nothing_is_told_where_nobody_is_surprised() -> None:
 
 def test_a_direction_that_the_name_does_not_say_is_told_with_the_mend() -> None:
     assert direction_hint("wobble", "max", given=False) == (
-        "'wobble' is maximised: its name does not say whether larger or smaller is better; "
-        "pass direction='min' to minimise it"
+        "'wobble' is maximized: its name does not say whether larger or smaller is better; "
+        "pass direction='min' to minimize it"
     )
     assert direction_hint("value", "max", given=False).startswith(
-        "the objective is maximised: it has no name that says "
+        "the objective is maximized: it has no name that says "
     )
 
 
 def test_a_direction_against_the_name_is_told() -> None:
     assert direction_hint("loss", "max", given=True) == (
-        "direction='max' maximises 'loss', and its name suggests to minimise it; "
-        "pass direction='min', or leave it out, to minimise it"
+        "direction='max' maximizes 'loss', and its name suggests to minimize it; "
+        "pass direction='min', or leave it out, to minimize it"
     )

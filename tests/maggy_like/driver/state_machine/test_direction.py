@@ -36,7 +36,7 @@ def test_the_first_report_says_it_in_the_journal_and_a_resumed_run_knows() -> No
 @pytest.mark.parametrize(
     ("study", "expected"),
     [
-        ({"direction": "max"}, ["direction='max' maximises 'loss', and its name suggests to minimise it"]),
+        ({"direction": "max"}, ["direction='max' maximizes 'loss', and its name suggests to minimize it"]),
         ({"direction": "min"}, []),
         ({"objectives": ["loss"]}, []),  # told before the search, if there is anything to tell
     ],
@@ -54,7 +54,7 @@ def test_a_value_that_is_merely_returned_has_no_name_and_is_to_be_large() -> Non
     hand = Hand().start()
     hand.finish(hand.join(0), 0.5)
     assert hand.study.direction == "max"
-    assert [line.split(":")[0] for line in hand.shown] == ["the objective is maximised"]
+    assert [line.split(":")[0] for line in hand.shown] == ["the objective is maximized"]
 
 
 @pytest.mark.parametrize("returns", [False, True])
@@ -94,8 +94,8 @@ def test_a_loss_that_is_always_below_zero_is_told_once_with_the_first_result() -
     assert hand.shown == []
     hand.finish(first, -0.4, metrics={"loss": -0.4})
     hand.finish(second, -0.4, metrics={"loss": -0.4})
-    signs = [line.split(":")[0] for line in hand.shown if "minimised" in line]
-    assert signs == ["'loss' is minimised, and all its values so far are below 0"]
+    signs = [line.split(":")[0] for line in hand.shown if "minimized" in line]
+    assert signs == ["'loss' is minimized, and all its values so far are below 0"]
     resumed = Hand(metric="loss", guessed=True)
     resumed.machine.replay(hand.events)
     resumed.start()
