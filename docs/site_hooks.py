@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _FOLDER = "project/"
 _DOCS = "docs/"
-_NOT_FOUND = ("adr/", "project/docs/adr/", "project/ARCHITECTURE.md", "project/CONTRIBUTING.md")
-"""What a search of the site leaves out, besides code: its reader looks for what to do, not for how it came about."""
+_NOT_FOUND = ("adr/", "project/")
+"""What a search of the site leaves out: its reader looks for what to do, not for how it came about."""
+_FOUND_LATER = ("reference/", "evidence.md")
+"""What a search of the site shows after the guides."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -48,8 +50,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
     """Have links to files of the project lead to their pages; a link to a folder is text alone."""
     here = page.file.src_uri
-    if here.startswith(_NOT_FOUND) or here.endswith(".py.md"):
+    if here.startswith(_NOT_FOUND):
         page.meta["search"] = {"exclude": True}
+    elif here.startswith(_FOUND_LATER):
+        page.meta["search"] = {"boost": 0.3}
 
     def lead(match: re.Match[str]) -> str:
         target = _uri_of(_path_of(here, match[2]))

@@ -96,3 +96,66 @@ def test_code_and_tables_fit_into_their_column_on_a_laptop_and_pages_on_a_phone(
             assert phone.evaluate("document.documentElement.scrollWidth") == 400, page
             assert phone.evaluate("[...document.images].filter((one) => !one.alt).length") == 0, page
         browser.close()
+
+
+SEARCHES = {
+    "hyperparameter optimization": ("index", "search"),
+    "HPO": ("search",),
+    "tuning": ("five-minutes", "search"),
+    "pruning": ("early-stopping",),
+    "early stopping": ("early-stopping",),
+    "distributed training": ("training",),
+    "DDP": ("training",),
+    "PySpark": ("clusters", "estimator"),
+    "ASHA": ("which-optimizer",),
+    "BOHB": ("which-optimizer",),
+    "Horovod": ("coming-from/maggy",),
+    "Optuna": ("comparison", "coming-from/search-tools"),
+    "SageMaker": ("comparison",),
+    "out of memory": ("failures",),
+    "memory": ("parallel-trials",),
+    "reproducible": ("faq",),
+    "uninstall": ("faq", "install"),
+    "cost": ("faq", "standalone"),
+    "MLflow": ("trackers",),
+    "kubernetes": ("kubernetes",),
+    "resume": ("resume",),
+    "torchrun": ("training",),
+    "debugger": ("logs-debugging",),
+    "XGBoost": ("tutorial-boosting", "libraries"),
+    "ModuleNotFoundError": ("shipping",),
+}
+"""What people type, and the pages of which one comes first."""
+
+FOUND = """async ([code, index, queries]) => {
+  const worker = new Worker(URL.createObjectURL(new Blob([code], {type: "text/javascript"})));
+  const ask = (type, data) => new Promise((resolve) => {
+    worker.onmessage = (event) => resolve(event.data.data);
+    worker.postMessage({type, data});
+  });
+  const {config, docs} = JSON.parse(index);
+  await ask(0, {config, docs, options: {suggest: false}});
+  const first = {};
+  for (const query of queries) first[query] = (await ask(2, query)).items[0]?.[0].location.split(".html")[0];
+  return first;
+}"""
+
+
+@pytest.mark.example
+@pytest.mark.browser
+def test_a_search_of_the_site_finds_the_page_by_the_words_that_people_type(site: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if (path := chromium()) is None:
+        pytest.skip("there is no Chromium")
+    (code,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
+    index = (site / "search" / "search_index.json").read_text()
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        first = browser.new_page().evaluate(FOUND, [code.read_text(), index, list(SEARCHES)])
+        browser.close()
+    assert {query: page for query, page in first.items() if page not in SEARCHES[query]} == {}
+
+
+@pytest.mark.example
+def test_the_decisions_and_files_of_the_project_are_not_in_the_search_of_the_site(site: Path) -> None:
+    assert not re.findall(r'"location":"(?:adr|project)/[^"]*"', (site / "search" / "search_index.json").read_text())
