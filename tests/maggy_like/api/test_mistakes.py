@@ -122,7 +122,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "bounds as floats": (
         {"space": {"lr": ("INTEGER", [1, 1e3])}}, "'lr': high of an Integer must be an int, got 1000.0; use 1000"),
     "timeout=-1": ({"timeout": -1}, "timeout must be a positive number of seconds, got -1"),
-    "an unknown direction": ({"direction": "maximize"}, r"'minimize', got 'maximize' \(did you"),
+    "an unknown direction": ({"direction": "maximise"}, r"'minimize', got 'maximise' \(did you"),
     "a rule of the other direction": (
         {"optimizer": MedianRule(Threshold(step=1, worse_than=0.5, direction="min")), "direction": "max"},
         r"Threshold\(direction='min'\) contradicts the search, which has direction='max'.*give both the same"),
