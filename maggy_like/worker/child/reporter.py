@@ -81,7 +81,7 @@ class Reporter:
 
     Attributes:
         budget: Number of steps of a full training.
-        directory: Directory of the trial's own for files, which are kept in the run's folder.
+        directory: Directory for the trial's files, which are kept in the run's directory.
         trial: Number of the trial, from 0.
         attempt: Number of the attempt of this trial, from 1.
         config: Configuration of the trial, by name of the hyperparameter.

@@ -36,7 +36,7 @@ def reporter_for(assign: Assign, store: CheckpointStore, sender: Sender, on_paus
 
 
 class ReporterHooks:
-    """What has become of a training function, and what is done around its call."""
+    """The state of a training function, and the steps around its call."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
