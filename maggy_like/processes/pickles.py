@@ -6,14 +6,16 @@ type, new types. Another process has no such name if the module is a script, so 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import io
 import operator
 import pickle
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -137,6 +139,31 @@ def _reduce_name(value: Any) -> Any:
 _NAMES = (typing.NewType, typing.ParamSpec, typing.TypeVarTuple, getattr(typing, "TypeAliasType", typing.NewType))
 
 
+def _registrations(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the libraries with which a script has registered a class or function, each with its name there."""
+    with contextlib.suppress(KeyError, AttributeError):  # it is not imported, or not completely
+        for name, registered in sys.modules["keras"].saving.get_custom_objects().items():
+            if registered is value:
+                yield "keras", name
+    with contextlib.suppress(KeyError, AttributeError):
+        if any(registered is value for registered in sys.modules["torch"].serialization.get_safe_globals()):
+            yield "torch", ""
+
+
+def _set_and_register(places: Iterable[tuple[str, str]], set_state: Callable[..., Any], made: Any, state: Any) -> None:
+    """Complete a class or function that travels by value, and register it as it was where it comes from."""
+    set_state(made, state)
+    for library, registered in places:
+        module = importlib.import_module(library)
+        if library == "torch":
+            module.serialization.add_safe_globals([made])
+        else:
+            package, _, name = registered.rpartition(">")
+            module.saving.get_custom_objects()[registered] = made
+            if package:  # else it was only put there
+                module.saving.register_keras_serializable(package, name)(made)
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Pickles by value what is defined in a script or notebook."""
 
@@ -155,4 +182,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 cloudpickle.register_pickle_by_value(sys.modules[module])
             if getattr(obj, "__code__", None) is _DISPATCHER and not _has_name_elsewhere(obj):
                 return _reduce_dispatcher(obj)
+            reduced = super().reducer_override(obj)
+            if reduced is not NotImplemented and len(reduced) == 6 and (places := list(_registrations(obj))):
+                return *reduced[:5], partial(_set_and_register, places, reduced[5])
+            return reduced
         return super().reducer_override(obj)

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +173,6 @@ def _changed_libraries(train_fn: Callable[..., Any]) -> Iterator[str]:
     yield from (call for package, call in changed if package in used)
 
 
-def _has_none_of_script(registered: Iterable[Any]) -> bool:
-    return not any(it.__module__ in MAINS for it in registered)
-
-
 def _is_default_of_sklearn(sklearn: Any) -> bool:
     return bool(sklearn.get_config() == sklearn._config._global_config)
 
@@ -187,21 +183,11 @@ _SETTINGS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         "numpy.seterr(...)",
         lambda it: it.geterr() == {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"},
     ),
-    (
-        "keras",
-        "keras.saving.register_keras_serializable(...)",
-        lambda it: _has_none_of_script(it.saving.get_custom_objects().values()),
-    ),
     ("keras", "keras.config.set_dtype_policy(...)", lambda it: it.config.dtype_policy().name == it.config.floatx()),
     ("sklearn", "sklearn.set_config(...)", _is_default_of_sklearn),
     ("torch", "torch.set_default_dtype(...)", lambda it: it.get_default_dtype() == it.float32),
     ("torch", "torch.set_default_device(...)", lambda it: it.get_default_device().type == "cpu"),
     ("torch", "torch.set_float32_matmul_precision(...)", lambda it: it.get_float32_matmul_precision() == "highest"),
-    (
-        "torch",
-        "torch.serialization.add_safe_globals(...)",
-        lambda it: _has_none_of_script(it.serialization.get_safe_globals()),
-    ),
     (
         "torch",
         "torch.use_deterministic_algorithms(...)",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import os
 import pickle
+import subprocess
 import sys
 import traceback
 import types
@@ -129,3 +131,39 @@ def test_what_a_module_without_a_place_has_travels_by_value(monkeypatch: pytest.
         data = dumps(module.train)
     assert "of_no_file" not in sys.modules
     assert pickle.loads(data)() == 3
+
+
+REGISTERED = """
+import os, sys
+import keras, torch
+from maggy_like.processes.pickles import dumps
+
+@keras.saving.register_keras_serializable("mine")
+class Scale(keras.layers.Layer):
+    pass
+
+class Plain:
+    def get_config(self): return {}
+
+torch.serialization.add_safe_globals([Plain])
+keras.saving.get_custom_objects()["plain"] = Plain
+sys.stdout.buffer.write(dumps(lambda: (Scale, Plain)))
+"""
+
+LOADED = """
+import pickle, sys
+scale, plain = pickle.load(sys.stdin.buffer)()
+import keras, torch
+print(keras.saving.get_registered_name(scale), keras.saving.get_registered_object("mine>Scale") is scale)
+print(keras.saving.get_custom_objects()["plain"] is plain, plain in torch.serialization.get_safe_globals())
+"""
+
+
+@pytest.mark.e2e
+def test_what_a_script_has_registered_with_a_library_is_registered_where_it_is_loaded() -> None:
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    sent = subprocess.run([sys.executable, "-c", REGISTERED], stdout=subprocess.PIPE, check=True, env=environment)
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED], input=sent.stdout, stdout=subprocess.PIPE, check=True, env=environment
+    )
+    assert loaded.stdout.decode().split() == ["mine>Scale", "True", "True", "True"]

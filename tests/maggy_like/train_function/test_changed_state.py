@@ -116,45 +116,6 @@ def test_changed_settings_of_libraries_are_named(monkeypatch: pytest.MonkeyPatch
             torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.e2e
-def test_what_a_script_registers_with_a_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    import keras
-
-    def uses_keras(x: float) -> Any:
-        return keras.ops.sqrt(x)
-
-    class Layer(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
-        pass
-
-    class OfModule(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
-        pass
-
-    uses_keras.__module__ = Layer.__module__ = "__main__"
-    monkeypatch.setattr("maggy_like.train_function.modules.remembered", lambda: ())
-    with keras.saving.custom_object_scope({"mine>OfModule": OfModule}):
-        assert state_hints(uses_keras, "process") == ()
-    monkeypatch.setitem(keras.saving.get_custom_objects(), "mine>Layer", Layer)
-    (hint,) = state_hints(uses_keras, "process")
-    assert hint.startswith("keras.saving.register_keras_serializable(...) was called here and has no effect")
-
-
-def test_classes_that_torch_may_load_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uses_torch(x: float) -> Any:
-        return torch.ones(1)
-
-    class Mine:
-        pass
-
-    uses_torch.__module__ = Mine.__module__ = "__main__"
-    monkeypatch.setattr("maggy_like.train_function.modules.remembered", lambda: ())
-    with torch.serialization.safe_globals([Path]):
-        assert state_hints(uses_torch, "process") == ()
-    with torch.serialization.safe_globals([Mine]):
-        (hint,) = state_hints(uses_torch, "process")
-    assert hint.startswith("torch.serialization.add_safe_globals(...) was called here")
-
-
 FILLED: list[float] = []
 COUNTED: dict[str, int] = {}
 CACHE: dict[str, float] = {}
