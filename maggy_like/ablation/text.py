@@ -429,7 +429,7 @@ def report(answer: Comparisons, result: ResultData, path: str | PathLike[str]) -
 
 def forest(answer: Comparisons) -> Figure:
     """Implement :meth:`~maggy_like.ablation.outcome.Ablation.plot`."""
-    from maggy_like.results import figures as style
+    from maggy_like.results.figures import style
 
     rows = answer.rows
     reach = reach_of(rows)

@@ -14,7 +14,9 @@ from maggy_like.protocol.messages import UNBOUNDED
 from maggy_like.protocol.state_names import state_url
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import read_log, state_of, training_line
-from maggy_like.results.figures import history, rungs, timeline, trial_curves
+from maggy_like.results.figures.curves import rungs, trial_curves
+from maggy_like.results.figures.values import history
+from maggy_like.results.figures.workers import timeline
 from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, clock_of, value_of

@@ -68,7 +68,7 @@ class Plots:
             UserError: plotly is missing, or the run's journal is missing.
         """
         require("plotly", "plot.history()")
-        from maggy_like.results.figures import history
+        from maggy_like.results.figures.values import history
 
         return history(read_record(self._result))
 
@@ -87,7 +87,7 @@ class Plots:
             UserError: plotly is missing, no trial has reported anything, or there is no such parameter.
         """
         require("plotly", "plot.curves()")
-        from maggy_like.results.figures import curves
+        from maggy_like.results.figures.curves import curves
 
         return curves(self._result, by)
 
@@ -103,7 +103,7 @@ class Plots:
         require("plotly", "plot.training()")
         if self._result.training is None:
             raise UserError("no training followed this search; pass train_best=True to lagom")
-        from maggy_like.results.figures import training_curves
+        from maggy_like.results.figures.curves import training_curves
 
         return training_curves(self._result.training)
 
@@ -120,7 +120,7 @@ class Plots:
             UserError: plotly is missing, no trial has a value, or there is no such parameter.
         """
         require("plotly", "plot.parallel()")
-        from maggy_like.results.figures import parallel
+        from maggy_like.results.figures.parameters import parallel
 
         return parallel(self._result, params)
 
@@ -137,7 +137,7 @@ class Plots:
             UserError: plotly is missing, no trial has a value, or there is no such parameter.
         """
         require("plotly", "plot.slices()")
-        from maggy_like.results.figures import slices
+        from maggy_like.results.figures.parameters import slices
 
         return slices(self._result, params)
 
@@ -151,7 +151,7 @@ class Plots:
             UserError: plotly or Optuna is missing, fewer than 20 trials ended, or they do not differ.
         """
         require("plotly", "plot.importance()")
-        from maggy_like.results.figures import importance_bars
+        from maggy_like.results.figures.parameters import importance_bars
 
         return importance_bars(importance(self._result))
 
@@ -165,7 +165,7 @@ class Plots:
             UserError: plotly is missing, or the run's journal is missing.
         """
         require("plotly", "plot.timeline()")
-        from maggy_like.results.figures import timeline
+        from maggy_like.results.figures.workers import timeline
 
         return timeline(read_record(self._result))
 
@@ -179,6 +179,6 @@ class Plots:
             UserError: plotly is missing, or there is only one objective.
         """
         require("plotly", "plot.pareto()")
-        from maggy_like.results.figures import pareto
+        from maggy_like.results.figures.values import pareto
 
         return pareto(self._result)

@@ -252,7 +252,7 @@ class RunComparison:
             UserError: plotly is missing.
         """
         require("plotly", "plot()")
-        from maggy_like.results.figures import comparison
+        from maggy_like.results.figures.values import comparison
 
         return comparison(self.best_over_time(), self.runs[0], self._seconds())
 

@@ -13,7 +13,7 @@ from report_pages import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.data import ParetoSet
-from maggy_like.results.figures import COLOURS, SERIES, SYMBOLS, series, whole_ticks
+from maggy_like.results.figures.style import COLOURS, SERIES, SYMBOLS, series, whole_ticks
 from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState

@@ -1,0 +1,1 @@
+"""The plots of a run, made with plotly. The points of a trial have its number as their ``customdata``."""
