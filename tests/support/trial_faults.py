@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from maggy_like import Reporter
-from maggy_like.worker.agent.output import MAX_END, MAX_FILE
+from maggy_like.worker.agent.log_file import MAX_END, MAX_FILE
 
 SLEEP = os.environ.setdefault("MAGGY_TEST_SLEEP", f"98765.{secrets.randbelow(10**12):012d}")
 """Seconds that a left-behind process would sleep; nobody else's does, other tests on this machine included."""

@@ -53,7 +53,8 @@ from maggy_like.storage.file_systems import look_for_mark
 from maggy_like.worker.agent.attempt import AgentAttempt
 from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLauncher
 from maggy_like.worker.agent.fork_server import ImportedAhead
-from maggy_like.worker.agent.output import LogLocation, TrialOutput
+from maggy_like.worker.agent.log_copies import LogLocation
+from maggy_like.worker.agent.output import TrialOutput
 from maggy_like.worker.agent.trial_folders import TrialFolders
 
 

@@ -32,7 +32,8 @@ from maggy_like.protocol.messages import (
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent.children import DISCONNECTED, Child
-from maggy_like.worker.agent.output import MAX_LINE, LogLocation, TrialOutput
+from maggy_like.worker.agent.log_copies import LogLocation
+from maggy_like.worker.agent.output import MAX_LINE, TrialOutput
 
 OfAttempt = Meet | Decided | Kept | Halt | Stop | Abort
 """Messages of the driver about an attempt."""

@@ -34,7 +34,7 @@ from maggy_like.command_line.commands import LogTail, follow_log
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import log_name
 from maggy_like.storage.run_paths import RunPaths
-from maggy_like.worker.agent.output import LogFile
+from maggy_like.worker.agent.log_file import LogFile
 
 
 def train(lr: float, reporter: Any) -> None:

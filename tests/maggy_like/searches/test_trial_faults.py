@@ -24,7 +24,7 @@ from maggy_like.driver.state_machine.interface import Command, Input, TrialSaid
 from maggy_like.protocol.messages import Reported
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.journal import backend_of, read_journal
-from maggy_like.worker.agent.output import MAX_END, MAX_FILE
+from maggy_like.worker.agent.log_file import MAX_END, MAX_FILE
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import Trial, TrialState
 

@@ -15,7 +15,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent import attempt as module
 from maggy_like.worker.agent.attempt import AgentAttempt
 from maggy_like.worker.agent.children import Child
-from maggy_like.worker.agent.output import LogLocation
+from maggy_like.worker.agent.log_copies import LogLocation
 
 TASK = WorkerTask("tcp://x:1", b"", "run", b"", (), (), (), "", "", grace=5.0, report_timeout=60.0)
 
