@@ -22,13 +22,14 @@ from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError, OptimizerError, SearchSpaceError
 from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.values import is_encodable, shortened
-from maggy_like.storage.file_systems import within
+from maggy_like.storage.file_systems import local_path, url_of, within
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import (
     RunPaths,
     check_directory,
     check_name,
     default_name,
+    place_for,
     read_store,
     store_url,
 )
@@ -98,9 +99,12 @@ def check_files(options: RunOptions) -> FileSettings:
             "resume=True continues the earlier run and overwrite=True deletes it, so both cannot be True; pass one"
         )
     name = check_name(name) if name is not None else default_name(train_fn)
-    folder = within(check_directory(options.directory), name)
+    folder = place_for(within(check_directory(options.directory), name))
     kept = read_store(options.store)
-    paths = RunPaths(folder, store_url(kept.url, folder, name))
+    store = store_url(kept.url, folder, name)
+    if kept.url is not None and (path := local_path(store)) is not None:
+        store = url_of(place_for(path))
+    paths = RunPaths(folder, store)
     if not is_encodable(paths.recorded_store):
         raise ConfigError(
             f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "

@@ -41,7 +41,7 @@ from maggy_like.storage.journal import (
     reading,
     to_records,
 )
-from maggy_like.storage.run_paths import RunPaths
+from maggy_like.storage.run_paths import RunPaths, mount_hints
 from maggy_like.train_function.code import is_comparable
 from maggy_like.version import __version__
 from optimizers.core.study import Study, initial_points
@@ -120,11 +120,11 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     with ExitStack() as undo:
         journal = Journal(backend, run_id)  # first: of two drivers that begin a run, only one may change its files
         undo.callback(journal.close)
-        hints: list[str] = []
+        hints = mount_hints(paths.directory)
         header = _header(files.name, settings.search)
         if files.resume:
             with no_collections():
-                hints = restore(journal, header, machine)
+                hints += restore(journal, header, machine)
             ControlFiles(paths.journal).clear(run_id)
             _check_direction(read_header(backend), header, machine.study)
             _check_confirmation(settings, machine.study.repeats)

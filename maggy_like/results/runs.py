@@ -26,7 +26,7 @@ from maggy_like.storage.journal import (
     read_journal,
     reading,
 )
-from maggy_like.storage.run_paths import RunPaths
+from maggy_like.storage.run_paths import RunPaths, kept_at
 from optimizers.checks import short
 from optimizers.core.study import Study
 from optimizers.samplers.non_adaptive import RandomSearch
@@ -105,7 +105,7 @@ def status_of(contents: Contents, otherwise: Ending) -> RunStatus:
 
 def folder_of(where: str) -> Folder:
     """Return the absolute path or the URL of a folder."""
-    return where.rstrip("/") if "://" in where else Path(open_url(where)[1])
+    return where.rstrip("/") if "://" in where else kept_at(Path(open_url(where)[1]))
 
 
 def _no_run(where: str) -> str:

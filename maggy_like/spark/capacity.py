@@ -537,8 +537,11 @@ def is_cluster_s(error: str) -> bool:
     Example:
         >>> is_cluster_s("ExecutorLostFailure (executor 3 exited unrelated to the running tasks) Reason: worker lost")
         True
+        >>> is_cluster_s("... Reason: The executor with id 3 exited with exit code -1(unexpected).")
+        True
     """
-    return "unrelated to the running tasks" in error
+    # On Kubernetes, -1 is the exit code of a pod of a lost node: nobody has seen how its container ended.
+    return "unrelated to the running tasks" in error or "exited with exit code -1(" in error
 
 
 def in_words(error: str) -> str:
@@ -548,10 +551,10 @@ def in_words(error: str) -> str:
         >>> in_words("ExecutorLostFailure (executor 3 exited unrelated to the running tasks) Reason: worker lost")
         'its Spark executor is gone (worker lost)'
     """
-    found = re.search(r"ExecutorLostFailure \(executor \S+ exited [^)]*\)(?: Reason: (.*))?", error)
+    found = re.search(r"ExecutorLostFailure \(executor \S+ exited [^)]*\)(?: Reason:\s*(.*))?", error)
     if found is None:
         return ""
-    return "its Spark executor is gone" + (f" ({found[1].strip()})" if found[1] else "")
+    return "its Spark executor is gone" + (f" ({found[1].strip().rstrip('.')})" if found[1] else "")
 
 
 def first_failure(session: SparkSession, tag: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import importlib
 import os
 import re
 import resource
@@ -22,8 +23,11 @@ from urllib.parse import unquote
 from maggy_like.errors import ConfigError
 from maggy_like.processes.system import working_folder
 
-OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"})
-"""Protocols of stores without folders, in which a put takes effect completely or not at all."""
+MOUNT = "mount"
+"""Protocol of folders that are mounts of object stores (see :mod:`maggy_like.storage.mounts`)."""
+
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", MOUNT})
+"""Protocols of stores whose folders need not be made, and in which a new file appears completely or not at all."""
 
 
 def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
@@ -39,6 +43,8 @@ def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
         except FileNotFoundError:  # a relative path, and the working folder was deleted
             working_folder()
             raise
+    if scheme == MOUNT:
+        importlib.import_module("maggy_like.storage.mounts")  # which registers it
     fs, path = url_to_fs(url)
     return fs, path
 
@@ -47,7 +53,12 @@ def is_local(fs: Any) -> bool:
     """Return whether a file system is this machine's."""
     from fsspec.implementations.local import LocalFileSystem
 
-    return isinstance(fs, LocalFileSystem)
+    return isinstance(fs, LocalFileSystem) and not is_mount(fs)
+
+
+def is_mount(fs: Any) -> bool:
+    """Return whether a file system is that of a mount."""
+    return bool(fs.protocol == MOUNT)
 
 
 def puts_whole(fs: Any) -> bool:
@@ -291,7 +302,7 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
 def _known_schemes() -> list[str]:
     import fsspec
 
-    return list(fsspec.available_protocols())
+    return [*fsspec.available_protocols(), MOUNT]
 
 
 def _package_is_missing(named: str, said: str) -> str:
@@ -370,30 +381,49 @@ def probe_path(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(f"directory={str(folder.parent)!r} cannot be written ({error}); pass another") from None
-    file = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl"
+    try:
+        lacks = missing_operations(folder)
+        why = f"cannot {' or '.join(lacks)}; start another run there, which needs none of this" if lacks else ""
+    except OSError as error:
+        why = f"cannot be written ({error}); free space, fix the access, or pass another"
+    if why:
+        if not exists:
+            with contextlib.suppress(OSError):  # another driver may have put files there
+                folder.rmdir()
+        raise ConfigError(f"directory={str(folder.parent)!r} {why}")
+
+
+def missing_operations(folder: Path) -> list[str]:
+    """Try the operations that a journal at a path needs in a folder, and return those that its file system refuses.
+
+    Raise OSError if it refuses files for another reason, such as a full disk.
+    """
+    file, missing = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl", []
     try:
         for operation, attempt in _OPERATIONS:
             try:
                 attempt(file)
             except OSError as error:
-                raise _lacks(folder, operation, error) from None
-    except ConfigError:
+                if error.errno in _REFUSALS:
+                    raise
+                missing.append(operation)
+    finally:
         _remove_probe(file)
-        if not exists:
-            with contextlib.suppress(OSError):  # another driver may have put files there
-                folder.rmdir()
-        raise
-    _remove_probe(file)
+    return missing
 
 
-def _lacks(folder: Path, operation: str, error: OSError) -> ConfigError:
-    where = f"directory={str(folder.parent)!r}"
-    if error.errno in _REFUSALS:
-        return ConfigError(f"{where} cannot be written ({error}); free space, fix the access, or pass another")
-    return ConfigError(
-        f"{where} must be on a file system that can {operation}, got {type(error).__name__}: {_said(error)}; use a "
-        "directory on another file system, or the URL of a store such as 's3://bucket/runs'"
-    )
+def creates_once(folder: str) -> bool:
+    """Return whether the file system of a folder refuses to create a file that exists."""
+    fs, path = open_url(folder)
+    file = f"{path}/.probe-{uuid.uuid4().hex}"
+    fs.pipe_file(file, b"first", mode="create")
+    try:
+        fs.pipe_file(file, b"second", mode="create")
+    except FileExistsError:
+        return True
+    finally:
+        fs.rm_file(file)
+    return False
 
 
 def _lock(file: Path) -> None:
@@ -414,6 +444,7 @@ def _append(file: Path) -> None:
 
 def _rename(file: Path) -> None:
     moved = file.with_suffix(".moved")
+    file.touch()  # where it could not be appended to
     file.rename(moved)
     moved.rename(file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shutil
@@ -19,10 +20,13 @@ from maggy_like.argument_checks import flag, whole
 from maggy_like.errors import ConfigError
 from maggy_like.processes.system import working_folder
 from maggy_like.storage.file_systems import (
+    MOUNT,
     Folder,
     check_folder,
+    creates_once,
     local_path,
     local_url,
+    missing_operations,
     name_of_folder,
     put,
     sibling_of,
@@ -33,6 +37,9 @@ from optimizers.checks import explains_init
 
 WORK = "work"
 """Name of the folder in a run's folder for the directories of trials that run; it is removed at the end."""
+
+_JOURNAL = "journal.jsonl"
+_SEGMENTS = "journal-*.jsonl"
 
 _LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -49,6 +56,50 @@ def check_directory(directory: str | PathLike[str]) -> Folder:
         return where
     path = Path(where).expanduser()
     return (path if path.is_absolute() else Path(working_folder(), path)).resolve()
+
+
+def place_for(folder: Folder) -> Folder:
+    """Return the folder of a run, as the URL of a mount if its file system cannot append, rename or lock.
+
+    The folder need not exist, so this is tried in the first of its parents that does.
+    """
+    if not isinstance(folder, Path) or (folder / _JOURNAL).exists():
+        return folder
+    if (kept := kept_at(folder)) != folder:
+        return kept
+    existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    with contextlib.suppress(OSError):  # it cannot be written, which is reported when the run begins
+        if missing_operations(existing):
+            return _on_mount(folder)
+    return folder
+
+
+def kept_at(folder: Folder) -> Folder:
+    """Return the folder of a run that exists, as the URL of a mount if it was kept as on one."""
+    if isinstance(folder, Path) and not (folder / _JOURNAL).exists() and any(folder.glob(_SEGMENTS)):
+        return _on_mount(folder)
+    return folder
+
+
+def _on_mount(folder: Path) -> str:
+    return f"{MOUNT}://{folder}"
+
+
+def mount_hints(folder: Folder) -> list[str]:
+    """Return hints about a run that is kept as on a mount."""
+    if isinstance(folder, Path) or not folder.startswith(f"{MOUNT}://"):
+        return []
+    path = Path(folder.removeprefix(f"{MOUNT}://"))
+    hints = [
+        f"{path.parent} cannot append to, rename or lock files, as mounts of object stores; the run is kept there as "
+        "at a URL"
+    ]
+    if not creates_once(url_of(folder)):
+        hints.append(
+            f"{path.parent} creates files that exist already, so two drivers that begin this run within a second may "
+            "not notice each other; begin it once"
+        )
+    return hints
 
 
 @dataclass(frozen=True)

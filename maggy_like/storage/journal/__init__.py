@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from maggy_like.storage.file_systems import is_local, open_url
 from maggy_like.storage.journal.journal import (
     BLOCK,
@@ -29,6 +31,7 @@ from maggy_like.storage.journal.records import (
     open_line,
     to_records,
 )
+from maggy_like.storage.run_paths import kept_at
 
 __all__ = [
     "BLOCK",
@@ -60,7 +63,9 @@ def backend_of(url: str) -> JournalBackend:
     """Return the backend of the folder at a path or at any URL that fsspec supports."""
     fs, path = open_url(url)
     if is_local(fs):
-        return LocalBackend(path)
+        if isinstance(kept := kept_at(Path(path)), Path):
+            return LocalBackend(path)
+        url, fs = kept, open_url(kept)[0]
     from maggy_like.storage.journal.object_store import ObjectStoreBackend
 
     return ObjectStoreBackend(fs, path, url)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from maggy_like.errors import JournalError, JournalLostError
+from maggy_like.storage.file_systems import is_mount
 from maggy_like.storage.journal import journal
 from maggy_like.storage.journal.journal import Mark
 from maggy_like.storage.journal.records import Part
@@ -70,7 +71,9 @@ SUCCESSION = 2.0
 
 _held: set[str] = set()  # owners of this process
 
-_EPOCH = re.compile(r"lease(?:-(\d+))?\.json|journal-\d{6,}(?:-(\d+)\.\d+)?\.jsonl")
+_EPOCH = re.compile(r"lease(?:-(\d+))?\.json|journal-\d{6,}(?:-(\d+)\.\d+(?:-\d+)?)?\.jsonl")
+
+_BEAT = re.compile(r"lease-(\d+)-(\d+)\.beat")
 
 
 class _Holder(msgspec.Struct):
@@ -98,11 +101,15 @@ class Lease:
     it. So a driver that was frozen, or whose write arrives late, takes nothing from its successor. Its writes to the
     journal carry its epoch, and readers ignore late writes of a former driver. The holder's clock sets the times, so
     the clocks of hosts that may drive the same run must agree to some seconds.
+
+    On a mount, a file that is written again may be read while it is empty, or from a cache. So each renewal creates an
+    empty file there, whose name has the epoch and the time: ``lease-2-1764301234567.beat``.
     """
 
     def __init__(self, fs: Any, path: str, name: str) -> None:
         self.epoch = 0  # this driver's epoch, once the lease was taken: one more than that of the driver before it
         self._fs = fs
+        self._is_on_mount = is_mount(fs)
         self._folder = path.rpartition("/")[0]
         self._name = name
         self._owner = uuid.uuid4().hex
@@ -137,7 +144,7 @@ class Lease:
             time.sleep(RENEWAL + SUCCESSION)
         if latest.holder is not None:
             with contextlib.suppress(Exception):  # it is not needed any more
-                self._fs.rm_file(self._path(latest.epoch))
+                self._remove(latest.epoch)
 
     def is_held(self) -> bool:
         """Return whether a driver holds it."""
@@ -156,7 +163,7 @@ class Lease:
             latest = self._look()
             if latest.holder is None or latest.holder.owner != self._owner:
                 raise self._taken_over(latest)
-            self._fs.pipe_file(self._path(self.epoch), self._signed(now))
+            self._beat(now)
             self._renewed = now
 
     def give_back(self, *, is_clean: bool = True, is_away: bool = False) -> None:
@@ -170,9 +177,32 @@ class Lease:
             return
         with contextlib.suppress(Exception):  # it expires by itself
             if is_clean:
-                self._fs.rm_file(self._path(self.epoch))
-            else:
+                self._remove(self.epoch)
+            elif not self._is_on_mount:
                 self._fs.pipe_file(self._path(self.epoch), self._signed(0.0))
+
+    def _beat(self, now: float) -> None:
+        if not self._is_on_mount:
+            self._fs.pipe_file(self._path(self.epoch), self._signed(now))
+            return
+        old = [name for name in self._names() if _BEAT.fullmatch(name)]
+        self._fs.pipe_file(f"{self._folder}/lease-{self.epoch}-{now * 1000:.0f}.beat", b"", mode="create")
+        for name in old:
+            with contextlib.suppress(Exception):  # it does no harm
+                self._fs.rm_file(f"{self._folder}/{name}")
+
+    def _remove(self, epoch: int) -> None:
+        """Remove the lease of an epoch, and on a mount its renewals."""
+        self._fs.rm_file(self._path(epoch))
+        for name in self._names() if self._is_on_mount else ():
+            if (beat := _BEAT.fullmatch(name)) and int(beat[1]) == epoch:
+                self._fs.rm_file(f"{self._folder}/{name}")
+
+    def _names(self) -> list[str]:
+        self._fs.invalidate_cache()
+        with contextlib.suppress(FileNotFoundError):
+            return [path.rpartition("/")[2] for path in self._fs.ls(self._folder, detail=False)]
+        return []
 
     def _path(self, epoch: int) -> str:
         return f"{self._folder}/lease{f'-{epoch}' if epoch > 1 else ''}.json"
@@ -182,15 +212,22 @@ class Lease:
 
     def _look(self) -> _Latest:
         """Read the newest driver's lease."""
-        self._fs.invalidate_cache()
-        names: list[str] = []
-        with contextlib.suppress(FileNotFoundError):
-            names = [path.rpartition("/")[2] for path in self._fs.ls(self._folder, detail=False)]
+        names = self._names()
         matches = (_EPOCH.fullmatch(name) for name in names)
         epoch = max((int(match[1] or match[2] or 1) for match in matches if match is not None), default=0)
-        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-            return _Latest(epoch, msgspec.json.decode(self._fs.cat_file(self._path(epoch)), type=_Holder))
-        return _Latest(epoch, None)
+        beats = [int(beat[2]) / 1000 for name in names if (beat := _BEAT.fullmatch(name)) and int(beat[1]) == epoch]
+        until = time.monotonic() + SETTLE * self._is_on_mount
+        while True:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                try:
+                    holder = msgspec.json.decode(self._fs.cat_file(self._path(epoch)), type=_Holder)
+                except FileNotFoundError:
+                    return _Latest(epoch, None)
+                holder.time = max([holder.time, *beats])
+                return _Latest(epoch, holder)
+            if time.monotonic() >= until:  # else a mount may show it before it is written
+                return _Latest(epoch, None)
+            time.sleep(SETTLE / 10)
 
     def _taken_over(self, latest: _Latest) -> JournalError:
         if latest.holder is not None:
@@ -249,7 +286,7 @@ def _machine() -> str:
 SEGMENT = 256 << 10
 """Bytes from which a new segment begins: the maximum that one append writes again."""
 
-_SEGMENT = re.compile(r"journal-(\d{6,})(?:-(\d+)\.(\d+))?\.jsonl")
+_SEGMENT = re.compile(r"journal-(\d{6,})(?:-(\d+)\.(\d+)(?:-(\d+))?)?\.jsonl")
 
 _DAMAGED = re.compile(r"damaged-\d+")
 
@@ -259,12 +296,19 @@ class _Segment(NamedTuple):
 
     number: int  # its place, from 1
     epoch: int  # the driver's epoch (see :class:`Lease`)
-    turn: int  # how many puts of that driver had failed before: each of them may still take effect
+    turn: int  # how many puts of that driver had failed before, each of which may still take effect; on a mount, all
+    size: int = 0  # on a mount, its bytes, without which it is not complete
 
     @property
     def name(self) -> str:
         later = "" if (self.epoch, self.turn) == (1, 0) else f"-{self.epoch}.{self.turn}"
-        return f"journal-{self.number:06d}{later}.jsonl"
+        return f"journal-{self.number:06d}{later}{f'-{self.size}' if self.size else ''}.jsonl"
+
+    @classmethod
+    def parse(cls, name: str) -> _Segment | None:
+        """Return the segment of a file's name; None if it is another file."""
+        found = _SEGMENT.fullmatch(name)
+        return found and cls(int(found[1]), int(found[2] or 1), int(found[3] or 0), int(found[4] or 0))
 
 
 class ObjectStoreBackend:
@@ -278,16 +322,22 @@ class ObjectStoreBackend:
     So no driver writes to another's objects. The first put of a driver repeats the last segment under a new name with
     the driver's epoch. From that place on, readers ignore the segments of earlier epochs. For the same reason, a put
     that follows a failed one uses another name.
+
+    On a mount, a file may be visible before it is complete, and a file that is written again may be lost, or read from
+    a cache. So each put creates a file of another name there, which has the size, and then removes the one before.
     """
 
     def __init__(self, fs: Any, path: str, url: str) -> None:
         self._fs = fs
+        self._is_on_mount = is_mount(fs)
         self._path = path.rstrip("/")
         self._lease = Lease(fs, f"{self._path}/lease.json", url)
         self._number = 0
         self._segment = b""
         self._turn = 0
         self._is_first = True  # the next put is the first of its epoch and turn
+        self._has_failed = False
+        self._last: _Segment | None = None  # the one that this driver has put last
         self.is_away = False
         self.name = url
 
@@ -297,7 +347,7 @@ class ObjectStoreBackend:
     def read(self) -> Iterator[Part]:
         number, data = self._number, self._segment
         for segment in self._segments():
-            number, data = segment.number, self._fs.cat_file(self._file(segment))
+            number, data = segment.number, self._content(segment)
             yield Part(f"{self.name}/{segment.name}", data)
         self._number, self._segment = number, data  # only at the end: a reader of the header stops earlier
 
@@ -306,14 +356,18 @@ class ObjectStoreBackend:
         if not segments:
             return b"", b""
         (head, _), (tail, size) = segments[0], segments[-1]
-        last = self._fs.cat_file(self._file(tail), start=max(0, size - journal.END))
+        last = self._content(tail, start=max(0, size - journal.END))
         is_whole = head == tail and size <= journal.END
-        return last if is_whole else self._fs.cat_file(self._file(head), start=0, end=journal.END), last
+        return last if is_whole else self._content(head, start=0, end=journal.END), last
 
     def added(self, mark: Mark) -> tuple[bytes, Mark] | None:
         data, sizes = b"", {segment.name: (segment, size) for segment, size in self._segments().items()}
-        if mark.file and mark.file not in sizes:  # another driver or a repair has rewritten it
-            return None
+        if mark.file and mark.file not in sizes:
+            old = _Segment.parse(str(mark.file))
+            later = [name for name, (it, size) in sizes.items() if old and it[:2] == old[:2] and size >= mark.size]
+            if not (self._is_on_mount and later):  # another driver or a repair has rewritten it
+                return None
+            mark = Mark(later[0], mark.size)
         is_known = bool(mark.file)
         for name, (segment, size) in sizes.items():
             if len(data) >= journal.BLOCK:
@@ -324,7 +378,7 @@ class ObjectStoreBackend:
             if size < known:
                 return None
             if size > known:  # a store refuses a read that starts at the end
-                new = self._fs.cat_file(self._file(segment), start=known)
+                new = self._content(segment, start=known)
                 data, mark = data + new, Mark(name, known + len(new))
         return data, mark
 
@@ -360,7 +414,7 @@ class ObjectStoreBackend:
         damaged = list(self._segments())
         self._fs.makedirs(f"{self._path}/damaged-{count}", exist_ok=True)
         for segment in damaged:
-            self._fs.pipe_file(f"{self._path}/damaged-{count}/{segment.name}", self._fs.cat_file(self._file(segment)))
+            self._fs.pipe_file(f"{self._path}/damaged-{count}/{segment.name}", self._content(segment))
         # One put makes the repaired journal valid: its epoch or turn is later than that of the segments after it.
         self._turn += 1
         self._put(damaged[0].number, data)
@@ -376,9 +430,10 @@ class ObjectStoreBackend:
         for name in filter(_DAMAGED.fullmatch, names):
             self._fs.rm(f"{self._path}/{name}", recursive=True)
         self._number, self._segment, self._is_first = 0, b"", True  # the next put must not repeat what was read
+        self._last = None
 
     def release(self) -> None:
-        self._lease.give_back(is_clean=not self._turn, is_away=self.is_away)
+        self._lease.give_back(is_clean=not self._has_failed, is_away=self.is_away)
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
@@ -389,13 +444,30 @@ class ObjectStoreBackend:
 
     def _put(self, number: int, content: bytes) -> None:
         """Put the segment; after a failure, the next put has another name and replaces this one."""
+        self._turn += self._is_on_mount
+        segment = _Segment(number, self._lease.epoch, self._turn, len(content) * self._is_on_mount)
         try:
-            self._fs.pipe_file(self._file(_Segment(number, self._lease.epoch, self._turn)), content)
+            self._fs.pipe_file(self._file(segment), content, **({"mode": "create"} if self._is_on_mount else {}))
         except BaseException:
             self._turn += 1
-            self._is_first = True
+            self._is_first = self._has_failed = True
             raise
         self._number, self._segment, self._is_first = number, content, False
+        if self._is_on_mount and self._last is not None and self._last.number == number:
+            with contextlib.suppress(Exception):  # readers ignore it
+                self._fs.rm_file(self._file(self._last))
+        self._last = segment
+
+    def _content(self, segment: _Segment, **part: int) -> bytes:
+        """Read a segment; on a mount, the one by which it was replaced meanwhile."""
+        while True:
+            try:
+                return bytes(self._fs.cat_file(self._file(segment), **part))
+            except FileNotFoundError:
+                later = [it for it in self._segments() if it[:2] == segment[:2] and it > segment]
+                if not (self._is_on_mount and later):
+                    raise
+                segment = later[0]
 
     def _file(self, segment: _Segment) -> str:
         return f"{self._path}/{segment.name}"
@@ -406,12 +478,12 @@ class ObjectStoreBackend:
         found: list[dict[str, Any]] = []
         with contextlib.suppress(FileNotFoundError):
             found = self._fs.ls(self._path, detail=True)
-        matches = ((_SEGMENT.fullmatch(entry["name"].rsplit("/", 1)[-1]), entry["size"]) for entry in found)
-        sizes = {_Segment(int(it[1]), int(it[2] or 1), int(it[3] or 0)): int(size) for it, size in matches if it}
+        matches = ((_Segment.parse(entry["name"].rsplit("/", 1)[-1]), int(entry["size"])) for entry in found)
+        sizes = {segment: size for segment, size in matches if segment and segment.size in (0, size)}
         valid: dict[int, _Segment] = {}
         newest = (0, 0)
         for segment in sorted(sizes):
-            if segment[1:] >= newest:
-                newest = segment[1:]
+            if segment[1:3] >= newest:
+                newest = segment[1:3]
                 valid[segment.number] = segment
         return {segment: sizes[segment] for segment in valid.values()}

@@ -260,6 +260,10 @@ def test_a_session_asks_for_the_same_executors_again(monkeypatch: pytest.MonkeyP
 
 
 MACHINE_GONE = "ExecutorLostFailure (executor 1 exited unrelated to the running tasks) Reason: worker lost: it got away"
+NODE_GONE = """ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason:
+The executor with id 1 exited with exit code -1(unexpected).
+The API gave the following brief reason: null"""
+OUT_OF_MEMORY = NODE_GONE.replace("-1(unexpected)", "137(SIGKILL, possible container OOM)")
 BROUGHT_DOWN = "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: exit code 137"
 
 
@@ -348,7 +352,9 @@ def test_a_run_of_which_spark_knows_nothing_yet_keeps_nobody_from_looking_at_the
     assert (unknown.leaving, run.leaving) == ("", LEAVING)
 
 
-@pytest.mark.parametrize(("error", "with_node"), [(MACHINE_GONE, True), (BROUGHT_DOWN, False)])
+@pytest.mark.parametrize(
+    ("error", "with_node"), [(MACHINE_GONE, True), (BROUGHT_DOWN, False), (NODE_GONE, True), (OUT_OF_MEMORY, False)]
+)
 def test_an_executor_that_is_gone_ends_its_run_once_spark_says_why(later: Any, error: str, with_node: bool) -> None:
     jvm = Jvm()
     run, executors = of_a_run(jvm), Executors(jvm.session())
@@ -357,7 +363,7 @@ def test_an_executor_that_is_gone_ends_its_run_once_spark_says_why(later: Any, e
     assert run.poll() is None
     jvm.error = error
     later(executors, run)
-    reason = error.partition(" Reason: ")[2]
+    reason = error.partition(" Reason:")[2].strip().partition(".\n")[0]
     assert run.poll() == f"its Spark executor is gone ({reason})"
     assert (run.with_node, run.cancelled) == (with_node, True)  # type: ignore[attr-defined]
 

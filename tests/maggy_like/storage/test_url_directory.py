@@ -26,7 +26,7 @@ from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalLostError
 from maggy_like.storage import file_systems as folders
 from maggy_like.storage.file_systems import check_folder
-from maggy_like.storage.run_paths import OutputFolder, RunPaths
+from maggy_like.storage.run_paths import OutputFolder, RunPaths, place_for
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
@@ -285,15 +285,14 @@ def is_probe(fd: int) -> bool:
 @pytest.mark.parametrize(
     ("call", "code", "applies", "told"),
     [
-        ("fcntl.flock", errno.ENOLCK, lambda *_: True, "must be on a file system that can lock files"),
-        ("os.open", errno.EOPNOTSUPP, lambda path, flags, *_: flags & os.O_APPEND, "can append to files"),
-        ("os.write", errno.EOPNOTSUPP, lambda fd, _: is_probe(fd) and os.fstat(fd).st_size, "can append to files"),
-        ("os.rename", errno.EPERM, lambda *_: True, "can rename files"),
-        ("os.write", errno.ENOSPC, lambda fd, _: is_probe(fd), r"cannot be written \(.*No space.*\); free space"),
+        ("fcntl.flock", errno.ENOLCK, lambda *_: True, "lock files"),
+        ("os.open", errno.EOPNOTSUPP, lambda path, flags, *_: flags & os.O_APPEND, "append to files"),
+        ("os.write", errno.EOPNOTSUPP, lambda fd, _: is_probe(fd) and os.fstat(fd).st_size, "append to files"),
+        ("os.rename", errno.EPERM, lambda *_: True, "rename files"),
     ],
-    ids=["no locks", "no appends", "one write for a file", "no renames", "full"],
+    ids=["no locks", "no appends", "one write for a file", "no renames"],
 )
-def test_a_file_system_that_lacks_what_a_journal_needs_is_told_before_anything_starts(
+def test_a_run_is_kept_as_at_a_url_where_a_journal_cannot_be_appended_to(
     search: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -303,9 +302,23 @@ def test_a_file_system_that_lacks_what_a_journal_needs_is_told_before_anything_s
     told: str,
 ) -> None:
     module, _, name = call.partition(".")
+    search(tmp_path, name="before")
     with monkeypatch.context() as odd:
         odd.setattr(call, refusal(getattr(sys.modules[module], name), code, applies))
-        with pytest.raises(ConfigError, match=told):
+        assert place_for(tmp_path / "runs" / "run") == f"mount://{tmp_path}/runs/run"
+        assert place_for(tmp_path / "before") == tmp_path / "before"  # it has a journal that must be appended to
+        with pytest.raises(ConfigError, match=f"directory='.*' cannot .*{told}.*; start another run there"):
+            search(tmp_path, name="before", resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before"]
+    assert place_for(tmp_path / "runs" / "run") == tmp_path / "runs" / "run"
+
+
+def test_a_full_disk_is_told_before_anything_starts(
+    search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as odd:
+        odd.setattr("os.write", refusal(os.write, errno.ENOSPC, lambda fd, _: is_probe(fd)))
+        with pytest.raises(ConfigError, match=r"cannot be written \(.*No space.*\); free space"):
             search(tmp_path / "runs", engine="inline")
     assert not list((tmp_path / "runs").iterdir())
     assert search(tmp_path / "runs", engine="inline").counts[TrialState.COMPLETED]

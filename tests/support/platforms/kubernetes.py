@@ -175,13 +175,16 @@ class Kubernetes:
         self.delete(Key("pods", NAMESPACE, pod))
 
     def lose_node(self, name: str) -> None:
-        """Lose a node without notice, as a spot machine is lost; its pods are gone."""
+        """Lose a node without notice, as a spot machine is lost; Kubernetes fails its pods, and removes them."""
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
         with self._changed:
             del self._nodes[name]
-            lost = [key for key, item in self._items.items() if item.get("spec", {}).get("nodeName") == name]
-        for key in lost:
-            _signal(self._processes[key], signal.SIGKILL)
-            self._remove(key)
+            for key in [key for key, item in self._items.items() if item.get("spec", {}).get("nodeName") == name]:
+                # Nobody has seen how its containers ended.
+                self._items[key]["status"] |= {"phase": "Failed", "conditions": [condition]}
+                self._note(key, "MODIFIED")
+                self._remove(key)
+                _signal(self._processes[key], signal.SIGKILL)
 
     def add_node(self, name: str, node: Mapping[str, float]) -> None:
         """Add a node, on which pods that wait may start."""

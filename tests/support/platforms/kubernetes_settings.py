@@ -196,7 +196,7 @@ def evicted() -> Outcome:
 
 
 def spot() -> Outcome:
-    """Nodes vanish without notice, one after another; each time there is another one later."""
+    """Nodes vanish without notice, one after another, each replaced later; that counts against no trial."""
     with Kubernetes(PODS, [{"cpu": 1}, {"cpu": 1}]) as cluster, outside(cluster, DYNAMIC) as spark:
 
         def lose_them() -> None:
@@ -207,7 +207,7 @@ def spot() -> Outcome:
                 time.sleep(1.0)
                 cluster.add_node(f"node-{number + 2}", {"cpu": 1})
 
-        return disturbed(spark, lose_them)
+        return disturbed(spark, lose_them, count=lambda found: sum(trial.losses for trial in found.trials))
 
 
 def killed() -> Outcome:

@@ -242,7 +242,7 @@ def with_a_shuffle_service() -> Outcome:
         return twice(spark, max_workers=2)
 
 
-def disturbed(spark: SparkSession, act: Callable[[], object]) -> Outcome:
+def disturbed(spark: SparkSession, act: Callable[[], object], *, count: Callable[[Result], int] = lost) -> Outcome:
     """A search in which something happens to its cluster; its later trials wait until a second worker runs one."""
     gate = Path("gate").resolve()
     outcome, ports, midway, workers = Outcome(), listening(), Midway(act), set()
@@ -256,7 +256,7 @@ def disturbed(spark: SparkSession, act: Callable[[], object]) -> Outcome:
 
     found = search("runs", train=make_train(0.5, gate), max_workers=2, callbacks=[on_event])
     midway.join()
-    outcome.lost = lost(found)
+    outcome.lost = count(found)
     outcome.best = found.best_value or outcome.best
     outcome.wrong += wrong(found)
     if not gate.exists():
