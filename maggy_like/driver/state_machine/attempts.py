@@ -12,6 +12,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from maggy_like.driver.state_machine.interface import Append, Commands, Send, Show, StoreReturned
+from maggy_like.driver.state_machine.notices import (
+    show_failure,
+    show_loss,
+    warn,
+    warn_if_silent,
+    warn_if_uncounted,
+    warn_if_unsaved,
+    warn_of_cut,
+    warn_of_default,
+    warn_of_restart,
+)
 from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault, standing
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import StopReason
@@ -38,7 +49,6 @@ from maggy_like.protocol.messages import (
 )
 from maggy_like.protocol.task import WorkerId
 from maggy_like.protocol.values import as_attributes
-from maggy_like.train_function.code import rerun_hint
 from optimizers.core.direction import contradiction, direction_hint, sign_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Columns, Event, Measured
 from optimizers.core.trial import Curve, Failure, FailureKind, Trial, TrialState
@@ -72,7 +82,7 @@ def record(run: Run, event: Event) -> Commands:
         if not trial.training:
             run.failures.take(event)
         apply(run, event)
-        return [*commands, *_warn_if_unsaved(run, trial), Append(event, trial.value)]
+        return [*commands, *warn_if_unsaved(run, trial), Append(event, trial.value)]
     apply(run, event)
     return [*commands, Append(event)]
 
@@ -226,23 +236,23 @@ def _measure(run: Run, trial: Trial, message: Reported) -> Commands:
     if trial.attempt > 1 and trial.reported is not None:
         steps, _ = columns.get(message.objective, _NOTHING)
         if trial.rested and trial.checkpoint is None and steps and steps[0] <= trial.reported:
-            commands += _warn_of_restart(run, trial, steps[0])
+            commands += warn_of_restart(run, trial, steps[0])
         fresh = ((name, _fresh(trial.curves.get(name), column)) for name, column in columns.items())
         columns = {name: column for name, column in fresh if column is not None}
     if len(columns) + len(trial.curves) > MAX_NAMES:
         columns, warnings = _bounded(run, trial, columns, message.objective)
         commands += warnings
     if message.slowed:
-        commands += _warn(run, "slowed", SLOWED.format(len(message.columns)), trial)
+        commands += warn(run, "slowed", SLOWED.format(len(message.columns)), trial)
     if not columns:
         return commands
     commands += record(run, Measured(trial.id, trial.attempt, message.objective, columns))
     steps, values = columns.get(message.objective, _NOTHING)
     if run.settings.search.open_ended and steps and steps[-1] > run.study.problem.max_budget:
-        commands += _warn_of_default(run, trial)
+        commands += warn_of_default(run, trial)
     if not all(map(math.isfinite, values)):
         step, value = next(each for each in zip(steps, values, strict=True) if not math.isfinite(each[1]))
-        commands += _warn(
+        commands += warn(
             run, f"nan-{trial.id}", f"reported {value} at step {step}; it ranks worst", trial, is_mistake=False
         )
     return commands
@@ -270,7 +280,7 @@ def _bounded(
     new = [name for name in columns if name not in known]
     if len(new) > free:
         text = f"reported more than {MAX_NAMES} different metrics; others are left out"
-        warnings = _warn(run, f"names-{trial.id}", text, trial)
+        warnings = warn(run, f"names-{trial.id}", text, trial)
     return known | {name: columns[name] for name in new[:free]}, warnings
 
 
@@ -424,9 +434,9 @@ def _note_files(run: Run, attempt: RunningAttempt) -> None:
 
 def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
     """End an attempt whose function returned."""
-    commands = _warn_if_silent(run, trial) + _warn_if_uncounted(run, trial, message.value)
+    commands = warn_if_silent(run, trial) + warn_if_uncounted(run, trial, message.value)
     if message.cut_at is not None:
-        commands += _warn_of_cut(run, trial, message.cut_at)
+        commands += warn_of_cut(run, trial, message.cut_at)
     if trial.is_final_training and not message.stored:
         commands.append(StoreReturned(message.returned))
     attributes = as_attributes(message.attributes)
@@ -437,7 +447,7 @@ def _conclude(run: Run, trial: Trial, message: Finished) -> Commands:
     for change in changes:
         commands += record(run, change)
     if trial.state is TrialState.FAILED and trial.failure is not None:
-        commands += _show_failure(run, trial, trial.failure)
+        commands += show_failure(run, trial, trial.failure)
     return commands
 
 
@@ -450,7 +460,7 @@ def _end_stopped(run: Run, trial: Trial, now: float, attributes: Attributes) -> 
 def _fail(run: Run, trial: Trial, failure: Failure, now: float, attributes: Attributes) -> Commands:
     """End a trial for good, without a usable value."""
     ended = AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure, attributes=attributes)
-    return [*record(run, ended), *_show_failure(run, trial, failure)]
+    return [*record(run, ended), *show_failure(run, trial, failure)]
 
 
 def _lose(
@@ -479,7 +489,7 @@ def _lose(
     ended = AttemptEnded(trial.id, trial.attempt, state, now, failure=failure, cause=cause, attributes=attributes)
     commands = record(run, ended)
     run.retries.append(trial.id)
-    return [*commands, *_show_loss(trial, failure)]
+    return [*commands, *show_loss(trial, failure)]
 
 
 def lose_with_driver(run: Run, trial: Trial, now: float) -> Commands:
@@ -523,100 +533,3 @@ def _is_repeated(run: Run, trial: Trial, failure: Failure) -> bool:
 def _reached(trial: Trial) -> tuple[int, int]:
     """Return how far a trial is: the newest step that was measured, and that of its checkpoint."""
     return trial.step, -1 if trial.checkpoint is None else trial.checkpoint.step
-
-
-# -- what the user sees -------------------------------------------------------------------------------
-
-
-def _show_failure(run: Run, trial: Trial, failure: Failure) -> Commands:
-    # A mistake in the function fails every trial in the same way; the error that ends a training has its traceback.
-    first, message = run.traced.setdefault(failure.cause, (trial.id, failure.message))
-    if first != trial.id and message == failure.message:
-        return [Show(f"failed like trial {first}", trial.id)]
-    details = "" if trial.is_final_training or first != trial.id else failure.traceback.rstrip()
-    head = "failed:" if details.endswith(failure.message) else f"failed: {failure.message}"
-    files = run.settings.files
-    rerun = rerun_hint(files.function, str(files.paths.directory), trial.id)
-    parts = [head, *([details, rerun] if details else [])]
-    return [Show("\n".join(filter(None, parts)), trial.id)]
-
-
-def _show_loss(trial: Trial, failure: Failure) -> list[Show]:
-    """Return the line about an attempt that is retried; none if one line speaks for all trials."""
-    if failure.kind is FailureKind.NODE_LEFT:
-        kept = trial.checkpoint
-        way = "from the start" if kept is None else f"from its checkpoint at step {kept.step}"
-        return [Show(f"attempt {trial.attempt} ended: {failure.message}; the trial continues {way}", trial.id)]
-    if failure.kind in (FailureKind.DRIVER_LOST, FailureKind.STORE):
-        return []
-    why = "" if failure.kind is FailureKind.STAGE_LOST else f": {failure.message}"  # which is shown once for all
-    return [Show(f"attempt {trial.attempt} lost{why}; the trial will be retried", trial.id)]
-
-
-def _warn(run: Run, key: str, text: str, trial: Trial, *, is_mistake: bool = True) -> Commands:
-    """Show a warning to the user, once for each ``key``."""
-    if key in run.warned:
-        return []
-    run.warned.add(key)
-    return [Show(text, trial.id, is_warning=is_mistake)]
-
-
-def _warn_if_silent(run: Run, trial: Trial) -> Commands:
-    stops_early = run.study.scheduler.watches_reports or run.study.grant(trial).milestones
-    if not stops_early or len(trial.curve):
-        return []
-    text = "reported nothing before it returned, so it could not be stopped early"
-    return _warn(run, "silent", f"{text}; call reporter.report(...) at each step", trial)
-
-
-def _warn_of_default(run: Run, trial: Trial) -> Commands:
-    """Say that trials are longer than the default of ``max_budget``, if anything depends on it."""
-    scheduler, most = run.study.scheduler, run.study.problem.max_budget
-    if not (scheduler.may_promote or scheduler.watches_reports or run.study.grant(trial).milestones):
-        return []
-    text = (
-        f"reported step {trial.step}, and max_budget={most} is only the default: trials continue to their own end, and "
-        f"are compared up to step {most}; pass max_budget=N, the steps of a full training"
-    )
-    return _warn(run, "default", text, trial)
-
-
-def _warn_of_restart(run: Run, trial: Trial, step: int) -> Commands:
-    text = (
-        f"was promoted after step {trial.reported} and trains again from step {step}, because it had saved no state "
-        f"by step {trial.reported}; save one by then and restore it, or use ASHA(mode='stopping')"
-    )
-    return _warn(run, "restart", text, trial)
-
-
-def _warn_of_cut(run: Run, trial: Trial, step: int) -> Commands:
-    problem = run.study.problem
-    option = "max_budget" if problem.n_trials != 0 else "budget"
-    whole = f", and {option}={problem.max_budget}" if trial.budget != problem.max_budget else f" ({option})"
-    steps = f"{trial.budget} step{'s' * (trial.budget > 1)}"
-    text = (
-        f"reported step {step} with a budget of {steps}{whole}, which ended the function at that report; loop up to "
-        f"reporter.budget, or use a larger {option}"
-    )
-    return _warn(run, "cut", text, trial)
-
-
-def _warn_if_unsaved(run: Run, trial: Trial) -> Commands:
-    if trial.training or trial.state in (TrialState.FAILED, TrialState.PENDING) or run.study.value_rule == "last":
-        return []
-    if (other := trial.other_state(newest=False)) is None:
-        return []
-    text = (
-        f"has no saved state of its best value, {trial.value:g} at step {trial.value_step}, so load_best() returns "
-        f"that of step {other.step}; save a state before each report that may be the best"
-    )
-    return _warn(run, "unsaved", text, trial)
-
-
-def _warn_if_uncounted(run: Run, trial: Trial, value: float | None) -> Commands:
-    if value is None or trial.training or trial.reported is None or run.study.value_rule == "last":
-        return []
-    if value in trial.curve.values or not math.isfinite(value):
-        return []
-    text = f"returned {value:g} without reporting it; the trial's value is its best report, so report it as well"
-    return _warn(run, "uncounted", text, trial)

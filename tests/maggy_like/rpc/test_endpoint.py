@@ -19,8 +19,9 @@ from maggy_like.rpc import endpoint as reach
 from maggy_like.rpc.endpoint import first_free, read_host, read_ports, read_reachable, shown, why_unreachable
 from maggy_like.rpc.server import Server
 from maggy_like.rpc.sockets import new_key_pair
-from maggy_like.worker.agent import agent as first_contact
-from maggy_like.worker.agent.agent import Agent, FirstContact
+from maggy_like.worker.agent import beginnings
+from maggy_like.worker.agent.agent import Agent
+from maggy_like.worker.agent.beginnings import FirstContact
 from maggy_like.worker.agent.children import InlineLauncher
 
 
@@ -239,7 +240,7 @@ def test_no_answer_is_told_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_worker_that_does_not_reach_its_driver_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_contact, "CONTACT_PATIENCE", 0.2)
+    monkeypatch.setattr(beginnings, "CONTACT_PATIENCE", 0.2)
     with listener() as (_, port):
         address = f"tcp://127.0.0.1:{port}"
     launcher = InlineLauncher(task(address))
