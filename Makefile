@@ -18,10 +18,10 @@ SOURCES := setup.cfg constraints.txt pyproject.toml
 STAMP := .venv/.made
 # The demo needs less than the tests: it takes .venv as it is where that has been made for them.
 DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
-FAST := not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
+FAST := not long and not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-platforms test-versions lint bench docs clean
+.PHONY: help demo test test-fast test-all test-platforms test-versions lint bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,8 +29,11 @@ help: ## show this list
 demo: $(DEMO) ## run examples/quickstart.py
 	.venv/bin/python examples/quickstart.py
 
-test: $(STAMP) ## run all tests (those that need a GPU are skipped where there is none)
+test: $(STAMP) ## run the tests of all parts, with real Spark (those that need a GPU are skipped where there is none)
 	.venv/bin/python -m pytest $(PARALLEL)
+
+test-all: $(STAMP) test-platforms ## run what make test leaves out: all examples, programs of the docs, random examples, settings of Spark
+	HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest $(PARALLEL) -m "(long or thorough) and not platform"
 
 test-fast: $(STAMP) ## run the tests that start no Java, notebook kernel, browser, whole search or suite of an optimizer
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"

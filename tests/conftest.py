@@ -112,7 +112,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the group of a test, which pytest-xdist reads before the tests are ordered."""
+    """Mark the group of a test, which pytest-xdist reads before the tests are ordered, and tests of properties."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker("thorough")
     if group := group_of(item):
         item.add_marker(pytest.mark.xdist_group(group))
 

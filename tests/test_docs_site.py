@@ -51,6 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.example
 def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
@@ -80,6 +81,7 @@ TOO_WIDE = """() => {
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.example
 @pytest.mark.browser
 def test_code_and_tables_fit_into_their_column_on_a_laptop_and_pages_on_a_phone(site: Path) -> None:

@@ -322,6 +322,7 @@ def test_the_examples_of_a_docstring_run(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras on torch
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", sorted(LARGE))
 def test_the_examples_of_a_docstring_run_on_a_large_scale(

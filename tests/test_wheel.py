@@ -35,6 +35,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_both_hold_all_modules_and_the_licence(built: Path) -> None:
     modules = {
         str(path.relative_to(ROOT)) for name in ("maggy_like", "optimizers") for path in ROOT.glob(f"{name}/**/*.py")
@@ -50,6 +51,7 @@ def test_both_hold_all_modules_and_the_licence(built: Path) -> None:
     assert modules | {"README.md", "LICENSE", "setup.cfg", "pyproject.toml"} <= packed
 
 
+@pytest.mark.long
 def test_the_example_of_the_readme_runs_from_the_wheel(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     target = str(tmp_path / "lib")

@@ -45,6 +45,7 @@ COMPLAINT = re.compile(r"warning|^.*\bW\d{4} \d\d:\d\d:", re.IGNORECASE | re.MUL
 pytestmark = pytest.mark.example
 
 
+@pytest.mark.long
 def test_the_example_is_plain_code_that_torchrun_starts(run_script: Any, tmp_path: Path) -> None:
     each = tmp_path / "each.py"
     each.write_text(EACH)
@@ -61,7 +62,7 @@ def test_the_example_is_plain_code_that_torchrun_starts(run_script: Any, tmp_pat
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", ["ddp", *(pytest.param(it, marks=pytest.mark.long) for it in LIBRARIES[1:])])
 def test_the_example_gives_its_accuracy_when_run_by_maggy_like(library: str, run_program: Any) -> None:
     stdout, stderr = run_program(EXAMPLE, library)
     held_out = re.search(r"^held-out accuracy ([0-9.]+)$", stdout, re.MULTILINE)

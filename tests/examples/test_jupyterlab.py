@@ -20,7 +20,7 @@ DELAY = """() => {
   return times.length ? Date.now() / 1000 - Math.max(...times) : null;
 }"""
 
-pytestmark = [pytest.mark.notebook, pytest.mark.browser]
+pytestmark = [pytest.mark.long, pytest.mark.notebook, pytest.mark.browser]
 
 
 @pytest.fixture

@@ -36,9 +36,10 @@ print("ending:", result.ending, "best:", result.best_value)
 """
 
 
-@pytest.fixture
-def kernel(tmp_path: Path) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
-    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=300, cwd=str(tmp_path))
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    folder = str(tmp_path_factory.mktemp("kernel"))
+    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=300, cwd=folder)
     yield manager, client
     client.stop_channels()
     manager.shutdown_kernel(now=True)
@@ -167,6 +168,7 @@ def test_a_run_in_the_background_is_drawn_in_the_cell_that_began_it(
     assert "completed after" in shown[-2][1]
 
 
+@pytest.mark.long
 def test_the_noisy_search_runs_and_its_stored_best_is_not_the_confirmed_one(tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient

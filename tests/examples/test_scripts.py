@@ -43,6 +43,7 @@ def test_a_script_runs_as_a_user_starts_it(run_script: Any) -> None:
     assert re.search(r"3 trials \(", done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("script", "library", "said"),
@@ -75,6 +76,7 @@ def test_lightgbm_trains_and_predicts_on_the_rows_of_a_dataframe(run_on_spark: A
     assert errors[1] == errors[2]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_layer_on_the_features_of_another_network_learns_new_images(run_on_spark: Any) -> None:
     printed, _ = run_on_spark(EXAMPLES / "image_features.py")
@@ -83,6 +85,7 @@ def test_a_layer_on_the_features_of_another_network_learns_new_images(run_on_spa
     assert float(right[1]) > 85
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_images_are_augmented_and_the_best_is_trained_by_two_workers_as_by_one(run_program: Any) -> None:
     printed, _ = run_program(EXAMPLES / "search_then_train.py", "--trials", 3)
@@ -92,6 +95,7 @@ def test_images_are_augmented_and_the_best_is_trained_by_two_workers_as_by_one(r
     assert float(difference[1]) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_on_a_standalone_cluster_both_gpus_are_used(run_script: Any) -> None:
     done = run_script(EXAMPLES / "search_then_train.py", "spark", "--trials", 3)
@@ -101,12 +105,14 @@ def test_on_a_standalone_cluster_both_gpus_are_used(run_script: Any) -> None:
     assert re.search(r"on 2 workers and on one differ by \d\.\de-\d\d at most", done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_an_ablation_prints_a_table_and_draws_it(run_program: Any) -> None:
     rows = check_ablation(run_program(EXAMPLES / "ablation.py", "--repeats", 8)[0], 8)
     assert rows["size"] == "worse without it"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_ablation_runs_on_spark(run_on_spark: Any) -> None:
     check_ablation(run_on_spark(EXAMPLES / "ablation.py", "--spark", "--repeats", 3)[0], 3)
@@ -125,6 +131,7 @@ def check_ablation(printed: str, repeats: int) -> dict[str, str]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_only_the_search_has_gpus_and_predictions_are_those_without_spark(run_script: Any, tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()

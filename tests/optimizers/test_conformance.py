@@ -47,12 +47,15 @@ class Evolution(Optimizer):
                 return child
 
 
-# Those whose models take seconds run in `make test` alone, there in one space, that with conditions; in CI in all.
+# Those whose models take seconds: `make test` runs them in one space, that with conditions, and `make test-all` in all.
 SLOW = ("asha", "bayesian", "bohb", "mobster", "skopt", "tpe")
 ONE_SPACE = {"conditional": SPACES["conditional"]}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.conformance) if n in SLOW else n for n in names()])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.conformance, pytest.mark.thorough]) if n in SLOW else n for n in names()],
+)
 def test_registered_optimizers_keep_the_contract(name: str) -> None:
     spaces = ONE_SPACE if name in SLOW and not IS_THOROUGH else SPACES
     check_optimizer(lambda: make_optimizer(name, **OPTIONS.get(name, {})), spaces=spaces)

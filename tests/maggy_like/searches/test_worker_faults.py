@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
+BARRIERS = [
+    pytest.param(True, id="barrier"),
+    pytest.param(False, id="no barrier", marks=pytest.mark.long),
+]
+
 FAULTS = {**{role: kill(role) for role in ROLES}, "frozen agent": freeze}
 
 HEARTBEAT = 6.0
@@ -86,14 +91,14 @@ def test_a_frozen_worker_that_wakes_after_it_was_declared_lost_changes_nothing(l
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("barrier", [True, False], ids=["barrier", "no barrier"])
+@pytest.mark.parametrize("barrier", BARRIERS)
 @pytest.mark.parametrize("fault", ["child", "fork server", "agent"])
 def test_a_fault_on_a_local_master(local_spark: Host, tmp_path: Path, fault: str, barrier: bool) -> None:
     check_losses(hit(local_spark, tmp_path, fault, barrier=barrier), fault, barrier)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("barrier", [True, False], ids=["barrier", "no barrier"])
+@pytest.mark.parametrize("barrier", BARRIERS)
 def test_an_executor_is_killed(standalone: Host, tmp_path: Path, barrier: bool) -> None:
     check_losses(hit(standalone, tmp_path, "executor", barrier=barrier), "executor", barrier)
 
@@ -146,6 +151,7 @@ def check_losses(search: Search, fault: str, barrier: bool) -> None:
     assert len(lost) == 1 if alone else len(lost) <= 2
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_with_a_barrier_the_search_waits_for_a_lost_spark_worker(
     standalone: Host, standalone_cluster: StandaloneCluster, tmp_path: Path
@@ -161,6 +167,7 @@ def test_with_a_barrier_the_search_waits_for_a_lost_spark_worker(
     search.until(lambda: search.has_told("workers 0, 1: launched again"))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_without_a_barrier_the_search_goes_on_when_a_spark_worker_is_gone_for_good(
     standalone: Host, standalone_cluster: StandaloneCluster, tmp_path: Path

@@ -130,6 +130,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("connect_port")
 def test_a_connect_server_that_pyspark_starts(run_script: RunScript) -> None:
     """A search on it has its JVM nowhere in this process, so the workers must be named."""

@@ -132,6 +132,7 @@ with ConnectServer("local[1]") as server:
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_session_that_nobody_stopped_does_not_outlive_its_server(run_script: RunScript) -> None:
     pytest.importorskip("grpc")

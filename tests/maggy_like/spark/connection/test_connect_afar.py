@@ -10,7 +10,7 @@ import pytest
 
 from maggy_like import ConnectServer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 CLIENT = """
 import os, sys

@@ -130,6 +130,7 @@ def client(
         yield start
 
 
+@pytest.mark.long
 def test_a_client_that_nobody_reaches_goes_away_and_another_takes_its_place(
     client: Callable[[str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ print("done")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_executors_that_see_nothing_but_the_store_and_a_driver_in_the_cluster(
     object_store: dict[str, str], run_script: RunScript, tmp_path: Path

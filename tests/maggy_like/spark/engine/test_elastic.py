@@ -87,6 +87,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(590)
 def test_a_search_grows_with_its_cluster_and_outlives_its_machines(run_script: Any) -> None:

@@ -70,6 +70,7 @@ def seen_by(done: Any, resources: str) -> list[str]:
     return sorted(line.partition("] ")[2] for line in lines if " sees " in line)
 
 
+@pytest.mark.long
 def test_a_connect_client_s_workers_have_several_gpus_or_share_one_on_executors_of_their_own(
     gpu_cluster: StandaloneCluster, run_script: Any
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_connect_client_s_workers_have_several_gpus_or_share_one_on_executors_
     assert len(halves[0].split("'")) == 3
 
 
+@pytest.mark.long
 def test_where_executors_do_not_come_and_go_the_gang_takes_whole_gpus_of_those_that_share_them(
     gpu_cluster: StandaloneCluster, run_script: Any
 ) -> None:

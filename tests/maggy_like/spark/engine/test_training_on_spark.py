@@ -113,6 +113,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_gang_that_lost_a_spark_worker_for_good_goes_on_with_the_rest(
     cluster_script: Any, standalone_cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
