@@ -244,7 +244,8 @@ class Prepares(Line):
         return batch[0] + self.shift, batch[1]
 
     def on_fit_start(self) -> None:
-        assert (self.prepared, self.stage) == (True, "fit")
+        assert self.stage == "fit"
+        assert hasattr(self, "prepared") == (self.local_rank == 0)  # once on each machine
 
 
 class Freezes(Line):

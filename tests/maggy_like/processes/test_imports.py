@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,15 @@ def test_a_list_that_narwhals_reads_once_per_process_is_read_ahead() -> None:
     plugins._discover_entrypoints.cache_clear()
     import_ahead(["narwhals.dependencies"])
     assert plugins._discover_entrypoints.cache_info().currsize == 1
+
+
+def test_a_search_of_lightning_for_plugins_is_made_once(lightning: Any) -> None:
+    import_ahead(())
+    registry = importlib.import_module("lightning.fabric.utilities.registry")
+    assert registry.entry_points.cache_info().currsize == 1
+    found = registry.entry_points.cache_info().hits
+    lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    assert registry.entry_points.cache_info() == (found + 1, 1, None, 1)
 
 
 # -- what counts as installed: packages in whichever environment, and no project of the user's ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fsspec.core import url_to_fs
 
 from maggy_like import Reporter, run
 from maggy_like.errors import ConfigError
@@ -26,6 +28,28 @@ from maggy_like.ml.estimator.plan import Data, TrainingPlan
 from maggy_like.ml.estimator.train import train_network
 
 EPOCHS = 3
+
+MODULES = (
+    "Line",
+    "AtTheEnd",
+    "SomeBatches",
+    "Reduces",
+    "LogsAMetric",
+    "LogsACollection",
+    "SeveralLoaders",
+    "Manual",
+    "Plateau",
+    "OneCycle",
+    "Clips",
+    "StepAndEpoch",
+    "OwnNames",
+    "Prepares",
+    "Freezes",
+    "Normalises",
+    "Skips",
+    "LittleBatches",
+    "Callbacks",
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +92,9 @@ def trained_by_lightning(plan: TrainingPlan, lightning: Any, rank: int = 0, rank
     history = []
 
     class History(lightning.pytorch.callbacks.Checkpoint):  # type: ignore[misc]  # called after the module's hooks
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            trainer.callbacks = [*(it for it in trainer.callbacks if it is not self), self]
+
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             history.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
@@ -106,40 +133,23 @@ def alone(plan: TrainingPlan) -> TrainingPlan:
     return replace(plan, data=replace(plan.data, validation=(), held=0))
 
 
+def of_module(plan: TrainingPlan, name: str) -> TrainingPlan:
+    """The plan of one of the modules."""
+    plan = replace(plan, model=getattr(import_module("lightning_modules"), name))
+    if name == "Callbacks":
+        return replace(plan, model_params={"folder": url_to_fs(plan.data.train[0])[1] + "-saved"})
+    return alone(plan) if name == "SeveralLoaders" else plan
+
+
 @pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Line",
-        "AtTheEnd",
-        "SomeBatches",
-        "Reduces",
-        "LogsAMetric",
-        "LogsACollection",
-        "SeveralLoaders",
-        "Manual",
-        "Plateau",
-        "OneCycle",
-        "Clips",
-        "StepAndEpoch",
-        "OwnNames",
-        "Prepares",
-        "Freezes",
-        "Normalises",
-        "Skips",
-        "LittleBatches",
-        "compiled",
-    ],
-)
+@pytest.mark.parametrize("name", [*MODULES, "compiled"])
 def test_weights_and_metrics_are_those_of_lightning(plan: TrainingPlan, modules: Any, name: str) -> None:
-    plan = replace(plan, model=getattr(modules, name))
-    if name == "SeveralLoaders":
-        plan = alone(plan)
+    plan = of_module(plan, name)
     found = train_network(plan, {}, Reporter(budget=EPOCHS))
     # Lightning 2.6 cannot compile a step that logs, with torch 2.13.
     plain = replace(plan, model=modules.Line) if name == "compiled" else plan
     weights, history = trained_by_lightning(plain, modules.L)
-    assert len(history) == EPOCHS
+    assert len(history) == (2 if name == "Callbacks" else EPOCHS)
     assert logged(found) == [pytest.approx(row) for row in history]
     assert found["network"].keys() == weights.keys()
     for key, value in weights.items():
@@ -214,12 +224,8 @@ def test_history_has_the_losses_and_nothing_hides_them(plan: TrainingPlan, modul
 
 
 @pytest.mark.parametrize("name", ["AtTheEnd", "Plateau", "OneCycle", "Normalises", "Manual", "Callbacks"])
-def test_an_interrupted_training_continues_as_if_nothing_had_been(
-    plan: TrainingPlan, modules: Any, name: str, tmp_path: Path
-) -> None:
-    plan = replace(plan, model=getattr(modules, name), model_params={})
-    if name == "Callbacks":
-        plan = replace(plan, model_params={"folder": str(tmp_path / "of the module")})
+def test_an_interrupted_training_continues_as_if_nothing_had_been(plan: TrainingPlan, modules: Any, name: str) -> None:
+    plan = of_module(plan, name)
     whole = train_network(plan, {}, Reporter(budget=EPOCHS))
     first, later = Reporter(budget=1), Reporter(budget=EPOCHS)
     train_network(plan, {}, first)
@@ -282,10 +288,7 @@ def test_ctrl_c_ends_it_as_any_other_training(plan: TrainingPlan, modules: Any) 
     with pytest.raises(KeyboardInterrupt):
         train_network(replace(plan, model=Interrupted), {}, Reporter(budget=1))
     with pytest.raises(KeyboardInterrupt):  # the signal is not ignored afterwards
-        import_module("signal").raise_signal(2)
-
-
-TOGETHER = ("AtTheEnd", "Reduces", "LogsAMetric", "LogsACollection", "Manual", "Plateau", "OneCycle", "Normalises")
+        signal.raise_signal(signal.SIGINT)
 
 
 def by_ddp(plan: TrainingPlan, names: tuple[str, ...], reporter: Reporter) -> Any:
@@ -294,29 +297,28 @@ def by_ddp(plan: TrainingPlan, names: tuple[str, ...], reporter: Reporter) -> An
     options = {"strategy": "ddp", "devices": reporter.world_size}
     reporter.prepare(torch.nn.Linear(1, 1))
     return [
-        trained_by_lightning(
-            replace(plan, model=getattr(modules, name)), modules.L, reporter.rank, reporter.world_size, **options
-        )
+        trained_by_lightning(of_module(plan, name), modules.L, reporter.rank, reporter.world_size, **options)
         for name in names
     ]
 
 
 def by_us(plan: TrainingPlan, names: tuple[str, ...], reporter: Reporter) -> Any:
     """What the Estimator makes of them."""
-    modules: Any = import_module("lightning_modules")
     found = []
     for name in names:
         mine = Reporter(budget=EPOCHS)
         assert mine.world_size == reporter.world_size
-        found.append(train_network(replace(plan, model=getattr(modules, name)), {}, mine))
+        found.append(train_network(of_module(plan, name), {}, mine))
     return found
 
 
 @pytest.mark.e2e
 def test_on_two_workers_weights_and_metrics_are_those_of_ddp(plan: TrainingPlan, tmp_path: Path) -> None:
+    # On several ranks Lightning skips no step, and does not allow a layer that is frozen in the middle.
+    names = tuple(name for name in MODULES if name not in ("Skips", "Freezes"))
     options = {"budget": EPOCHS, "workers": 2, "engine": "local", "directory": tmp_path, "progress": False}
-    ours = run(partial(by_us, plan, TOGETHER), **options)
-    theirs = run(partial(by_ddp, plan, TOGETHER), **options)
-    for name, found, (weights, history) in zip(TOGETHER, ours, theirs, strict=True):
+    ours = run(partial(by_us, plan, names), **options)
+    theirs = run(partial(by_ddp, plan, names), **options)
+    for name, found, (weights, history) in zip(names, ours, theirs, strict=True):
         assert logged(found) == [pytest.approx(row) for row in history], name
         assert all(torch.equal(found["network"][key], value) for key, value in weights.items()), name
