@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fsspec.core import url_to_fs
+from terminal import PATHS
 
 from maggy_like import Reporter, run
 from maggy_like.errors import ConfigError
@@ -26,6 +28,10 @@ from maggy_like.ml.estimator.checks import check_sample, fit_to_rows
 from maggy_like.ml.estimator.network import build_network, lightning_of
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
 from maggy_like.ml.estimator.train import train_network
+from optimizers.core.events import Measured
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EPOCHS = 3
 
@@ -322,3 +328,54 @@ def test_on_two_workers_weights_and_metrics_are_those_of_ddp(plan: TrainingPlan,
     for name, found, (weights, history) in zip(names, ours, theirs, strict=True):
         assert logged(found) == [pytest.approx(row) for row in history], name
         assert all(torch.equal(found["network"][key], value) for key, value in weights.items()), name
+
+
+SEARCH = """
+import os, signal, sys
+from lightning_modules import Line
+from pyspark.sql import functions as F
+from maggy_like import ASHA, Integer, spark_session
+from maggy_like.ml import TorchEstimator
+
+
+def search(spark, directory, **options):
+    x = F.col("id") / 40
+    rows = spark.range(40).select(F.array(x, -x).alias("features"), x.alias("label"), (F.col("id") % 4 == 0).alias("v"))
+    options = {"name": "august", "progress": False, "n_trials": 6, "optimizer": ASHA(eta=2), **options}
+    estimator = TorchEstimator(model=Line, search={"hidden": Integer(1, 9)}, epochs=4, batchSize=16, workers=2,
+                               validationIndicatorCol="v", directory=directory, runOptions=options)
+    return estimator, rows
+
+
+def die(event):
+    if type(event).__name__ == "CheckpointSaved" and (event.trial, event.step) == (4, 2):  # of the best trial
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    estimator, rows = search(spark_session("local[2]"), sys.argv[1], callbacks=[die])
+    estimator.fit(rows)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_search_on_spark_stops_trials_and_resumes_after_its_driver_was_killed(
+    spark_local: SparkSession, run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    killed = run_script(SEARCH, tmp_path, env={"PYTHONPATH": PATHS})
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    names: dict[str, Any] = {}
+    exec(SEARCH, names)
+    events: list[Any] = []
+    estimator, rows = names["search"](spark_local, str(tmp_path), resume=True, callbacks=[events.append])
+    result = estimator.fit(rows).result
+    assert (len(result.trials), {trial.state for trial in result.trials}) == (6, {"completed", "stopped"})
+    best = result.best_trial
+    assert (best.id, best.attempt, list(best.curve.steps)) == (4, 2, [1, 2, 3, 4])
+    again = [event for event in events if isinstance(event, Measured) and (event.trial, event.attempt) == (4, 2)]
+    assert again
+    assert min(event.columns["validation_loss"][0][0] for event in again) > 2
+    whole = estimator.copy({estimator.search: {}, estimator.modelParams: best.config})
+    history = whole.setParams(engine="inline", workers=1, runOptions={"progress": False}).fit(rows).history
+    assert [row["validation_loss"] for row in history] == pytest.approx(list(best.curve.values), rel=1e-5)
