@@ -1,4 +1,4 @@
-"""What a training function has returned: its value, other metrics and attributes."""
+"""The return value of a training function: its value, other metrics and attributes."""
 
 from __future__ import annotations
 
