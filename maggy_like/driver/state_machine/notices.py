@@ -1,4 +1,4 @@
-"""What the user is told of attempts: failures, losses, and mistakes in how a function reports and saves."""
+"""Messages to the user about attempts: failures, losses, and mistakes in how a function reports and saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the log files of a worker are, and their copies in the run's directory if that is elsewhere."""
+"""The log files of a worker, and their copies in the run's directory if that is elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial prints: read from its process, written to its log file, and shortened for the driver."""
+"""The output of a trial: read from its process, written to its log file, and shortened for the driver."""
 
 from __future__ import annotations
 

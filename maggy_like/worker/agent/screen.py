@@ -1,4 +1,4 @@
-"""What a terminal would show of a trial's output, so that redrawn progress bars do not fill its log."""
+"""A trial's output as a terminal would show it, so that redrawn progress bars do not fill its log."""
 
 from __future__ import annotations
 
