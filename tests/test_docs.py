@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from platforms.kubernetes_settings import SETTINGS_ON_KUBERNETES
 from platforms.settings import SETTINGS
 
 import maggy_like
@@ -59,7 +60,7 @@ def test_examples_can_be_read_and_pass_arguments_that_there_are() -> None:
 def test_the_settings_of_spark_that_pages_name_are_tested() -> None:
     rows = [row for page in PAGES for row in re.findall(r"rows? `([^`]+)`", page.read_text())]
     assert rows
-    assert [row for row in rows if row not in SETTINGS] == []
+    assert [row for row in rows if row not in SETTINGS | SETTINGS_ON_KUBERNETES] == []
 
 
 def test_benchmarks_and_tests_that_are_named_are_there() -> None:

@@ -436,9 +436,9 @@ class FirstWorkers:
         noun = f"{one}{self._size} workers" if self._size > 1 else "a worker"
         reason = ""
         with contextlib.suppress(Exception):  # the supervisor reports any error
-            if self._engine.is_elastic and self._engine.slots() == 0:
-                return ""
             reason = self._engine.waits_for(self._size, came)
+            if not reason and self._engine.is_elastic and self._engine.slots() == 0:
+                return ""
         if came:
             return f"{self._size - came} of {self._size} workers: {reason}" if reason else ""
         return f"engine={self._engine.name!r} to start {noun}" + (f": {reason}" if reason else "")

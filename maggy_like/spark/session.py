@@ -27,6 +27,7 @@ from maggy_like.spark.connection import check_server
 LONG_TASK_DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+    "spark.executor.maxNumFailures": "1000000",
     "spark.scheduler.revive.interval": "200ms",
     "spark.python.task.killTimeout": "500ms",
     "spark.log.level": "ERROR",
@@ -37,8 +38,9 @@ LOUD = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSchedulerImpl",
     "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.scheduler.cluster.k8s.ExecutorPodsAllocator",
 )
-"""Classes of Spark that log the complete error of each failed task."""
+"""Classes of Spark that log the complete error of each failed task, or of each pod that Kubernetes refuses."""
 
 _LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -59,6 +61,8 @@ def spark_session(
       slots for the workers, Spark fails within seconds, and the workers are launched again once there are enough. By
       default, Spark checks every 15 seconds and waits for ten minutes. A search counts the slots before it launches
       workers, so in other sessions the 15 seconds only matter if an executor is lost at that moment.
+    - ``spark.executor.maxNumFailures=1000000``: on Kubernetes and YARN, Spark would end the whole application after it
+      has lost two executors for each that it started with, and on Kubernetes also if a quota refuses as many pods.
     - ``spark.scheduler.revive.interval=200ms`` and ``spark.python.task.killTimeout=500ms``: a failed barrier stage
       restarts as soon as its last task is killed. With Spark's defaults (1 s and 2 s), it waits longer.
     - ``spark.ui.showConsoleProgress=false``: Spark's progress bar would overwrite the display of the search.

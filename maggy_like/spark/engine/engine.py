@@ -45,6 +45,7 @@ from maggy_like.spark.capacity import (
     check_room,
     check_speculation,
     most_workers,
+    pending_pods,
     read_resources,
     resource_hints,
     slots_of,
@@ -226,8 +227,12 @@ class SparkEngine(Engine, DriverHost):
             remedy = "use a smaller reserve" if fit < 1 and self._reserve else f"use workers={max(1, fit)} or fewer"
             raise EngineError(
                 f"workers must fit in the {slots} slot{'s' * (slots != 1)} that the Spark session has now{reserved}, "
-                f"got {workers}; {remedy}, or give the session more executors or cores"
+                f"got {workers}; {remedy}, or give the session more executors or cores" + self._pending("; ")
             )
+
+    def _pending(self, before: str) -> str:
+        """Return why pods of executors have not started, after ``before``; empty if they have."""
+        return f"{before}{why}" if (why := pending_pods(self._session)) else ""
 
     def hints(self, workers: int) -> list[str]:
         hints = host_hints(self._host)
@@ -284,7 +289,7 @@ class SparkEngine(Engine, DriverHost):
     def waits_for(self, workers: int, came: int) -> str:
         slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing
         needs = str(self._slots.resources) if self._slots.has_own_executors else ""
-        return self._diagnosis.why(self._tags, self._address, slots, workers, came, needs)
+        return self._pending("") or self._diagnosis.why(self._tags, self._address, slots, workers, came, needs)
 
     @cached_property
     def _tells_of_executors(self) -> bool:

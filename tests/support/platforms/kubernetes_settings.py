@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.object_store import URL, object_store
 from maggy_like import SparkEngine, list_runs, load_run
+from maggy_like.errors import EngineError
 from optimizers import AttemptEnded, AttemptStarted, Event
 from platforms.kubernetes import GPU, IMAGE, NAMESPACE, SPARK, Kubernetes
 from platforms.searching import Outcome, left, listening, make_train, search, session, twice, wrong
@@ -287,6 +289,39 @@ def gpus_of_the_search() -> Outcome:
         return outcome
 
 
+# -- pods that do not start ------------------------------------------------------------------------------
+
+
+def refused(cluster: Kubernetes, told: str, conf: Mapping[str, str] | None = None) -> Outcome:
+    """Three workers are wanted and cannot all come; the error says why, and a search with what is there completes."""
+    with outside(cluster, {"spark.executor.instances": "3", **(conf or {})}) as spark:
+        cluster.await_(lambda: len(cluster.executors()) == 2 or conf)
+        try:
+            search("runs", workers=3)
+        except EngineError as error:
+            print("told:", error)
+            wrong = [] if told in str(error) else [f"the error was: {error}"]
+        else:
+            wrong = ["three workers were found"]
+        return Outcome(wrong) if conf else dataclasses.replace(twice(spark), wrong=wrong)
+
+
+def full() -> Outcome:
+    with Kubernetes(PODS, [{"cpu": 1}, {"cpu": 1}]) as cluster:
+        return refused(cluster, "Kubernetes has not scheduled 1 pod: 0/2 nodes are available: 2 Insufficient cpu")
+
+
+def over_quota() -> Outcome:
+    with Kubernetes(PODS, max_pods=2) as cluster:
+        return refused(cluster, "Kubernetes has 2 of 3 pods and may refuse others")
+
+
+def without_image() -> Outcome:
+    with Kubernetes(PODS) as cluster:
+        missing = {"spark.kubernetes.container.image": "missing"}
+        return refused(cluster, "Kubernetes has not started 3 pods: ImagePullBackOff", missing)
+
+
 SETTINGS_ON_KUBERNETES: dict[str, Callable[[], Outcome]] = {
     "Kubernetes": from_outside,
     "Kubernetes, client in a pod": in_a_pod,
@@ -300,4 +335,7 @@ SETTINGS_ON_KUBERNETES: dict[str, Callable[[], Outcome]] = {
     "Kubernetes, a pod killed": killed,
     "Kubernetes, API away": without_api,
     "Kubernetes, GPUs of the search": gpus_of_the_search,
+    "Kubernetes, no node for a pod": full,
+    "Kubernetes, quota": over_quota,
+    "Kubernetes, no image": without_image,
 }
