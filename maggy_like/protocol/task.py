@@ -111,6 +111,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
     name: str = ""  # the run's name
     about: str = ""  # a short description of the run for a cluster's list of jobs
     workers: int = 1  # number of the run's workers; on an engine that grows, the maximum
+    # The caller's variables that choose what libraries do, for Spark's workers, which have an older environment.
+    environment: dict[str, str] = {}
     threads: str = ""  # the number of OpenMP threads that the user has set for Spark's executors
     share: dict[str, str] = {}  # in a worker's child processes, the worker's (see :class:`WorkerContext`)
 

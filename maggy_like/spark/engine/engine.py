@@ -72,6 +72,12 @@ Ports = int | str | Sequence[int]
 
 T = TypeVar("T")
 
+_OF_LIBRARIES = (
+    "CUBLAS_WORKSPACE_CONFIG", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "JAX_PLATFORMS", "KERAS_BACKEND", "NCCL_DEBUG",
+    "TF_CPP_MIN_LOG_LEVEL", "TF_USE_LEGACY_KERAS", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+"""Variables by which a script chooses what its libraries do, often when Spark's processes run already."""
+
 
 @explains_init
 class SparkEngine(Engine, DriverHost):
@@ -284,7 +290,8 @@ class SparkEngine(Engine, DriverHost):
         """Return the task with what workers on other machines must know of this process and this session."""
         own = os.environ.get(OPENMP, "") if self._slots.is_local else ""
         threads = self._slots.conf(f"spark.executorEnv.{OPENMP}", own)
-        return msgspec.structs.replace(task, driver=driver_process(), threads=threads)
+        chosen = {name: os.environ[name] for name in _OF_LIBRARIES if name in os.environ}
+        return msgspec.structs.replace(task, driver=driver_process(), threads=threads, environment=chosen)
 
     def waits_for(self, workers: int, came: int) -> str:
         slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing

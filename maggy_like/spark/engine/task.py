@@ -159,7 +159,8 @@ def context_of(task: WorkerTask, context: TaskContext, index: int, incarnation: 
     if task.threads:
         environment[OPENMP] = task.threads
     cores = min(context.cpus(), usable_cores())
-    share = share_of(cores, environment)
+    chosen = {name: value for name, value in task.environment.items() if name not in environment}
+    share = {**chosen, **share_of(cores, environment)}
     return WorkerContext(index, incarnation, socket.gethostname(), keys, gpus_of(context), cores, share)
 
 

@@ -329,15 +329,17 @@ from maggy_like import Float, lagom
 def train(x):
     import joblib
     openmp = int(os.environ["OMP_NUM_THREADS"])
+    assert os.environ["KERAS_BACKEND"] == "torch"
     return {"value": x, "os": os.cpu_count(), "joblib": joblib.cpu_count(), "openmp": openmp}
 
 os.environ["OMP_NUM_THREADS"] = "3"  # the user's own
+os.environ["KERAS_BACKEND"] = "torch"
 common = {"optimizer": "random", "metric": "value", "direction": "max", "directory": "runs", "progress": False}
 result = lagom(train, {"x": Float(0, 1)}, n_trials=2, workers=2, **common)
 print("SEEN", [{name: int(trial.metrics[name]) for name in ("os", "joblib", "openmp")} for trial in result.trials])
 """
 
 
-def test_a_trial_sees_the_cores_of_its_task(process: ScriptProcess, tmp_path: Path) -> None:
+def test_a_trial_sees_the_cores_of_its_task_and_variables_of_libraries(process: ScriptProcess, tmp_path: Path) -> None:
     done = process.run(SESSION + SHARE, folder=tmp_path)
     assert f"SEEN {[{'os': 1, 'joblib': 1, 'openmp': 3}] * 2}" in done.stdout, done.stderr
