@@ -295,8 +295,10 @@ class SparkEngine(Engine, DriverHost):
 
     def waits_for(self, workers: int, came: int) -> str:
         slots = self.slots() if is_classic(self._session) else None  # a Connect server would be asked for nothing
+        if (pending := self._pending("")) or (self.is_elastic and slots == 0):  # that there are none was said before
+            return pending
         needs = str(self._slots.resources) if self._slots.has_own_executors else ""
-        return self._pending("") or self._diagnosis.why(self._tags, self._address, slots, workers, came, needs)
+        return self._diagnosis.why(self._tags, self._address, slots, workers, came, needs)
 
     @cached_property
     def _tells_of_executors(self) -> bool:

@@ -550,11 +550,11 @@ def test_an_hour_without_any_worker_ends_the_search_with_the_reason() -> None:
 
 
 def test_a_cluster_that_has_no_executor_yet_was_told_of_before() -> None:
-    fake = Fake("why")
+    fake = Fake("")
     fake.is_elastic = True
     until = watch(fake, 8)
     until(JOIN_PATIENCE + 5)
     assert fake.told == []
-    fake.slots = lambda: 2  # type: ignore[method-assign]
+    fake.reason = "why"
     until(JOIN_PATIENCE + 10)
     assert fake.told == ["still waiting for engine='spark' to start one of 8 workers: why"]

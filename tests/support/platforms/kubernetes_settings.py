@@ -267,15 +267,20 @@ class Gaps:
 # -- GPUs ------------------------------------------------------------------------------------------------
 
 
-def gpus_of_the_search() -> Outcome:
-    """Joins run on executors without GPUs, and the search gets executors with one each."""
+def gpu_script() -> str:
+    """A script that prints a GPU for each executor."""
     script = Path("gpus.sh").resolve()
     script.write_text('#!/bin/sh\necho "{\\"name\\": \\"gpu\\", \\"addresses\\": [\\"${SPARK_EXECUTOR_ID}\\"]}"\n')
     script.chmod(0o700)
+    return str(script)
+
+
+def gpus_of_the_search() -> Outcome:
+    """Joins run on executors without GPUs, and the search gets executors with one each."""
     nodes = [{"cpu": 2, GPU: 0}, {"cpu": 1, GPU: 1}, {"cpu": 1, GPU: 1}]
     with Kubernetes(PODS, nodes) as cluster, outside(cluster, DYNAMIC) as spark:
         spark.range(4, numPartitions=2).groupBy().sum().collect()
-        resources = {"gpu": 1, "cpu": 1, "memory": "1200m", "discovery_script": str(script)}
+        resources = {"gpu": 1, "cpu": 1, "memory": "1200m", "discovery_script": gpu_script()}
         outcome = twice(spark, engine=SparkEngine(spark, resources=resources), max_workers=2)
         profiles: dict[bool, list[dict[str, dict[str, str]]]] = {False: [], True: []}
         for pod in cluster.created:
@@ -322,6 +327,28 @@ def without_image() -> Outcome:
         return refused(cluster, "Kubernetes has not started 3 pods: ImagePullBackOff", missing)
 
 
+def without_gpu() -> Outcome:
+    """No node has a GPU at first; the search says so while it waits."""
+    told = "Kubernetes has not scheduled 2 pods: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu"
+    seen: list[str] = []
+    with Kubernetes(PODS, [{GPU: 0}]) as cluster, outside(cluster, DYNAMIC) as spark:
+
+        def add_when_told() -> None:
+            until = time.monotonic() + 60.0
+            while not seen and time.monotonic() < until:
+                seen.extend(line for line in Path("output.txt").read_text().splitlines() if told in line)
+                time.sleep(0.1)
+            cluster.add_node("node-1", {GPU: 2})
+
+        adding = threading.Thread(target=add_when_told)
+        adding.start()
+        resources = {"gpu": 1, "memory": "1200m", "discovery_script": gpu_script()}
+        outcome = twice(spark, engine=SparkEngine(spark, resources=resources), workers=2)
+        adding.join()
+        outcome.wrong += [] if seen else ["nothing said why the pods wait"]
+        return outcome
+
+
 SETTINGS_ON_KUBERNETES: dict[str, Callable[[], Outcome]] = {
     "Kubernetes": from_outside,
     "Kubernetes, client in a pod": in_a_pod,
@@ -335,6 +362,7 @@ SETTINGS_ON_KUBERNETES: dict[str, Callable[[], Outcome]] = {
     "Kubernetes, a pod killed": killed,
     "Kubernetes, API away": without_api,
     "Kubernetes, GPUs of the search": gpus_of_the_search,
+    "Kubernetes, no GPU at first": without_gpu,
     "Kubernetes, no node for a pod": full,
     "Kubernetes, quota": over_quota,
     "Kubernetes, no image": without_image,
