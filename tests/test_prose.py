@@ -110,6 +110,8 @@ def test_every_exception_is_of_a_page() -> None:
         ("history", "Since then it is faster."),
         ("tests", "See `test_that`."),
         ("semicolon", "One; two."),
+        ("words", "The folder of a run."),
+        ("spelling", "The loss is minimised."),
         ("heading", "# How sure"),
         ("long sentence", f"{'word ' * 41}end."),
         ("long cell", f"| {'word ' * 16} |"),

@@ -38,13 +38,16 @@ PATTERNS = {
     "history": r"[Ss]ince then|a day (before|earlier)|from then|(?m:^Before, )|\badr/\d|\bADR \d",
     "tests": r"`test_\w+|\btests/\w+",
     "semicolon": r";",
+    "words": r"\b[Ff]olders?\b|\b[Ww]hole numbers?\b|\bmade-up\b|\bsaved states?\b|\bby hand\b|\ba training[.,;:]",
+    "spelling": r"\b\w*(?:(?:maxim|minim|optim|normal|regular|organ|recogn)is(?:e|ed|es|ing|ation)"
+    r"|behaviour|colour|favour|neighbour|licence)\w*",
     "elided verb": r"\bthat of\b[^.]{0,60}\bthat of\b|\bthose that\b[^.]{0,80}\bthose that\b",
 }
 
 HEADINGS = r"^(What|How|Where|Who|Whatever|Which|For|Each)\b(?!.*\?$)"
 
-NOT_IN_CODE = frozenset({"history", "semicolon", "tests"})
-"""Rules that hold for pages only: a message joins what is wrong and its remedy by a semicolon."""
+NOT_IN_CODE = frozenset({"history", "semicolon", "tests", "words", "spelling"})
+"""Rules that hold for pages only: a message joins what is wrong and its remedy by a semicolon, for example."""
 
 PATTERNS_IN_CODE = {rule: pattern for rule, pattern in PATTERNS.items() if rule not in NOT_IN_CODE} | {
     "is no": r"(?<![Tt]here )(?<!will )" + PATTERNS["is no"]  # docstrings state often that there is none
