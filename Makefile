@@ -21,7 +21,7 @@ DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
 FAST := not long and not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all test-platforms test-versions lint bench docs clean
+.PHONY: help demo test test-fast test-long test-platforms test-all test-versions lint bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,7 +32,9 @@ demo: $(DEMO) ## run examples/quickstart.py
 test: $(STAMP) ## run the tests of all parts, with real Spark (those that need a GPU are skipped where there is none)
 	.venv/bin/python -m pytest $(PARALLEL)
 
-test-all: $(STAMP) test-platforms ## run what make test leaves out: all examples, programs of the docs, random examples, settings of Spark
+test-all: test-long test-platforms ## run what make test leaves out: test-long, then test-platforms
+
+test-long: $(STAMP) ## run all examples, all programs of the docs, all random examples, and the longest faults
 	HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest $(PARALLEL) -m "(long or thorough) and not platform"
 
 test-fast: $(STAMP) ## run the tests that start no Java, notebook kernel, browser, whole search or suite of an optimizer

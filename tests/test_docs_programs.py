@@ -131,11 +131,11 @@ LOCAL = [name for name, program in PROGRAMS.items() if program.code.strip()]
 ON_SPARK = [name for name, program in PROGRAMS.items() if program.on_spark.strip()]
 
 SHORT = ("README.md", "estimator.md", "five-minutes.md", "index.md", "search.md")
-"""Pages whose code ``make test`` runs. ``make test-all`` runs all."""
+"""Pages whose code ``make test`` runs. ``make test-long`` runs all."""
 
 
 def with_marks(pages: list[str]) -> list[Any]:
-    """The pages as parameters of a test. Those that are not short are left to ``make test-all``."""
+    """The pages as parameters of a test. Those that are not short are left to ``make test-long``."""
     return [page if page in SHORT else pytest.param(page, marks=pytest.mark.long) for page in pages]
 
 

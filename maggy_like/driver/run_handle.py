@@ -231,7 +231,8 @@ class RunHandle(Generic[T]):
             here in a process of its own.
 
         Example:
-            >>> print(handle.stacks())
+            >>> handle = lagom(train_fn, {"lr": [0.1, 0.2]}, optimizer="grid", block=False)  # doctest: +SKIP
+            >>> print(handle.stacks())  # doctest: +SKIP
             trial 3, worker 0, process 4711: in train_fn (loader = iter(batches))
             ...
         """

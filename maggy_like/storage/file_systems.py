@@ -396,8 +396,13 @@ def probe_path(folder: Path) -> None:
 def missing_operations(folder: Path) -> list[str]:
     """Try the operations that a journal at a path needs in a folder, and return those that its file system refuses.
 
-    Raise OSError if it refuses files for another reason, such as a full disk.
+    Raise OSError if it refuses whole files, too, such as on a full disk.
     """
+    whole = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        whole.write_bytes(b"probe")
+    finally:
+        _remove_probe(whole)
     file, missing = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl", []
     try:
         for operation, attempt in _OPERATIONS:

@@ -1,4 +1,4 @@
-"""How many random examples a property is tried with: all in ``make test-all``, a fifth otherwise."""
+"""How many random examples a property is tried with: all in ``make test-long``, a fifth otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT = 100
 
 
 def examples(thorough: int) -> int:
-    """The number of examples: ``thorough`` in ``make test-all``, and a fifth of it otherwise."""
+    """The number of examples: ``thorough`` in ``make test-long``, and a fifth of it otherwise."""
     return thorough if IS_THOROUGH else max(5, thorough // 5)
 
 
