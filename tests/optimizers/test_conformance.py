@@ -47,7 +47,7 @@ class Evolution(Optimizer):
                 return child
 
 
-# Those whose models take seconds: `make test` runs them in one space, that with conditions, and `make test-long` in all.
+# Those whose models take seconds: `make test` runs them in one space, that with conditions; `make test-long` in all.
 SLOW = ("asha", "bayesian", "bohb", "mobster", "skopt", "tpe")
 ONE_SPACE = {"conditional": SPACES["conditional"]}
 
