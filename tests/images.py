@@ -68,7 +68,7 @@ def browser(width: int, height: int) -> Iterator[BrowserContext]:
 
 
 def save(picture: bytes, path: Path) -> None:
-    """Save a screenshot with 256 colours, which makes the file a third as large."""
+    """Save a screenshot with 256 colors, which makes the file a third as large."""
     image = (
         Image.open(BytesIO(picture)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     )
@@ -104,7 +104,7 @@ def cell(folder: Path, to: Path) -> None:
         page.evaluate(RUN_ALL)
         for theme, name in (("Light", "cell.png"), ("Dark", "cell-dark.png")):
             page.evaluate(THEME.format(theme))
-            page.wait_for_timeout(1500)  # the colours change over some time
+            page.wait_for_timeout(1500)  # the colors change over some time
             page.wait_for_function(f"() => {MIDDLE}")
             take(page, CELL, to / name)
 

@@ -44,6 +44,7 @@ RUNS = ("august", "random", "asha")
 """Runs in the folder ``maggy_runs`` of each example that has the folder's name in it."""
 
 NOT_RUN = {
+    "maggy_like.driver.run_handle.RunHandle.stacks": "shows what happens to run",
     "maggy_like.ml.estimator.model.TorchModel": "reads a model from S3",
     "maggy_like.ml.pyfunc.log_pyfunc": "needs a server of MLflow",
     "maggy_like.results.files.TrialFiles.fetch": "writes to the working directory",

@@ -400,7 +400,7 @@ def _tex(cell: str) -> str:
 
 
 WORSE, BETTER, OPEN = "#d9534f", "#3b8bc4", "#8a8f98"
-"""Colours of verdicts. They are visible on white and on black, and distinguishable with colour blindness."""
+"""Colors of verdicts. They are visible on white and on black, and distinguishable with color blindness."""
 
 _WIDEST = 4.0  # times the largest difference: intervals that reach further are cut
 
@@ -413,8 +413,8 @@ def reach_of(rows: list[Row]) -> float:
     return min(max([largest, *ends]) * 1.05, _WIDEST * largest) if largest else max(ends, default=1.0) or 1.0
 
 
-def colour_of(row: Row) -> str:
-    """Return the colour of a row's verdict."""
+def color_of(row: Row) -> str:
+    """Return the color of a row's verdict."""
     if row.verdict.startswith(("worse", "both: worse")):
         return WORSE
     return BETTER if row.verdict.startswith(("better", "both: better")) else OPEN
@@ -442,20 +442,20 @@ def forest(answer: Comparisons) -> Figure:
         x=f"change of {style.label(answer.metric)}, {kind}",
     )
     for place, row in enumerate(rows):
-        colour = colour_of(row)
+        color = color_of(row)
         low, high = max(row.low, -reach), min(row.high, reach)
         p = f"p {p_text(row.p)}" if row.p is not None else "not tested"
         found = f"{difference_text(row)} {interval_text(row)}{f', {p}' * (row.p is not None)}; {row.verdict}"
         said = f"{style.label(row.component)}: {style.label(found, most=120)}"
         if math.isfinite(row.low) or math.isfinite(row.high):
-            line = {"color": colour, "width": 3}
+            line = {"color": color, "width": 3}
             figure.add_scatter(x=[low, high], y=[place] * 2, mode="lines", line=line, text=said, hoverinfo="text")
         for end, is_cut, arrow in ((low, row.low < -reach, "left"), (high, row.high > reach, "right")):
             if is_cut and row.p is not None:
-                mark = {"symbol": f"triangle-{arrow}", "size": 9, "color": colour}
+                mark = {"symbol": f"triangle-{arrow}", "size": 9, "color": color}
                 figure.add_scatter(x=[end], y=[place], mode="markers", marker=mark, text=said, hoverinfo="text")
         if math.isfinite(row.difference):
-            mark = {"symbol": "square" if row.p is not None else "square-open", "size": 10, "color": colour}
+            mark = {"symbol": "square" if row.p is not None else "square-open", "size": 10, "color": color}
             figure.add_scatter(x=[row.difference], y=[place], mode="markers", marker=mark, text=said, hoverinfo="text")
         figure.add_annotation(
             x=1.0,
@@ -463,7 +463,7 @@ def forest(answer: Comparisons) -> Figure:
             xanchor="left",
             y=place,
             text=style.label(f"{difference_text(row)}, {p}"),
-            font={"color": colour, "size": 11},
+            font={"color": color, "size": 11},
             showarrow=False,
         )
     names = [style.label(row.component) for row in rows]

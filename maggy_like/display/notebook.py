@@ -21,10 +21,10 @@ MAX_LOG_CHARACTERS = 120_000
 MAX_CHOICES = 100
 """Trials of the log, the newest ones, among which a reader can choose."""
 
-# Text has JupyterLab's colours, else VS Code's, else the page's. The accents are visible on white and on black, and
+# Text has JupyterLab's colors, else VS Code's, else the page's. The accents are visible on white and on black, and
 # lines and fills are half transparent greys, so both themes look right. The rules of the table override JupyterLab's,
 # which align cells to the right and stripe rows.
-STATE_COLOURS = {
+STATE_COLORS = {
     TrialState.COMPLETED: "#2e9e5b",
     TrialState.STOPPED: "#1c97b0",
     TrialState.PAUSED: "#8b95a3",
@@ -33,7 +33,7 @@ STATE_COLOURS = {
     TrialState.PENDING: "rgba(128,128,128,.5)",
 }
 ACCENT = "#2f83d6"
-TRIAL_COLOURS = ("#2f83d6", "#b8589f", "#2b9457", "#b97a1b", "#8272e0", "#14939e")
+TRIAL_COLORS = ("#2f83d6", "#b8589f", "#2b9457", "#b97a1b", "#8272e0", "#14939e")
 
 _STYLE = """<style>
 .maggy { display: flex; flex-direction: column; max-width: 980px; padding: 4px 2px;
@@ -181,12 +181,12 @@ def _headline(first: Snapshot, now: Snapshot) -> str:
 
 def _progress(now: Snapshot) -> str:
     if now.n_trials:
-        shares = [(now.counts.get(state, 0) / now.n_trials, colour) for state, colour in STATE_COLOURS.items()]
+        shares = [(now.counts.get(state, 0) / now.n_trials, color) for state, color in STATE_COLORS.items()]
     else:
         shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
     counts = "".join(
-        f'<span><span class="dot" style="background:{colour}"></span>{progress.counted(now, state)}</span>'
-        for state, colour in STATE_COLOURS.items()
+        f'<span><span class="dot" style="background:{color}"></span>{progress.counted(now, state)}</span>'
+        for state, color in STATE_COLORS.items()
         if now.counts.get(state)
     )
     track = _track(shares) if now.n_trials or now.timeout else ""
@@ -265,8 +265,8 @@ def _worker(worker: WorkerLine, hosts: bool) -> str:
     steps = f"{worker.step}/{worker.budget}" if worker.budget else str(worker.step)
     return (
         f"<tr><td>{worker.index}</td>{host}"
-        f'<td style="color:{_trial_colour(worker.trial)}">{worker.trial}</td>'
-        f"<td>{_track([(share, STATE_COLOURS[TrialState.RUNNING])])}</td>"
+        f'<td style="color:{_trial_color(worker.trial)}">{worker.trial}</td>'
+        f"<td>{_track([(share, STATE_COLORS[TrialState.RUNNING])])}</td>"
         f'<td class="number">{steps}</td><td class="number">{text.number(worker.value)}</td>'
         f'<td class="number">{text.duration(worker.seconds)}</td></tr>'
     )
@@ -297,7 +297,7 @@ def _log(now: Snapshot, log: Sequence[LogLine], trimmed: int) -> str:
 def _log_line(line: LogLine) -> str:
     kind = "" if line.trial is None else f" t{line.trial}"
     return (
-        f'<div class="line{kind}"><span style="color:{_trial_colour(line.trial)}">{text.prefix(line)}</span>'
+        f'<div class="line{kind}"><span style="color:{_trial_color(line.trial)}">{text.prefix(line)}</span>'
         f"{escape(line.text)}</div>"
     )
 
@@ -317,15 +317,15 @@ def _choices(log: Sequence[LogLine]) -> str:
 
 def _track(shares: Sequence[tuple[float, str]]) -> str:
     parts = "".join(
-        f'<span style="width:{100 * min(1.0, share):.2f}%;background:{colour}"></span>'
-        for share, colour in shares
+        f'<span style="width:{100 * min(1.0, share):.2f}%;background:{color}"></span>'
+        for share, color in shares
         if share > 0
     )
     return f'<div class="track">{parts}</div>'
 
 
-def _trial_colour(trial: int | None) -> str:
-    return "inherit" if trial is None else TRIAL_COLOURS[trial % len(TRIAL_COLOURS)]
+def _trial_color(trial: int | None) -> str:
+    return "inherit" if trial is None else TRIAL_COLORS[trial % len(TRIAL_COLORS)]
 
 
 def _safe(words: str) -> str:

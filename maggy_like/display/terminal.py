@@ -28,7 +28,7 @@ STATE_STYLES = {
     TrialState.PENDING: "dim",
 }
 TRIAL_STYLES = ("cyan", "magenta", "green", "yellow", "blue")
-"""Colours of the terminal's own palette, so that they suit its background; red is for failures."""
+"""Colors of the terminal's own palette, so that they suit its background; red is for failures."""
 
 CURVE_WIDTH = 40
 _HEADER_LINES = 8  # rule, headline, bar, counts, best, its curve, "and N more", and the line where the cursor rests

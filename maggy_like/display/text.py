@@ -33,7 +33,7 @@ STATES = (
 """The order in which states are shown."""
 
 
-# Escape sequences of ECMA-48: CSI (colours, cursor), OSC (titles, links; ended by BEL or ST), the short ones.
+# Escape sequences of ECMA-48: CSI (colors, cursor), OSC (titles, links; ended by BEL or ST), the short ones.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?")
 # What is left of the C0 and C1 controls except the tab, and the marks that turn the direction of the text around them.
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -28,7 +28,7 @@ class DataParallel(DistributedDataParallel):
     Parameters, buffers and states have the names of the original module. Attributes that the wrapper lacks are the
     module's, to be read and set: ``model.fc``, ``model.temperature = 2``. A state saved with n ranks loads with any
     number of ranks, and a pickle is that of the original module. (The functions of
-    ``torch.distributed.checkpoint.state_dict`` recognise DDP by its prefix; pass them ``model.module``.)
+    ``torch.distributed.checkpoint.state_dict`` recognize DDP by its prefix; pass them ``model.module``.)
 
     The training code takes the mean of the loss over the batch that it receives. Each backward multiplies its
     gradients, before they are added to ``.grad``, by ``samples of this rank * ranks / samples of the global batch``.

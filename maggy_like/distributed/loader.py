@@ -47,7 +47,7 @@ class _Latest:
     """The share that counts now: the last one yielded by a loop over a prepared loader that has not ended.
 
     Loops may be nested or interleaved. When one ends, the batch of the other counts again. A batch that was kept or
-    drawn ahead is recognised by its tensors.
+    drawn ahead is recognized by its tensors.
     """
 
     def __init__(self) -> None:

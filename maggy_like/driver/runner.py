@@ -237,6 +237,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         finally:
             server.close()
         late = 0.0 if ended is None else time.monotonic() - ended
+        ended_at = time.time() - late
         seconds = time.monotonic() - late - started
         ending = _ending(machine, failure)
         if not isinstance(failure, JournalError):
@@ -246,7 +247,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 is_longer=journal.is_longer,
                 finds_best=settings.search.finds_best,
             )
-            failure = _end(journal, RunStatus(ending, time.time() - late, seconds, totals=totals)) or failure
+            failure = _end(journal, RunStatus(ending, ended_at, seconds, totals=totals)) or failure
         if ending.is_planned:
             prune_files(study, settings.files)
     finally:

@@ -312,7 +312,7 @@ def _of_bytes(array: pa.Array, column: Column) -> Values:
     found = np.frombuffer(data, np.uint8, len(array) * length, first).reshape(len(array), length)
     wanted = np.dtype(column.dtype)
     if length % wanted.itemsize:
-        raise DataError(f"column {column.name!r} must have a whole number of {wanted} per row, got {length} bytes")
+        raise DataError(f"column {column.name!r} must have an integer number of {wanted} per row, got {length} bytes")
     return np.ascontiguousarray(found).view(wanted)
 
 

@@ -306,9 +306,9 @@ class ColumnStatistics:
     # smallest number, also in arrays; None for a column without numbers, for vectors, or if all are null
     least: float | None = None
     greatest: float | None = None  # largest number, likewise
-    extremes: Sequence[Any] = ()  # for arrays of whole numbers, a row with the smallest number and one with the largest
+    extremes: Sequence[Any] = ()  # for arrays of integers, a row with the smallest number and one with the largest
     total: float | None = None  # sum of its numbers; None for a column of arrays
-    fractions: int = 0  # number of rows in which it is not a whole number
+    fractions: int = 0  # number of rows in which it is not an integer
     # largest absolute value of its numbers, also in arrays; None for a column without numbers
     largest: float | None = None
 

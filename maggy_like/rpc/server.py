@@ -373,7 +373,7 @@ class Server:
         self.is_ipv6 = ":" in bound  # whether workers must choose an IPv6 address among those of ``host``
         self._socket.setsockopt(zmq.IPV6, int(self.is_ipv6))
         keys = keys or new_key_pair()
-        self.public_key = keys[0]  # key by which workers recognise the driver
+        self.public_key = keys[0]  # key by which workers recognize the driver
         secure_server(self._socket, keys)
         self._allowed = AllowList(self._context)
         self._handshakes = Handshakes(self._socket, self._allowed, self._refusals)

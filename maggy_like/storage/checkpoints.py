@@ -195,7 +195,7 @@ def returned_url(store: str) -> str:
 def _unpickle(data: bytes) -> Any:
     """Unpickle an object without changes to the classes of this script or notebook.
 
-    cloudpickle recognises a class that this process has sent, but replaces its methods by the unpickled ones. Those
+    cloudpickle recognizes a class that this process has sent, but replaces its methods by the unpickled ones. Those
     refer to the notebook as it was then: they would not call a helper that was redefined since.
     """
     mine = [it for it in vars(sys.modules["__main__"]).values() if isinstance(it, type) and it.__module__ == "__main__"]

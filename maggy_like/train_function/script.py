@@ -115,7 +115,7 @@ def _with_imports(script: Path) -> dict[str, bytes]:
         found[name] = file.read_bytes()
         for module in _imported(found[name]):
             waiting += (folder / module).rglob("*.py")
-            waiting += [neighbour] if (neighbour := folder / f"{module}.py").is_file() else []
+            waiting += [neighbor] if (neighbor := folder / f"{module}.py").is_file() else []
     return found
 
 

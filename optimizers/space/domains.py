@@ -213,7 +213,7 @@ class Domain(ABC):
             return [self._at(index) for index in range(self.size)]
         if n == 1:
             return [self._at_unit(0.5)]
-        spaced = [self._at_unit(index / (n - 1)) for index in range(n)]  # in order, so that repeats are neighbours
+        spaced = [self._at_unit(index / (n - 1)) for index in range(n)]  # in order, so that repeats are neighbors
         return [value for place, value in enumerate(spaced) if not place or not same(value, spaced[place - 1])]
 
     def to_json(self) -> dict[str, Any]:

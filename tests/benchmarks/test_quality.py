@@ -107,7 +107,7 @@ def test_ours_run_under_the_same_conditions(seed: int, workers: int) -> None:
     np.testing.assert_allclose(ours, drive(AtRandom(seed), tied, workers=workers, horizon=7.0))
 
 
-def test_improvements_are_normalised_and_pass_over_nan(made: Table) -> None:
+def test_improvements_are_normalized_and_pass_over_nan(made: Table) -> None:
     # The best loss of the table is 1, the median of its last steps 4.
     reports = [(1.0, math.nan), (2.0, 7.0), (3.0, 8.0), (4.0, 2.5)]
     assert improvements(reports, made) == ((2, 2.0, 2.0), (4, 4.0, 0.5))

@@ -80,7 +80,7 @@ def test_trainings_diverge_beyond_the_edge_and_get_stuck_in_two_modes() -> None:
     assert 0.3 < np.mean(bimodal[:, 0] - bimodal[:, -1] < 0.1) < 0.5
 
 
-def test_a_configuration_trains_alike_each_time_and_differs_from_its_neighbour() -> None:
+def test_a_configuration_trains_alike_each_time_and_differs_from_its_neighbor() -> None:
     noisy = landscape("noisy")
     config = dict.fromkeys("abcde", 0.5)
     assert noisy(config, 7) == noisy(dict(config), 7)

@@ -148,7 +148,7 @@ def fit_to_rows(plan: TrainingPlan, batch: Mapping[str, torch.Tensor]) -> tuple[
 
     Return the plan and the data type of the network's parameters. The plan has the columns of integers that the network
     takes as floats, and the number of rows that each rank needs of a batch: two if the network fails with one, as batch
-    normalisation does. A network that cannot be made, or could not be used after the training, raises ConfigError.
+    normalization does. A network that cannot be made, or could not be used after the training, raises ConfigError.
     """
     objective = _tried(plan)
     frozen = plan.frozen(objective.network)
@@ -183,7 +183,7 @@ _FEW = 6  # columns, of which every selection is tried
 def _as_fractions(
     objective: Objective | DryRun, batch: Mapping[str, torch.Tensor], plan: TrainingPlan
 ) -> tuple[str, ...]:
-    """Return the columns of whole numbers that have to be fractions; none if that does not help.
+    """Return the columns of integers that have to be fractions; none if that does not help.
 
     Of more than a few columns, a column is converted if the network then gets further before it fails.
     """
@@ -279,7 +279,7 @@ def check_sample(
         return None
     plan.frozen(objective.network)
     configure_optimizer(plan, objective)
-    objective.eval()  # batch normalisation may need more rows than there are
+    objective.eval()  # batch normalization may need more rows than there are
     with torch.no_grad():
         outputs = _outputs(objective.network, batch, plan)
         for name, loss, output in zip(plan.labels, plan.losses, outputs, strict=True):
@@ -350,7 +350,7 @@ def _combines_all_pairs(loss: Loss, output: torch.Tensor, label: torch.Tensor) -
 
 
 def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], found: Statistics) -> None:
-    """Refuse whole numbers that the network has no place for, such as a category beyond an embedding.
+    """Refuse integers that the network has no place for, such as a category beyond an embedding.
 
     ``batch`` has about two rows that the network takes. It also has to take them with the smallest and the largest
     number of each column.
@@ -379,7 +379,7 @@ def check_whole_numbers(plan: TrainingPlan, batch: Mapping[str, torch.Tensor], f
 
 def _check_steps(run: DryRun, batch: Mapping[str, torch.Tensor], plan: TrainingPlan) -> None:
     columns = ", ".join(f"{name!r} of shape {_shape(batch[name])}{_kind(batch[name])}" for name in plan.columns)
-    two = {name: torch.cat([rows, rows])[:2] for name, rows in batch.items()}  # which batch normalisation needs
+    two = {name: torch.cat([rows, rows])[:2] for name, rows in batch.items()}  # which batch normalization needs
     with torch.random.fork_rng(devices=[]):
         try:
             run(two)
@@ -402,7 +402,7 @@ def check_label(
         if found.fractions:
             raise DataError(
                 f"labelCol {name!r} must have classes 0, 1, ... for {loss.name}, got {found.fractions} labels that are "
-                "not whole numbers; use pyspark.ml.feature.StringIndexer, or a loss over numbers"
+                "not integers; use pyspark.ml.feature.StringIndexer, or a loss over numbers"
             )
         is_left_out = found.extremes and found.least == getattr(loss.function, "ignore_index", -100)  # of places
         if (found.least < 0 and not is_left_out) or found.greatest >= classes:
@@ -610,7 +610,7 @@ _OWN = {
 }
 """Arguments of ``lagom`` and ``run`` that the Estimator sets, and the remedy."""
 
-_POINTS = 5  # of a range, with its ends: a Param rejects what is beyond an end, or is not a whole number
+_POINTS = 5  # of a range, with its ends: a Param rejects what is beyond an end, or is not an integer
 _LISTED = 1000
 
 
@@ -625,7 +625,7 @@ def check_values(params: TrainingParams, domains: Mapping[str, Domain]) -> None:
             try:
                 taken = convert(value)
                 if isinstance(taken, int) and not isinstance(value, int):
-                    raise TypeError("must be a whole number; use Integer(low, high) or a list of whole numbers")
+                    raise TypeError("must be an integer; use Integer(low, high) or a list of integers")
             except (ConfigError, TypeError, ValueError) as error:
                 raise ConfigError(f"search: {name} cannot be {value!r}, of {domains[name]!r}: {error}") from None
 

@@ -28,7 +28,7 @@ from maggy_like.distributed import parallel
 from maggy_like.distributed.ddp import DataParallel
 from maggy_like.errors import ConfigError
 from maggy_like.ml.columns import fractions_of
-from maggy_like.ml.estimator.network import lightning_of, normalises_batches, to_cpu, uncompiled
+from maggy_like.ml.estimator.network import lightning_of, normalizes_batches, to_cpu, uncompiled
 from maggy_like.ml.estimator.objective import Batch, decoded, inputs_of
 from maggy_like.ml.estimator.plan import (
     Means,
@@ -130,7 +130,7 @@ def _loaded(
 ) -> tuple[_Batches, _Batches | None]:
     """Load this rank's share of the rows to train on, and of those to validate on if there are any."""
     # A row that stands in for none would count in the module's metrics.
-    least = max(2 if normalises_batches(module, frozen) else 0, int(reporter.world_size > 1))
+    least = max(2 if normalizes_batches(module, frozen) else 0, int(reporter.world_size > 1))
     load = partial(loader_of, plan, fractions_of(module), least_share=least)
     rows = reporter.prepare(load(plan.data.train, shuffle=True, drop_last=plan.drop_last))
     train = _Batches(plan, module, rows, reporter.device)

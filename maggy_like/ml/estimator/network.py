@@ -89,7 +89,7 @@ def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """Exclude modules from training, and return them.
 
     ``globs`` are patterns of names in ``network.named_modules()``, such as ``"encoder*"``, each of which must match.
-    Keep the returned modules in evaluation mode during training, so that batch normalisation does not change.
+    Keep the returned modules in evaluation mode during training, so that batch normalization does not change.
     """
     modules = {name: module for name, module in network.named_modules() if name}
     frozen: list[nn.Module] = []
@@ -106,8 +106,8 @@ def freeze(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     return frozen
 
 
-def normalises_batches(network: nn.Module, frozen: Sequence[nn.Module]) -> bool:
-    """Whether a trained part of the network normalises over a batch, and so may need more than one row."""
+def normalizes_batches(network: nn.Module, frozen: Sequence[nn.Module]) -> bool:
+    """Whether a trained part of the network normalizes over a batch, and so may need more than one row."""
     still = {id(part) for module in frozen for part in module.modules()}
     return any(isinstance(part, _BatchNorm) and id(part) not in still for part in network.modules())
 

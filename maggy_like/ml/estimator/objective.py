@@ -27,7 +27,7 @@ _BY_KIND: dict[Kind, tuple[str, ...]] = {
 
 
 def _short(name: str) -> str:
-    """Normalise a name: ``CrossEntropyLoss``, ``cross_entropy`` and ``crossentropyloss`` are the same."""
+    """Normalize a name: ``CrossEntropyLoss``, ``cross_entropy`` and ``crossentropyloss`` are the same."""
     return name.lower().replace("_", "").removesuffix("loss")
 
 
@@ -139,7 +139,7 @@ def make_scheduler(
 
 
 def _short_schedule(name: str) -> str:
-    """Normalise a name: ``OneCycleLR``, ``one_cycle`` and ``onecyclelr`` are the same."""
+    """Normalize a name: ``OneCycleLR``, ``one_cycle`` and ``onecyclelr`` are the same."""
     return name.lower().replace("_", "").removesuffix("lr")
 
 

@@ -52,14 +52,14 @@ def names(value: Any) -> list[str]:
 
 
 def whole(least: int) -> Callable[[Any], int]:
-    """Return a converter to whole numbers of at least ``least``."""
+    """Return a converter to integers of at least ``least``."""
 
     def convert(value: Any) -> int:
         try:
             number = TypeConverters.toInt(value)
         except TypeError:
             hint = as_int(value, least) or f"use {least} or more"
-            raise TypeError(f"must be a whole number of at least {least}, got {value!r}; {hint}") from None
+            raise TypeError(f"must be an integer of at least {least}, got {value!r}; {hint}") from None
         if number < least:
             raise TypeError(f"must be at least {least}, got {value!r}")
         return number

@@ -238,9 +238,9 @@ def check_ranks(rows: int, ranks: int, batch_size: int, *, held: int = 0, least:
     """
     workers, most = f"{ranks} worker{'s' * (ranks > 1)}", most_ranks(rows, batch_size, held=held, least=least)
     fewer = f"workers={most}{' or fewer' * (most > 1)}"
-    why = "" if least == 1 else f", because each needs {least} rows of a batch (batch normalisation)"
+    why = "" if least == 1 else f", because each needs {least} rows of a batch (batch normalization)"
     if rows < ranks * least:
-        remedy = f"use {fewer}" if ranks > 1 else "use more rows, or a network without batch normalisation"
+        remedy = f"use {fewer}" if ranks > 1 else "use more rows, or a network without batch normalization"
         raise ConfigError(f"{workers} cannot share {rows} rows to train on{why}; {remedy}")
     if held and held < ranks:
         raise ConfigError(f"{workers} cannot share {held} rows to validate on; use {fewer}, or set more rows apart")

@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from maggy_like.distributed.ddp import DataParallel
 from maggy_like.ml.columns import fractions_of
 from maggy_like.ml.estimator.lightning import train_module
-from maggy_like.ml.estimator.network import is_lightning, normalises_batches, to_cpu, uncompiled
+from maggy_like.ml.estimator.network import is_lightning, normalizes_batches, to_cpu, uncompiled
 from maggy_like.ml.estimator.objective import Objective, decoded, make_optimizer, make_scheduler
 from maggy_like.ml.estimator.plan import (
     Means,
@@ -65,7 +65,7 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
         if schedule is not None:
             schedule.load_state_dict(state["schedule"])
         scaler.load_state_dict(state["scaler"])
-    least_share = 2 if normalises_batches(objective.network, frozen) else 0
+    least_share = 2 if normalizes_batches(objective.network, frozen) else 0
     fractions = fractions_of(objective.network)
     rows = loader_of(plan, fractions, data.train, shuffle=True, drop_last=plan.drop_last, least_share=least_share)
     model, optimizer, loader = reporter.prepare(objective, optimizer, rows)

@@ -64,7 +64,7 @@ class ParquetLoader:
         prefetch: Number of buffers that are read ahead in the background.
         drop_last: If True, an incomplete last batch is left out.
         least_share: Minimum number of rows that each rank needs of the last batch. A batch with fewer is joined with
-            the one before it. Batch normalisation needs 2. With 0, a rank without a row receives a repeated one.
+            the one before it. Batch normalization needs 2. With 0, a rank without a row receives a repeated one.
         rank: Rank of this process, from 0.
         ranks: Number of ranks.
 

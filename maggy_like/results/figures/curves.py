@@ -13,7 +13,7 @@ from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData, Training
 from maggy_like.results.figures.style import (
     BEST,
-    COLOURS,
+    COLORS,
     Style,
     drawn,
     far_note,
@@ -106,7 +106,7 @@ def _groups(result: ResultData, lines: Sequence[Line], by: str | None) -> Iterat
     if by is None:
         for state in TrialState:
             if those := [line for line in lines if line[0].state is state]:
-                yield state.value, those, {"color": COLOURS[state], "width": 1.5}
+                yield state.value, those, {"color": COLORS[state], "width": 1.5}
         return
     given = {line[0].id: level(line[0].config, by) for line in lines}
     for place, value in enumerate(levels(result.space.domains[by], given.values())):

@@ -47,7 +47,7 @@ _MOST_PARAMS = 12
 _COLUMNS = 3
 
 _TICK = 16
-"""Characters of a category's tick, so that neighbours do not overlap."""
+"""Characters of a category's tick, so that neighbors do not overlap."""
 
 
 def parallel(result: ResultData, params: Sequence[str] | None) -> go.Figure:

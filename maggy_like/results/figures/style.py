@@ -16,7 +16,7 @@ from optimizers.space.domains import Constant, Domain, Float, Integer
 
 T = TypeVar("T")
 
-COLOURS = {
+COLORS = {
     TrialState.COMPLETED: "#3b8bc4",
     TrialState.STOPPED: "#e69f00",
     TrialState.PAUSED: "#c27ba0",
@@ -34,7 +34,7 @@ SYMBOLS = {
     TrialState.RUNNING: "circle-open",
     TrialState.PENDING: "square-open",
 }
-"""Of trials by their state, for a reader who cannot distinguish the colours."""
+"""Of trials by their state, for a reader who cannot distinguish the colors."""
 
 BEST = "#2a9d6f"
 """Of the best so far."""
@@ -157,7 +157,7 @@ Style = dict[str, object]
 
 
 def series(place: int, width: float = 1.5) -> Style:
-    """Return the style of a series. Neighbours differ in colour, and in their dashes."""
+    """Return the style of a series. Neighbors differ in color, and in their dashes."""
     return {"color": SERIES[place % len(SERIES)], "dash": DASHES[place % len(DASHES)], "width": width}
 
 

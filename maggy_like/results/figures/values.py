@@ -13,7 +13,7 @@ from maggy_like.errors import UserError
 from maggy_like.results.data import ResultData
 from maggy_like.results.figures.style import (
     BEST,
-    COLOURS,
+    COLORS,
     SYMBOLS,
     drawn,
     far_note,
@@ -58,7 +58,7 @@ def history(record: Record) -> go.Figure:
                     name=state.value,
                     legendgroup=state.value,
                     showlegend=row == 1,
-                    marker={"color": COLOURS[state], "symbol": SYMBOLS[state], "size": 9, "opacity": 0.8},
+                    marker={"color": COLORS[state], "symbol": SYMBOLS[state], "size": 9, "opacity": 0.8},
                     text=[hover(trial, f"{name} {number(value)}") for _, trial, value in those],
                     hoverinfo="text",
                     customdata=[trial.id for _, trial, _ in those],
@@ -111,7 +111,7 @@ def pareto(result: ResultData) -> go.Figure:
         y=label(f"{second} ({second_goal})"),
     )
     lines = "markers" if more else "lines+markers"
-    for trials, mode, name, colour, size in (
+    for trials, mode, name, color, size in (
         (rest, "markers", "dominated", "#8a8f98", 8),
         (front, lines, "Pareto set", BEST, 11),
     ):
@@ -120,7 +120,7 @@ def pareto(result: ResultData) -> go.Figure:
             y=[trial.values[1] for trial in trials],
             mode=mode,
             name=name,
-            marker={"color": colour, "size": size, "opacity": 0.6 if trials is rest else 1.0},
+            marker={"color": color, "size": size, "opacity": 0.6 if trials is rest else 1.0},
             line={"shape": "hv" if first_goal == "min" else "vh", "width": 1},
             text=[_said(result, trial) for trial in trials],
             hoverinfo="text",

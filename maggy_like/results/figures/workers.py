@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from maggy_like.display.text import config_text, duration
-from maggy_like.results.figures.style import COLOURS, label, new_figure, seam
+from maggy_like.results.figures.style import COLORS, label, new_figure, seam
 from maggy_like.results.record import Attempt, Record
 from optimizers.core.trial import TrialState
 
@@ -82,7 +82,7 @@ def _bars(record: Record, attempts: list[Attempt], state: TrialState, width: flo
         y=y,
         mode="lines",
         name="retried" if state is TrialState.PENDING else state.value,
-        line={"color": COLOURS[state], "width": width},
+        line={"color": COLORS[state], "width": width},
         text=text,
         hoverinfo="text",
         customdata=ids,

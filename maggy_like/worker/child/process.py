@@ -194,13 +194,13 @@ class TrialRunner:
 
 
 ROUNDS = 20
-"""Calls until Python has specialised the code of a trial (PEP 659), and some more."""
+"""Calls until Python has specialized the code of a trial (PEP 659), and some more."""
 
 
 def rehearse(task: WorkerTask) -> None:
     """Run the code of a trial from assignment to end, without an agent and without a function.
 
-    A fork server does this so that its children inherit the code as Python has specialised it, and the pages of memory
+    A fork server does this so that its children inherit the code as Python has specialized it, and the pages of memory
     as they are after that. A child copies a shared page on its first write, and a reference count is a write. The
     trial would wait for that: half a millisecond before its first line and after its last.
     """

@@ -204,7 +204,7 @@ class Reporter:
 
         - Compute the loss from ``model(...)``, as a mean over the batch.
         - Pass the model tensors that a prepared loader yielded, or tensors computed from the batch that it yielded
-          last. The worker's share of the batch is recognised by them.
+          last. The worker's share of the batch is recognized by them.
         - A mean over only some samples (``ignore_index``, class weights) is exact only if all shares are equal. Use
           ``drop_last=True`` and a batch size that is divisible by the number of workers.
         - Compute gradients by ``loss.backward()``, once for each call of the model. Gradients of

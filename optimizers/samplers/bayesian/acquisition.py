@@ -75,7 +75,7 @@ class Axes:
         return np.concatenate(columns, axis=1) if columns else np.empty((len(units), 0))
 
     def mutate(self, units: Array, rng: np.random.Generator, scale: Array, rate: float) -> Array:
-        """Return one neighbour per point: some axes move by ``scale``, or to another value of a choice.
+        """Return one neighbor per point: some axes move by ``scale``, or to another value of a choice.
 
         ``units`` has the shape (n, d). ``scale`` is the standard deviation of the moves of numbers, as a share of the
         axis, shape (n,). ``rate`` is the probability that an axis moves. At least one does.
@@ -254,7 +254,7 @@ def _best_allowed(axes: Axes, points: Array, scores: Array, known: int) -> list[
 
 
 def _around(axes: Axes, points: Array, count: int, rng: np.random.Generator, scale: float) -> Array:
-    """Return ``count`` neighbours of the points in turn, most of them much closer than ``scale``."""
+    """Return ``count`` neighbors of the points in turn, most of them much closer than ``scale``."""
     repeated = (
         np.resize(points, (count, axes.d))
         if len(points) == 1

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import nn
 
 from maggy_like.ablation import Ablation, AblationStudy, Design, Run
-from maggy_like.ablation.text import colour_of
+from maggy_like.ablation.text import color_of
 from maggy_like.errors import UserError
 from optimizers.comparisons.paired_tests import expected_level
 from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
@@ -96,7 +96,7 @@ def test_what_is_shown_to_be_negligible_says_so(design: Design) -> None:
     assert verdicts(Ablation(design, runs(design), negligible=0.01))[2] == "no difference seen"
     there = Ablation(design, runs(design), negligible=99)
     assert verdicts(there) == ["worse, no larger than 99", "better, no larger than 99", "no larger than 99"]
-    assert [*map(colour_of, there.rows)] == [*map(colour_of, found.rows)]
+    assert [*map(color_of, there.rows)] == [*map(color_of, found.rows)]
 
 
 def test_power_is_that_of_a_noncentral_t_at_the_level_of_the_joint_test() -> None:

@@ -90,7 +90,7 @@ def test_an_ablation_is_shown_with_its_table(lines: Any, tmp_path: Path) -> None
     assert ">Differences<" in page.read_text()
 
 
-def test_tail_has_the_newest_lines_without_their_colours(lines: Any, runs: Path) -> None:
+def test_tail_has_the_newest_lines_without_their_colors(lines: Any, runs: Path) -> None:
     logs = runs / "august" / "logs"
     logs.mkdir(exist_ok=True)
     (logs / log_name(2, 0, 1)).write_text("one\n\x1b[31mtwo\x1b[0m\nthree\n")

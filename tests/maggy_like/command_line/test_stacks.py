@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from pathlib import Path
@@ -46,8 +47,11 @@ def test_running_trials_show_their_line_and_processes_their_role(
             assert main(["stacks", str(tmp_path / "digits")]) in (0, None)
             shown = capsys.readouterr().out
         from_handle = handle.stacks()
-        titles = [process.cmdline()[0] for process in psutil.Process().children(recursive=True) if process.cmdline()]
-        names = [process.name() for process in psutil.Process().children(recursive=True)]
+        titles, names = [], []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                titles += process.cmdline()[:1]
+                names.append(process.name())
     finally:
         handle.stop()
         handle.result()

@@ -187,7 +187,7 @@ def test_paused_trials_of_a_complete_search_are_no_warning(snap: Snap) -> None:
     done, cut = snap(phase=Ending.COMPLETED), snap(phase=Ending.INTERRUPTED)
     assert "6 paused (stopped early to save time)" in html.page(done, done, [], [], 0)
     assert "save time" not in html.page(cut, cut, [], [], 0)
-    red, green, blue = bytes.fromhex(html.STATE_COLOURS[TrialState.PAUSED].removeprefix("#"))
+    red, green, blue = bytes.fromhex(html.STATE_COLORS[TrialState.PAUSED].removeprefix("#"))
     assert max(red, green, blue) - min(red, green, blue) < 32  # a grey
 
 

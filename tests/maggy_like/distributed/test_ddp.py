@@ -309,7 +309,7 @@ def test_a_rank_evaluates_alone_and_all_have_the_same_statistics(pair: Any) -> N
 
 
 @pytest.mark.e2e
-def test_a_share_too_small_for_batch_normalisation_is_told(pair: Any) -> None:
+def test_a_share_too_small_for_batch_normalization_is_told(pair: Any) -> None:
     for seen in pair:
         assert seen["normalize"]["notes"] == []  # a batch of one sample fails on one rank too
         (note,) = seen["normalize"]["notes of 2"]

@@ -232,6 +232,7 @@ def test_a_run_lasts_as_long_as_its_search_and_not_as_its_callbacks(tmp_path: Pa
     def wait_for_the_end(event: Event) -> None:
         if not ended:
             wait_for_the_driver(event)
+            threading.Event().wait(0.5)  # more than the difference between two clocks
             ended.append(time.time())
 
     result = search(fns.climb, tmp_path, workers=1, n_trials=2, callbacks=[wait_for_the_end])

@@ -110,7 +110,7 @@ def test_a_notebook_s_line_is_read_from_the_text_that_was_sent() -> None:
     assert Stacks(1, text, {"<cell>": "def train():\n    fit()  # now\n"}).place() == "<cell>:2 in train (fit()  # now)"
 
 
-def test_a_wait_for_other_ranks_is_recognised() -> None:
+def test_a_wait_for_other_ranks_is_recognized() -> None:
     torch = "/env/lib/python3.11/site-packages/torch"
     frames = [f'  File "{torch}/distributed/distributed_c10d.py", line 1 in all_reduce', '  File "a.py", line 1 in f']
     waits = Stacks(1, "\n".join(("Current thread 0x0 (most recent call first):", *frames)), {})

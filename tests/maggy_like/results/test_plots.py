@@ -13,7 +13,7 @@ from report_pages import RUNGS, write_run
 from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.data import ParetoSet
-from maggy_like.results.figures.style import COLOURS, SERIES, SYMBOLS, series, whole_ticks
+from maggy_like.results.figures.style import COLORS, SERIES, SYMBOLS, series, whole_ticks
 from maggy_like.results.plots import Plots
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
@@ -61,14 +61,14 @@ def test_the_timeline_has_every_attempt_on_its_worker(result: Result) -> None:
     assert figure.layout.title.subtitle.text.startswith("4 workers busy 96.4 % of the time ")
 
 
-def test_states_differ_in_colour_and_in_shape(result: Result) -> None:
+def test_states_differ_in_color_and_in_shape(result: Result) -> None:
     markers = {name: trace.marker for name, trace in traces(result.plot.history()).items() if name != "best so far"}
     assert len({marker.symbol for marker in markers.values()}) == len(markers)
     assert min(marker.size for marker in markers.values()) >= 8
-    assert len({SYMBOLS[state] for state in TrialState} | {COLOURS[state] for state in TrialState}) == 12
+    assert len({SYMBOLS[state] for state in TrialState} | {COLORS[state] for state in TrialState}) == 12
 
 
-def test_series_differ_in_colour_and_in_dashes() -> None:
+def test_series_differ_in_color_and_in_dashes() -> None:
     styles = [series(place) for place in range(len(SERIES))]
     assert len({style["color"] for style in styles}) == len(SERIES)
     assert all(one["dash"] != other["dash"] for one, other in pairwise(styles))

@@ -50,7 +50,7 @@ WRONG: list[tuple[dict[str, Any], ColumnStatistics, type[UserError], str]] = [
         {},
         replace(CLASSES, fractions=7),
         DataError,
-        "'label' must have classes 0, 1, .* got 7 labels that are not whole numbers",
+        "'label' must have classes 0, 1, .* got 7 labels that are not integers",
     ),
     (
         {"loss": "bce_with_logits"},
@@ -333,7 +333,7 @@ def checked(**given: Any) -> Any:
 WRONG_SEARCHES: list[tuple[dict[str, Any], str]] = [
     ({"learningRate": "a"}, "search: learningRate cannot be 'a', of Constant"),
     ({"learningRate": Float(0.0, 0.1)}, "learningRate cannot be 0.0, of Float.*above 0"),
-    ({"batchSize": Float(8, 64)}, "batchSize cannot be .*whole number"),
+    ({"batchSize": Float(8, 64)}, "batchSize cannot be .*integer"),
     ({"batchSize": [0, 32]}, "batchSize cannot be 0.*at least 1"),
     ({"optimizer": ["adam", "adem"]}, "optimizer cannot be 'adem'.*'adam'"),
     ({"loss": ["cross_entropy", "cross"]}, "loss cannot be 'cross'"),

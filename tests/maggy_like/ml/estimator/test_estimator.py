@@ -134,8 +134,8 @@ def test_params_are_those_of_pyspark(estimator: TorchEstimator) -> None:
     ("given", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"epochs": "2"}, "epochs must be a whole number of at least 1, got '2'; use 2"),
-        ({"epochs": "few"}, "epochs must be a whole number of at least 1, got 'few'; use 1 or more"),
+        ({"epochs": "2"}, "epochs must be an integer of at least 1, got '2'; use 2"),
+        ({"epochs": "few"}, "epochs must be an integer of at least 1, got 'few'; use 1 or more"),
         ({"learningRate": -1.0}, "learningRate must be a number above 0"),
         ({"validationFraction": 1.0}, "validationFraction must be from 0 to less than 1"),
         ({"keepWeights": "first"}, "keepWeights must be one of 'best', 'last', got 'first'"),

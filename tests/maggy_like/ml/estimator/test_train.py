@@ -94,7 +94,7 @@ def test_frozen_parts_stay(plan: TrainingPlan) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [9, 21, 63])  # one row is left over
-def test_batch_normalisation_never_gets_one_row(plan: TrainingPlan, batch_size: int) -> None:
+def test_batch_normalization_never_gets_one_row(plan: TrainingPlan, batch_size: int) -> None:
     sizes: list[int] = []
 
     class Watched(nn.BatchNorm1d):

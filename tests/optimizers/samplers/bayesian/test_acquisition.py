@@ -87,7 +87,7 @@ def test_nothing_comes_where_nothing_is_allowed() -> None:
     assert found.shape == (0, 2)
 
 
-def test_one_choice_away_are_the_neighbours_that_are_not_taken() -> None:
+def test_one_choice_away_are_the_neighbors_that_are_not_taken() -> None:
     axes = Axes(SearchSpace(a=Choice(["x", "y", "z"]), b=Choice(["u", "v"])))
     start = axes.snap(np.array([[0.1, 0.1]]))[0]
 

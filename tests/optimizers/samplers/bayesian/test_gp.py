@@ -145,7 +145,7 @@ def test_snapped_points_are_those_of_configurations(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "single"])
 @pytest.mark.parametrize("scale", [0.5, 1e-3])
-def test_neighbours_lie_in_the_cube_and_most_are_others(name: str, scale: float) -> None:
+def test_neighbors_lie_in_the_cube_and_most_are_others(name: str, scale: float) -> None:
     axes, rng = Axes(ALL[name]), np.random.default_rng(1)
     units = axes.snap(rng.random((200, axes.d)))
     moved = axes.mutate(units, rng, np.full(200, scale), 0.3)
@@ -155,7 +155,7 @@ def test_neighbours_lie_in_the_cube_and_most_are_others(name: str, scale: float)
     assert (moved != units).any(axis=1).mean() > 0.2
 
 
-def test_a_neighbour_of_a_discrete_number_leaves_its_cell_at_the_borders_too() -> None:
+def test_a_neighbor_of_a_discrete_number_leaves_its_cell_at_the_borders_too() -> None:
     axes = Axes(SearchSpace(size=Ordinal([1, 2, 3, 4])))
     units = axes.snap(np.linspace(0.0, 1.0, 40)[:, None])
     moved = axes.mutate(units, np.random.default_rng(2), np.full(40, 1e-6), 1.0)
