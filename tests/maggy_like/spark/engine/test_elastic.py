@@ -97,7 +97,7 @@ def test_a_search_grows_with_its_cluster_and_outlives_its_machines(run_script: A
     assert done.returncode == 0, said + done.stderr
     assert "refused: barrier must not be True while spark.dynamicAllocation.enabled=true" in said
     assert "refused: workers_per_trial=2 needs workers that start together" in said
-    assert said.count("refused: a training on all workers needs workers that start together") == 2
+    assert said.count("refused: a training run on all workers needs workers that start together") == 2
     assert "refused: workers must fit in the 3 slots to which the Spark session can grow" in said
     assert "nothing started: True" in said
     assert said.count("Spark has no executor yet; 3 tasks") == 1
