@@ -117,7 +117,7 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     if spec.driver == "client":
         spec.engine.begin_imports(spec.preload)
     if spec.engine.isolation != "none":
-        load_first(options.train_fn, spec.payload, spec.preload, _import_runner)
+        load_first(options.train_fn, spec.payload, _import_runner)
     if block:
         return finish(spec)
     from maggy_like.driver.run_handle import RunHandle

@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -46,10 +46,11 @@ class Verdict(msgspec.Struct, frozen=True):
     trace: str = ""  # the traceback from the user's first line on; empty if no code of the user has run
 
 
-def load_first(
-    train_fn: Callable[..., Any], payload: bytes, preload: Sequence[str], meanwhile: Callable[[], object]
-) -> None:
-    """Load a function in a process of its own, and call ``meanwhile`` here; raise TrainFunctionError if that fails."""
+def load_first(train_fn: Callable[..., Any], payload: bytes, meanwhile: Callable[[], object]) -> None:
+    """Load a function in a process of its own, and call ``meanwhile`` here; raise TrainFunctionError if that fails.
+
+    The process imports only what the load needs, and not what the function will import when it is called.
+    """
     answer, theirs = os.pipe()
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, answer)
@@ -64,7 +65,6 @@ def load_first(
                     arguments=[str(file.fileno()), str(theirs)],
                     output=null.fileno(),  # what the user's modules print, each worker prints, too
                     pass_fds=[file.fileno(), theirs],
-                    preload=preload,
                 )
             except OSError:  # no process can be started: the engine says what to do
                 return

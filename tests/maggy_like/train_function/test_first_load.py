@@ -106,7 +106,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], types.Module
 
 
 def load(train: Callable[..., object]) -> None:
-    load_first(train, pickle_train_fn(train), (), lambda: None)
+    load_first(train, pickle_train_fn(train), lambda: None)
 
 
 @pytest.mark.e2e
