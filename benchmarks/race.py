@@ -4,7 +4,8 @@
                               [--plot PATH] [--json PATH]
 
 Each system runs a search as its documentation advises (:mod:`benchmarks.race_systems`). The tasks are a network on
-handwritten digits, the cross-validation of a boosted model, and a small transformer (:mod:`benchmarks.race_tasks`).
+handwritten digits, the cross-validation of a boosted model (with `n_jobs=1`, and as users write it), and a small
+transformer (:mod:`benchmarks.race_tasks`).
 The training functions record each value with its time, so that all systems are measured alike. The clock starts with
 the process of the system, as if a user had run its script: imports and the start of Java or Ray count. When the time is
 over (30 s by default), the system is stopped. All values recorded by then count, also those of unfinished trainings.

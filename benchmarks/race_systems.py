@@ -29,7 +29,7 @@ if __name__ == "__main__" and sys.argv[1] == "maggy_like":
     # As help(warm_up) advises for a script: its workers import what it imports below, at the same time.
     from maggy_like import warm_up
 
-    warm_up("lightgbm" if os.environ["RACE_TASK"] == "boosting" else "torch", "sklearn.model_selection")
+    warm_up("lightgbm" if os.environ["RACE_TASK"].startswith("boosting") else "torch", "sklearn.model_selection")
 
 from benchmarks.race_tasks import EPOCHS, NAME, TASKS, Choice, Config, Float, Integer, Space, State, Task
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING or NAME in ("digits", "transformer"):
     import torch
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
-if TYPE_CHECKING or NAME == "boosting":
+if TYPE_CHECKING or NAME.startswith("boosting"):
     from lightgbm import LGBMRegressor
     from sklearn.datasets import load_diabetes
     from sklearn.model_selection import KFold, cross_val_score
@@ -201,9 +201,14 @@ def train_transformer(
 
 
 def score_boosting(config: Config) -> float:
-    """Return the mean R2 of a LightGBM regression over five folds."""
+    """Return the mean R2 of a LightGBM regression over five folds, with one thread."""
+    return score_boosting_as_written({**config, "n_jobs": 1})
+
+
+def score_boosting_as_written(config: Config) -> float:
+    """Return the mean R2 of a LightGBM regression over five folds, with as many threads as LightGBM starts."""
     x, y = load_diabetes(return_X_y=True)
-    model = LGBMRegressor(**config, subsample_freq=1, n_jobs=1, random_state=0, verbosity=-1)
+    model = LGBMRegressor(**config, subsample_freq=1, random_state=0, verbosity=-1)
     folds = KFold(5, shuffle=True, random_state=0)
     score = float(cross_val_score(model, x, y, cv=folds, scoring="r2").mean())
     mark(score)
@@ -257,3 +262,4 @@ TASKS = {
         ("torch", "scikit-learn"),
     ),
 }
+TASKS["boosting_as_written"] = TASKS["boosting"]._replace(train=score_boosting_as_written)
