@@ -281,7 +281,9 @@ class TrialFolders:
             self._thread.join(CLOSE_PATIENCE)
         if not self._root or self.is_busy:
             return
-        os.close(self._claims)
+        if self._claims >= 0:  # else it was closed before, and the number may be of another file now
+            os.close(self._claims)
+            self._claims = -1
         if self._left_behind:
             return
         for mirror in (*self._spare, *itertools.chain(*self._retired.values())):
