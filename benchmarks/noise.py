@@ -28,9 +28,10 @@ import numpy as np
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import means, parser, publish
 from benchmarks.drive import drive
+from benchmarks.lcbench import FOLDER
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
-from benchmarks.surrogate import FOLDER, PREFIX, UNSEEN
+from benchmarks.surrogate import PREFIX, UNSEEN
 from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, Task, is_at_hand, task
 from maggy_like import simulate

@@ -1,14 +1,18 @@
-"""A race of complete systems on real trainings: what each has found by when, on one machine with two workers each.
+"""A race of complete systems: what each has found by when, on one machine.
 
-    python -m benchmarks.race [--quick] [--seconds S] [--seeds N] [--tasks A,B] [--systems A,B] [--peers-python PATH]
-                              [--plot PATH] [--json PATH]
+    python -m benchmarks.race [--recorded [--cluster]] [--quick] [--seconds S] [--seeds N] [--tasks A,B] [--systems A,B]
+                              [--peers-python PATH] [--curves FOLDER] [--runs FOLDER] [--plot PATH] [--json PATH]
 
 Each system runs a search as its documentation advises (:mod:`benchmarks.race_systems`). The tasks are a network on
 handwritten digits, the cross-validation of a boosted model (with `n_jobs=1`, and as users write it), and a small
-transformer (:mod:`benchmarks.race_tasks`).
+transformer (:mod:`benchmarks.race_tasks`), with two workers each.
+With ``--recorded``, eight workers each follow recorded learning curves of three data sets, and a full training takes
+20 s. The trainings sleep, so two cores are enough for them, and what the systems decide matters more than their cost.
+
 The training functions record each value with its time, so that all systems are measured alike. The clock starts with
 the process of the system, as if a user had run its script: imports and the start of Java or Ray count. When the time is
-over (30 s by default), the system is stopped. All values recorded by then count, also those of unfinished trainings.
+over (30 s by default, 180 s with ``--recorded``), the system is stopped. All values recorded by then count, also those
+of unfinished trainings.
 
 The seeds are the outer loop and the systems the inner one, in an order that rotates with the seed. So a machine that
 slows down affects all systems alike. Before that, each system runs until its first value, with each set of libraries:
@@ -20,6 +24,19 @@ this reads its files from the disk and is not measured. ``--quick`` takes 10 s, 
 ``race.TASK.best.SYSTEM`` is the best value, ``race.TASK.trained_epochs.SYSTEM`` the number of values, and
 ``race.TASK.cpu_s.SYSTEM`` the CPU time of all processes of the system until the end of the search, daemons included.
 All figures of a system are medians over the seeds. ``race.lines.SYSTEM`` counts the lines that a user writes.
+
+``--recorded`` has other figures. ``recorded.DATA.ratio.SYSTEM`` is the time until our search has a value as good as the
+final one of the system, divided by the time that the system had. ``recorded.DATA.ratio_to_found.SYSTEM`` divides by
+the time at which the system found that value instead. Both pair searches with the same seed, and a value that we do
+not reach counts as the full time. ``recorded.DATA.regret.SYSTEM`` is the distance of the best value to the least known
+error of the data set, divided by the same distance of the median of random configurations. ``busy.SYSTEM`` is the share
+of the time from the first value on that the workers spent in epochs, ``trainings.SYSTEM`` the number of trainings that
+reached the last epoch, ``cpu_s.SYSTEM`` the CPU time as above, and ``processes.SYSTEM`` and ``memory_mb.SYSTEM`` the
+largest number of processes and sum of their proportional set sizes (PSS). ``recorded.ratio.SYSTEM`` and the like are
+means over the data sets, ``recorded.worst_ratio.SYSTEM`` is the largest. With ``--cluster``, the systems that run on
+Spark do so on a standalone cluster of two Workers with four cores each.
+
+``--runs FOLDER`` keeps each run in a file and takes those that are there already, so that a race can be run in parts.
 
 The others run in an interpreter that has them, with the version of torch that this one has: ``pip install torch
 lightgbm scikit-learn "ray[tune]" optuna syne-tune botorch huggingface_hub hyperopt pyspark "pandas<3" setuptools``.
@@ -42,26 +59,31 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, publish
+from benchmarks import lcbench
+from benchmarks.common import means, parser, publish
 from benchmarks.race_systems import SYSTEMS, lines_of
 from benchmarks.race_tasks import TASKS
+from benchmarks.tables import CURVES
+from maggy_like import StandaloneCluster
 from maggy_like.processes.system import adopt_orphans, children, end_orphans
 
 OURS = "maggy_like"
 HERE = (OURS, "random")
 """The systems that this interpreter runs."""
 
+ON_SPARK = (OURS, "spark_trials")
 ROOT = Path(__file__).resolve().parents[1]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 LOOK = 0.25
 """Seconds between two measurements of the CPU time."""
 
+WEIGH = 5.0
 GRACE = 3.0
 """Seconds that a system gets to end by itself after the deadline. Nothing in them is measured."""
 
@@ -81,11 +103,30 @@ COLORS = {
 Array = NDArray[np.float64]
 
 
-class Run(NamedTuple):
-    """One search: seconds since its start and value, for each recorded value in the order of time; and its CPU time."""
+class Mark(NamedTuple):
+    """A recorded value."""
 
-    marks: Sequence[tuple[float, float]]
+    when: float
+    """Seconds since the start of the search."""
+
+    value: float
+    epoch_s: float = 0.0
+    """How long its epoch took; 0 if that is not recorded."""
+
+    is_last: bool = False
+    """Whether it ends a full training."""
+
+
+class Run(NamedTuple):
+    """One search: its values in the order of time, and what it used."""
+
+    marks: Sequence[Mark]
     cpu_s: float
+    processes: int = 0
+    """The largest number of processes at a time."""
+
+    memory_mb: float = 0.0
+    """The largest sum of the proportional set sizes of all processes."""
 
 
 Runs = Mapping[str, Sequence[Run]]
@@ -98,7 +139,7 @@ Runs = Mapping[str, Sequence[Run]]
 def improvements(run: Run, direction: str) -> list[tuple[float, float]]:
     """Return the times at which a search found a better value, and these values."""
     found: list[tuple[float, float]] = []
-    for seconds, value in run.marks:
+    for seconds, value, *_ in run.marks:
         if not math.isnan(value) and (not found or is_better(value, found[-1][1], direction)):
             found.append((seconds, value))
     return found
@@ -170,6 +211,51 @@ def figures_of(runs: Mapping[str, Runs], seconds: float) -> dict[str, float]:
     return figures
 
 
+def recorded_figures(runs: Mapping[str, Runs], seconds: float, curves: Path) -> dict[str, float]:
+    """Compute the figures of the recorded trainings."""
+    by_task = {
+        task: recorded_figures_of(of_task, seconds, lcbench.reference(curves, task.removeprefix("recorded-")))
+        for task, of_task in runs.items()
+    }
+    figures = {f"recorded.{name}": value for name, value in means(by_task.values()).items()}
+    for name in runs[next(iter(runs))]:
+        if ratios := [found[f"ratio.{name}"] for found in by_task.values() if f"ratio.{name}" in found]:
+            figures[f"recorded.worst_ratio.{name}"] = max(ratios)
+    for task, found in by_task.items():
+        figures |= {f"recorded.{task.removeprefix('recorded-')}.{name}": value for name, value in found.items()}
+    return figures
+
+
+def recorded_figures_of(of_task: Runs, seconds: float, known: Mapping[str, float]) -> dict[str, float]:
+    """Compute the figures of one data set."""
+    figures: dict[str, float] = {}
+    for name, of_seeds in of_task.items():
+        if OURS in of_task and name != OURS:
+            targets = [best_of(run, "min") for run in of_seeds]
+            times = [seconds_to(run, aim, "min", seconds) for run, aim in zip(of_task[OURS], targets, strict=False)]
+            found = [seconds_to(run, aim, "min", seconds) for run, aim in zip(of_seeds, targets, strict=True)]
+            figures[f"ratio.{name}"] = statistics.fmean(times) / seconds
+            figures[f"ratio_to_found.{name}"] = statistics.fmean(times) / statistics.fmean(found)
+        spread = known["median"] - known["best"]
+        regrets = [(best_of(run, "min") - known["best"]) / spread for run in of_seeds if run.marks]
+        if regrets:
+            figures[f"regret.{name}"] = statistics.fmean(regrets)
+        figures[f"busy.{name}"] = statistics.fmean(busy_share(run, seconds) for run in of_seeds)
+        figures[f"trainings.{name}"] = statistics.fmean(sum(mark.is_last for mark in run.marks) for run in of_seeds)
+        figures[f"cpu_s.{name}"] = statistics.fmean(run.cpu_s for run in of_seeds)
+        figures[f"processes.{name}"] = max(run.processes for run in of_seeds)
+        figures[f"memory_mb.{name}"] = max(run.memory_mb for run in of_seeds)
+    return figures
+
+
+def busy_share(run: Run, seconds: float) -> float:
+    """Return the share of the time from the start of the first epoch on that eight workers spent in epochs."""
+    if not run.marks:
+        return 0.0
+    begun = run.marks[0].when - run.marks[0].epoch_s
+    return sum(mark.epoch_s for mark in run.marks) / (8 * (seconds - begun))
+
+
 # -- a run -----------------------------------------------------------------------------------------------
 
 
@@ -187,7 +273,7 @@ def measure(name: str, task: str, seed: int, python: str, seconds: float, *, fir
     with tempfile.TemporaryDirectory(prefix="race-", ignore_cleanup_errors=True) as folder:
         marks, log = Path(folder, "marks"), Path(folder, "log")
         marks.touch()
-        cpu = CpuTime()
+        used = Usage()
         begun = time.monotonic()
         deadline = begun + seconds
         command = [python, "-m", "benchmarks.race_systems", name, str(seed), repr(deadline), folder]
@@ -203,13 +289,13 @@ def measure(name: str, task: str, seed: int, python: str, seconds: float, *, fir
             )
         try:
             while (now := time.monotonic()) < deadline and process.poll() is None:
-                cpu.look()
+                used.look()
                 reap_orphans(process.pid)
                 if first_only and marks.stat().st_size > 0:
                     break
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(min(LOOK, deadline - now))
-            cpu.look()
+            used.look()
             if not first_only:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE)
@@ -219,28 +305,37 @@ def measure(name: str, task: str, seed: int, python: str, seconds: float, *, fir
         finally:
             end_orphans((), PATIENCE)
             process.wait(PATIENCE)
-        values = sorted(read_marks(marks.read_text(), begun, deadline))
+        found = Run(
+            sorted(read_marks(marks.read_text(), begun, deadline)), used.seconds, used.processes, used.memory_mb
+        )
+        values = found.marks
         if not first_only:
-            best = best_of(Run(values, 0.0), TASKS[task].direction)
+            best = best_of(found, TASKS[task].direction)
             end = "was killed" if is_killed else f"left {left} processes" if left else "ended"
             print(
                 f"{task}, seed {seed}, {name}: best {best:.4f}, {len(values)} values, the first after "
-                f"{values[0][0] if values else math.inf:.1f} s, {cpu.seconds:.1f} CPU s, {end}",
+                f"{values[0].when if values else math.inf:.1f} s, {used.seconds:.1f} CPU s, {end}",
                 flush=True,
             )
         if not values or not (is_killed or process.returncode == 0):
             print(log.read_text(errors="replace")[-2000:], file=sys.stderr)
-    return Run(values, cpu.seconds)
+    return found
 
 
 def environment(task: str, python: str, folder: str) -> dict[str, str]:
     """Return the environment of a system: one thread per process, and all temporary files in its folder."""
-    return {
-        **os.environ,
-        **ONE_THREAD,
+    ours = {
         "PYTHONPATH": str(ROOT),
         "RACE_TASK": task,
         "RACE_MARKS": str(Path(folder, "marks")),
+        "RACE_CURVES": os.environ["RACE_CURVES"],
+    }
+    to_executors = " ".join(f"--conf spark.executorEnv.{name}={value}" for name, value in ours.items())
+    return {
+        **os.environ,
+        **ONE_THREAD,
+        **ours,
+        "PYSPARK_SUBMIT_ARGS": f"{to_executors} pyspark-shell",
         "TMPDIR": folder,
         "RAY_TMPDIR": folder,
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -260,15 +355,17 @@ def reap_orphans(spared: int) -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
-def read_marks(text: str, begun: float, deadline: float) -> list[tuple[float, float]]:
+def read_marks(text: str, begun: float, deadline: float) -> list[Mark]:
     """Read the values that were recorded before the deadline, with the seconds since the beginning."""
     lines = (line.split() for line in text.splitlines())
-    found = [(float(when), float(value)) for when, value in lines]
-    return [(when - begun, value) for when, value in found if when <= deadline]
+    found = [
+        Mark(float(when) - begun, float(value), float(epoch_s), last == "1") for when, value, epoch_s, last in lines
+    ]
+    return [mark for mark in found if mark.when <= deadline - begun]
 
 
-class CpuTime:
-    """The CPU time of all processes below this one.
+class Usage:
+    """The CPU time of all processes below this one, and their largest number and memory at a time.
 
     A process that was waited for is in the time of its parent. One that nobody waits for (Ray starts such) is only in
     what was measured while it lived. The larger of the two sums counts.
@@ -276,13 +373,21 @@ class CpuTime:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.processes = 0
+        self.memory_mb = 0.0
         self._waited_for = self._of_ended()
         self._seen: dict[tuple[int, float], float] = {}
+        self._weigh_at = 0.0
 
     def look(self) -> None:
-        """Measure now."""
+        """Measure now; memory, which takes longer, every :data:`WEIGH` seconds."""
         total = self._of_ended() - self._waited_for
-        for process in psutil.Process().children(recursive=True):
+        living = psutil.Process().children(recursive=True)
+        self.processes = max(self.processes, len(living))
+        if time.monotonic() >= self._weigh_at:
+            self._weigh_at = time.monotonic() + WEIGH
+            self.memory_mb = max(self.memory_mb, sum(map(proportional_mb, living)))
+        for process in living:
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 self._seen[process.pid, process.create_time()] = times.user + times.system
@@ -293,6 +398,14 @@ class CpuTime:
     def _of_ended() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
+
+
+def proportional_mb(process: psutil.Process) -> float:
+    """Return the memory of a process, of which shared pages count in parts; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        return next(int(line.split()[1]) / 1000 for line in text.splitlines() if line.startswith("Pss:"))
+    return 0.0
 
 
 # -- the race --------------------------------------------------------------------------------------------
@@ -378,41 +491,68 @@ def draw(runs: Mapping[str, Runs], seconds: float, path: Path) -> None:
 def main() -> None:
     """Race, print and plot."""
     options = parser(__doc__)
-    options.add_argument("--seconds", type=float, metavar="S", help="the time of each search (30; 10 with --quick)")
+    options.add_argument("--recorded", action="store_true", help="the recorded trainings, with eight workers")
+    options.add_argument("--cluster", action="store_true", help="on a standalone Spark cluster of this machine")
+    options.add_argument("--seconds", type=float, metavar="S", help="the time of each search (30, recorded 180)")
     options.add_argument("--seeds", type=int, metavar="N", help="how many (3; 1 with --quick)")
-    options.add_argument("--tasks", default=",".join(TASKS), metavar="A,B", help="only these (%(default)s)")
-    options.add_argument("--systems", default=",".join(SYSTEMS), metavar="A,B", help="only these (%(default)s)")
+    options.add_argument("--tasks", metavar="A,B", help="only these")
+    options.add_argument("--systems", metavar="A,B", help="only these")
     options.add_argument("--peers-python", default=sys.executable, metavar="PATH", help="the others' interpreter")
+    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {lcbench.FOLDER} lies")
+    options.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs here, and take those that are here")
     options.add_argument("--plot", type=Path, metavar="PATH", help="draw the best value over time")
     arguments = options.parse_args()
-    tasks = names_in(arguments.tasks, TASKS, options)[: 2 if arguments.quick else None]
-    systems = names_in(arguments.systems, SYSTEMS, options)
-    seconds = arguments.seconds or (10.0 if arguments.quick else 30.0)
+    recorded = arguments.recorded
+    known = [name for name in TASKS if name.startswith("recorded") == recorded]
+    tasks = names_in(arguments.tasks, known, options)[: 2 if arguments.quick else None]
+    systems = names_in(arguments.systems, ON_SPARK if arguments.cluster else SYSTEMS, options)
+    seconds = arguments.seconds or (180.0 if recorded else 30.0) / (3.0 if arguments.quick else 1.0)
     seeds = arguments.seeds or (1 if arguments.quick else 3)
+    os.environ["RACE_CURVES"] = str(arguments.curves.resolve())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the processes of a run end as with Ctrl-C
-    adopt_orphans()
     pythons = {name: sys.executable if name in HERE else arguments.peers_python for name in systems}
     systems = entrants(systems, tasks, pythons)
     if not systems:
         sys.exit("none of the systems is installed; use --peers-python PATH")
-    for task in {TASKS[task].packages: task for task in tasks}.values():
-        for name in systems:
-            measure(name, task, 0, pythons[name], FIRST_VALUE, first_only=True)
-    runs: dict[str, dict[str, list[Run]]] = {task: {name: [] for name in systems} for task in tasks}
-    for seed in range(seeds):
-        first = seed % len(systems)
-        for task in tasks:
-            for name in (*systems[first:], *systems[:first]):
-                runs[task][name].append(measure(name, task, seed, pythons[name], seconds))
-    figures = figures_of(runs, seconds) | {f"race.lines.{name}": lines_of(SYSTEMS[name]) for name in systems}
+    with StandaloneCluster(2, cores=4) if arguments.cluster else contextlib.nullcontext() as cluster:
+        if cluster is not None:
+            os.environ["RACE_MASTER"] = cluster.master_url
+        adopt_orphans()
+        for task in {TASKS[task].packages: task for task in tasks}.values():
+            for name in systems:
+                measure(name, task, 0, pythons[name], FIRST_VALUE, first_only=True)
+        runs: dict[str, dict[str, list[Run]]] = {task: {name: [] for name in systems} for task in tasks}
+        for seed in range(seeds):
+            first = seed % len(systems)
+            for task in tasks:
+                for name in (*systems[first:], *systems[:first]):
+                    kept = arguments.runs and arguments.runs / f"{task}-{seed}-{name}.json"
+                    if kept is None or not kept.exists():
+                        run = measure(name, task, seed, pythons[name], seconds)
+                        if kept is not None:
+                            kept.parent.mkdir(parents=True, exist_ok=True)
+                            kept.write_text(json.dumps(run))
+                    else:
+                        run = run_of(json.loads(kept.read_text()))
+                    runs[task][name].append(run)
+    if recorded:
+        figures = recorded_figures(runs, seconds, arguments.curves)
+    else:
+        figures = figures_of(runs, seconds) | {f"race.lines.{name}": lines_of(SYSTEMS[name]) for name in systems}
     publish(figures, arguments.json)
     if arguments.plot is not None:
         draw(runs, seconds, arguments.plot)
 
 
-def names_in(text: str, known: Iterable[str], options: argparse.ArgumentParser) -> list[str]:
-    """Read names that are separated by commas."""
-    names = text.split(",")
+def run_of(kept: Sequence[Any]) -> Run:
+    """Read a run from JSON."""
+    marks, *used = kept
+    return Run([Mark(*mark) for mark in marks], *used)
+
+
+def names_in(text: str | None, known: Iterable[str], options: argparse.ArgumentParser) -> list[str]:
+    """Read names that are separated by commas; all that are known if there is no text."""
+    names = list(known) if text is None else text.split(",")
     if unknown := set(names).difference(known):
         options.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
     return names

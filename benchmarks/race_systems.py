@@ -1,4 +1,4 @@
-"""The systems of :mod:`benchmarks.race`, each as its documentation advises: one search of one task with two workers.
+"""The systems of :mod:`benchmarks.race`, each as its documentation advises: one search of one task.
 
 ``python -m benchmarks.race_systems NAME SEED DEADLINE FOLDER`` runs one search in the interpreter that has the system.
 DEADLINE is on the clock of ``time.monotonic``, and the files of the system go to FOLDER. The name of the task is in the
@@ -29,11 +29,13 @@ if __name__ == "__main__" and sys.argv[1] == "maggy_like":
     # As help(warm_up) advises for a script: its workers import what it imports below, at the same time.
     from maggy_like import warm_up
 
-    warm_up("lightgbm" if os.environ["RACE_TASK"].startswith("boosting") else "torch", "sklearn.model_selection")
+    if not os.environ["RACE_TASK"].startswith("recorded"):
+        warm_up("lightgbm" if os.environ["RACE_TASK"].startswith("boosting") else "torch", "sklearn.model_selection")
 
-from benchmarks.race_tasks import EPOCHS, NAME, TASKS, Choice, Config, Float, Integer, Space, State, Task
+from benchmarks.race_tasks import NAME, TASKS, Choice, Config, Float, Integer, Space, State, Task
 
-WORKERS = 2
+MASTER = os.environ.get("RACE_MASTER", "")
+"""The address of a Spark cluster; empty on this machine alone."""
 
 Train = Callable[..., float]
 Left = Callable[[], float]
@@ -71,9 +73,9 @@ def maggy_like(train: Train, task: Task, left: Left, seed: int, folder: str) -> 
         metric=task.metric,
         direction=task.direction,
         timeout=left(),
-        max_budget=EPOCHS,
-        workers=WORKERS,
-        engine="local",
+        max_budget=task.epochs,
+        workers=task.workers,
+        engine="spark" if MASTER else "local",
         seed=seed,
         progress=False,
         directory=folder,
@@ -94,8 +96,8 @@ def maggy_like_values(score: Train, task: Task, left: Left, seed: int, folder: s
         metric=task.metric,
         direction=task.direction,
         timeout=left(),
-        workers=WORKERS,
-        engine="local",
+        workers=task.workers,
+        engine="spark" if MASTER else "local",
         seed=seed,
         progress=False,
         directory=folder,
@@ -118,7 +120,7 @@ def maggy_like_space(space: Space) -> dict[str, Any]:
 
 
 def optuna(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
-    """TPE with Hyperband's pruner, in two processes that share a journal file."""
+    """TPE with Hyperband's pruner, in a process per worker, which share a journal file."""
     import optuna as library
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -135,14 +137,14 @@ def optuna(train: Train, task: Task, left: Left, seed: int, folder: str) -> None
         study = library.create_study(
             study_name="race",
             storage=JournalStorage(JournalFileBackend(f"{folder}/journal.log")),
-            sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=WORKERS * seed + number),
-            pruner=library.pruners.HyperbandPruner(min_resource=1, max_resource=EPOCHS, reduction_factor=3),
+            sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=1000 * seed + number),
+            pruner=library.pruners.HyperbandPruner(min_resource=1, max_resource=task.epochs, reduction_factor=3),
             direction="maximize" if task.direction == "max" else "minimize",
             load_if_exists=True,
         )
         study.optimize(objective, timeout=left())
 
-    processes = [multiprocessing.Process(target=work, args=(number,)) for number in range(WORKERS)]
+    processes = [multiprocessing.Process(target=work, args=(number,)) for number in range(task.workers)]
     for process in processes:
         process.start()
     for process in processes:
@@ -159,13 +161,13 @@ def optuna_values(score: Train, task: Task, left: Left, seed: int, folder: str) 
         study = library.create_study(
             study_name="race",
             storage=JournalStorage(JournalFileBackend(f"{folder}/journal.log")),
-            sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=WORKERS * seed + number),
+            sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=1000 * seed + number),
             direction="maximize" if task.direction == "max" else "minimize",
             load_if_exists=True,
         )
         study.optimize(lambda trial: score(optuna_config(trial, task.space)), timeout=left())
 
-    processes = [multiprocessing.Process(target=work, args=(number,)) for number in range(WORKERS)]
+    processes = [multiprocessing.Process(target=work, args=(number,)) for number in range(task.workers)]
     for process in processes:
         process.start()
     for process in processes:
@@ -186,7 +188,7 @@ def optuna_config(trial: Any, space: Space) -> Config:
 
 
 def ray(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
-    """ASHA over the proposals of Optuna, in two actors that are reused."""
+    """ASHA over the proposals of Optuna, in actors that are reused."""
     import ray as library
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -200,7 +202,7 @@ def ray(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
 
         train(config, report)
 
-    library.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    library.init(num_cpus=task.workers, include_dashboard=False, log_to_driver=False)
     tune.Tuner(
         tune.with_resources(trial, {"cpu": 1}),
         param_space=ray_space(task.space),
@@ -208,9 +210,9 @@ def ray(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
             metric=metric,
             mode=task.direction,
             search_alg=OptunaSearch(seed=seed),
-            scheduler=ASHAScheduler(max_t=EPOCHS, grace_period=1, reduction_factor=3),
+            scheduler=ASHAScheduler(max_t=task.epochs, grace_period=1, reduction_factor=3),
             num_samples=-1,
-            max_concurrent_trials=WORKERS,
+            max_concurrent_trials=task.workers,
             time_budget_s=left(),
             reuse_actors=True,
         ),
@@ -229,7 +231,7 @@ def ray_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> 
     def trial(config: dict[str, Any]) -> dict[str, float]:
         return {metric: score(config)}
 
-    library.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    library.init(num_cpus=task.workers, include_dashboard=False, log_to_driver=False)
     tune.Tuner(
         tune.with_resources(trial, {"cpu": 1}),
         param_space=ray_space(task.space),
@@ -238,7 +240,7 @@ def ray_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> 
             mode=task.direction,
             search_alg=OptunaSearch(seed=seed),
             num_samples=-1,
-            max_concurrent_trials=WORKERS,
+            max_concurrent_trials=task.workers,
             time_budget_s=left(),
             reuse_actors=True,
         ),
@@ -272,14 +274,14 @@ def syne_tune(train: Train, task: Task, left: Left, seed: int, folder: str) -> N
         metric=task.metric,
         do_minimize=task.direction == "min",
         time_attr="epoch",
-        max_t=EPOCHS,
+        max_t=task.epochs,
         random_seed=seed,
     )
     Tuner(
         trial_backend=LocalBackend(entry_point=__file__),
         scheduler=scheduler,
         stop_criterion=StoppingCriterion(max_wallclock_time=left()),
-        n_workers=WORKERS,
+        n_workers=task.workers,
         sleep_time=0.1,  # seconds between two looks at the trials; the default of 5 is longer than most of them
     ).run()
 
@@ -309,7 +311,7 @@ def syne_tune_values(score: Train, task: Task, left: Left, seed: int, folder: st
         trial_backend=LocalBackend(entry_point=__file__),
         scheduler=scheduler,
         stop_criterion=StoppingCriterion(max_wallclock_time=left()),
-        n_workers=WORKERS,
+        n_workers=task.workers,
         sleep_time=0.1,
     ).run()
 
@@ -351,12 +353,12 @@ def spark_trials(train: Train, task: Task, left: Left, seed: int, folder: str) -
     from pyspark.sql import SparkSession
 
     sign = -1.0 if task.direction == "max" else 1.0
-    SparkSession.builder.master(f"local[{WORKERS}]").getOrCreate()
+    SparkSession.builder.master(MASTER or f"local[{task.workers}]").getOrCreate()
     fmin(
         lambda config: sign * train(config),
         spark_trials_space(task.space),
         algo=tpe.suggest,
-        trials=SparkTrials(parallelism=WORKERS, timeout=left()),
+        trials=SparkTrials(parallelism=task.workers, timeout=left()),
         rstate=np.random.default_rng(seed),
     )
 
@@ -381,10 +383,10 @@ def spark_trials_space(space: Space) -> dict[str, Any]:
 
 
 def random_search(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
-    """Random search with full trainings in a pool of two processes."""
+    """Random search with full trainings in a pool of processes."""
     configs = itertools.islice(random_configs(task.space, seed), 10_000)
     best = None
-    with multiprocessing.Pool(WORKERS) as pool:
+    with multiprocessing.Pool(task.workers) as pool:
         for value in pool.imap_unordered(train, configs):
             best = value if best is None else (max if task.direction == "max" else min)(best, value)
             if left() < 0.01:
@@ -448,12 +450,16 @@ def main() -> None:
     """Run one search, or one trial of Syne Tune's."""
     task = TASKS[NAME]
     if sys.argv[1].startswith("--"):
-        trial = syne_tune_trial if task.has_epochs else syne_tune_values_trial
+        trial = syne_tune_trial if task.epochs else syne_tune_values_trial
         trial(task.train, task, syne_tune_config(task.space))
         return
     name, seed, deadline, folder = sys.argv[1:]
     system = SYSTEMS[name]
-    search = system.search if task.has_epochs else system.search_values
+    if MASTER and name == "maggy_like":
+        from maggy_like import spark_session
+
+        spark_session(MASTER)
+    search = system.search if task.epochs else system.search_values
     search(task.train, task, lambda: max(float(deadline) - time.monotonic(), 1e-3), int(seed), folder)
 
 

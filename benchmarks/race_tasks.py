@@ -6,6 +6,10 @@ are imported at the top of the module, as most people write it.
 
 A training with epochs calls ``report(epoch, value, save)`` after each of them, where ``save()`` returns what is needed
 to continue from there. Each value is also appended to the marks file, with the time, before any system receives it.
+
+The recorded trainings follow the predicted learning curves of LCBench (:mod:`benchmarks.lcbench`), and only sleep, so
+that eight of them fit on two cores. An epoch lasts what the recording says, scaled so that a full training takes
+:data:`FULL_SECONDS` in the mean. No optimizer of this project was tuned on their data sets.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 NAME = os.environ.get("RACE_TASK", "")
@@ -25,6 +31,10 @@ if TYPE_CHECKING or NAME in ("digits", "transformer"):
     import torch
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
+if TYPE_CHECKING or NAME.startswith("recorded"):
+    import onnxruntime  # noqa: F401
+
+    from benchmarks import lcbench
 if TYPE_CHECKING or NAME.startswith("boosting"):
     from lightgbm import LGBMRegressor
     from sklearn.datasets import load_diabetes
@@ -37,6 +47,11 @@ Report = Callable[[int, float, Callable[[], State]], object]
 EPOCHS = 27
 """Epochs of a full training."""
 
+RECORDED_EPOCHS = 50
+RECORDED = ("34539", "168335", "189862")
+"""The data sets of the recorded trainings, by their number at OpenML."""
+
+FULL_SECONDS = 20.0
 LETTERS, LENGTH = 8, 32
 TEXTS, HELD_OUT = 1024, 128
 BATCHES, BATCH_SIZE = 8, 16
@@ -68,20 +83,21 @@ Space = Mapping[str, Float | Integer | Choice]
 
 
 class Task(NamedTuple):
-    """A training function, its space, and what it is judged by."""
+    """A training function, its space, what it is judged by, its epochs (0: it has none), and the number of workers."""
 
     train: Callable[..., float]
     space: Space
     metric: str
     direction: Literal["max", "min"]
-    has_epochs: bool
+    epochs: int
     packages: tuple[str, ...]
+    workers: int = 2
 
 
-def mark(value: float) -> None:
-    """Append the time and a value to the marks file of the run."""
+def mark(value: float, seconds: float = 0.0, *, is_last: bool = False) -> None:
+    """Append to the marks file of the run: the time, a value, how long its epoch took, and whether it was the last."""
     descriptor = os.open(os.environ["RACE_MARKS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{time.monotonic()!r} {value!r}\n".encode())
+    os.write(descriptor, f"{time.monotonic()!r} {value!r} {seconds!r} {is_last:d}\n".encode())
     os.close(descriptor)
 
 
@@ -215,6 +231,30 @@ def score_boosting_as_written(config: Config) -> float:
     return score
 
 
+def train_recorded(
+    number: str,
+    config: Config,
+    report: Report = report_nothing,
+    state: State | None = None,
+    epochs: int = RECORDED_EPOCHS,
+) -> float:
+    """Follow the learning curve of a configuration on a data set, and return its last validation error."""
+    curves = Path(os.environ["RACE_CURVES"])
+    errors, seconds = lcbench.Curves(curves, number)(config)
+    seconds *= FULL_SECONDS / lcbench.reference(curves, number)["full_seconds"]
+    first = 1 if state is None else state["epoch"] + 1
+    for epoch in range(first, epochs + 1):
+        time.sleep(seconds[epoch - 1])
+        error = float(errors[epoch - 1])
+        mark(error, float(seconds[epoch - 1]), is_last=epoch == RECORDED_EPOCHS)
+
+        def save(epoch: int = epoch) -> State:
+            return {"epoch": epoch}
+
+        report(epoch, error, save)
+    return error
+
+
 TASKS = {
     "digits": Task(
         train_digits,
@@ -227,7 +267,7 @@ TASKS = {
         },
         "accuracy",
         "max",
-        True,
+        EPOCHS,
         ("torch", "scikit-learn"),
     ),
     "boosting": Task(
@@ -243,7 +283,7 @@ TASKS = {
         },
         "r2",
         "max",
-        False,
+        0,
         ("lightgbm", "scikit-learn"),
     ),
     "transformer": Task(
@@ -258,8 +298,28 @@ TASKS = {
         },
         "loss",
         "min",
-        True,
+        EPOCHS,
         ("torch", "scikit-learn"),
     ),
 }
 TASKS["boosting_as_written"] = TASKS["boosting"]._replace(train=score_boosting_as_written)
+TASKS |= {
+    f"recorded-{number}": Task(
+        partial(train_recorded, number),
+        {
+            "batch_size": Integer(16, 512, log=True),
+            "learning_rate": Float(1e-4, 1e-1, log=True),
+            "max_dropout": Float(0.0, 1.0),
+            "max_units": Integer(64, 1024, log=True),
+            "momentum": Float(0.1, 0.99),
+            "num_layers": Integer(1, 5),
+            "weight_decay": Float(1e-5, 1e-1),
+        },
+        "error",
+        "min",
+        RECORDED_EPOCHS,
+        ("onnxruntime",),
+        workers=8,
+    )
+    for number in RECORDED
+}

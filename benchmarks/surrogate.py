@@ -9,29 +9,21 @@ the best that was found, the median of random configurations, and whether choice
 from __future__ import annotations
 
 import importlib.util
-import json
 import zlib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.landscapes import Landscape
+from benchmarks.lcbench import FOLDER, Curves, parameters, reference
 from benchmarks.tables import Table
 from maggy_like import Float, Integer, SearchSpace
-
-Array = NDArray[np.float64]
 
 PREFIX = "yahpo-"
 """How the names of these tasks begin; the number of a data set follows."""
 UNSEEN = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
 """The data sets that are kept apart: tuning looks at the others alone."""
-FOLDER = "lcbench-surrogate"
-_EPOCHS = 50
-_LEAST_SECONDS = 0.05
 
 
 def has_surrogate(curves: Path) -> bool:
@@ -51,48 +43,23 @@ def surrogate(name: str, curves: Path) -> Landscape:
         >>> surrogate("yahpo-3945", Path("curves")).max_budget
         50
     """
-    folder = curves / FOLDER
     number = name.removeprefix(PREFIX)
-    reference = json.loads((folder / "references.json").read_text())[number]
-    code = json.loads((folder / "encoding.json").read_text())["OpenML_task_id"][number]
-    space = _space(json.loads((folder / "config_space.json").read_text())["hyperparameters"])
-    model = _Model(folder / "model.onnx", code)
-    return Landscape(
-        name, space, model, best=reference["best"], median=reference["median"], full_seconds=reference["full_seconds"]
-    )
-
-
-class _Model:
-    """The network, for one data set."""
-
-    _ORDER = ("batch_size", "learning_rate", "momentum", "weight_decay", "num_layers", "max_units", "max_dropout")
-
-    def __init__(self, path: Path, code: int) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._categories, self._numbers = (node.name for node in self._session.get_inputs())
-        self._codes = np.full((_EPOCHS, 1), code, dtype=np.int32)
-
-    def __call__(self, config: Mapping[str, Any], rng: np.random.Generator) -> tuple[Array, Array]:
-        values = [config[name] for name in self._ORDER]
-        # The network's first epoch is that of a model before its training.
-        rows = np.array([[epoch, *values] for epoch in range(2, _EPOCHS + 2)], dtype=np.float32)
-        found = self._session.run(None, {self._categories: self._codes, self._numbers: rows})[0].astype(float)
-        seconds = np.maximum.accumulate(np.maximum(found[:, 0], _LEAST_SECONDS))
-        return 1.0 - 0.01 * found[:, 1], np.diff(seconds, prepend=0.0)
-
-
-def _space(described: list[dict[str, Any]]) -> SearchSpace:
+    known = reference(curves, number)
+    predicted = Curves(curves, number)
     kinds = {"uniform_int": Integer, "uniform_float": Float}
-    return SearchSpace(
+    space = SearchSpace(
         {
             entry["name"]: kinds[entry["type"]](entry["lower"], entry["upper"], log=entry["log"])
-            for entry in described
-            if entry["type"] in kinds and entry["name"] != "epoch"
+            for entry in parameters(curves)
         }
+    )
+    return Landscape(
+        name,
+        space,
+        lambda config, rng: predicted(config),
+        best=known["best"],
+        median=known["median"],
+        full_seconds=known["full_seconds"],
     )
 
 

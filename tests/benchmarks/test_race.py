@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import guard
 from benchmarks.race import (
+    Mark,
     Run,
     best_over_time,
     common_value,
@@ -22,8 +23,8 @@ from benchmarks.race import (
 from benchmarks.race_systems import SYSTEMS, System, lines_of
 from benchmarks.search_cv import figures_of as figures_of_searches
 
-RISING = Run([(1.0, 0.5), (2.0, 0.4), (3.0, 0.8), (4.0, 0.9)], 7.0)
-FALLING = Run([(1.0, 2.0), (2.0, math.nan), (3.0, 1.0)], 5.0)
+RISING = Run([Mark(1.0, 0.5), Mark(2.0, 0.4), Mark(3.0, 0.8), Mark(4.0, 0.9)], 7.0)
+FALLING = Run([Mark(1.0, 2.0), Mark(2.0, math.nan), Mark(3.0, 1.0)], 5.0)
 EMPTY = Run([], 1.0)
 
 
@@ -34,7 +35,7 @@ def test_only_better_values_are_improvements() -> None:
 
 def test_a_training_that_diverged_is_no_improvement() -> None:
     assert improvements(FALLING, "min") == [(1.0, 2.0), (3.0, 1.0)]
-    assert improvements(Run([(1.0, math.nan), (2.0, 1.0)], 0.0), "min") == [(2.0, 1.0)]
+    assert improvements(Run([Mark(1.0, math.nan), Mark(2.0, 1.0)], 0.0), "min") == [(2.0, 1.0)]
 
 
 def test_the_best_over_time_is_the_worst_possible_before_the_first_value() -> None:
@@ -56,7 +57,7 @@ def test_the_seconds_to_a_value_that_should_be_small() -> None:
 
 def test_the_common_value_is_the_worst_median() -> None:
     def ending(*values: float) -> list[Run]:
-        return [Run([(1.0, value)], 0.0) for value in values]
+        return [Run([Mark(1.0, value)], 0.0) for value in values]
 
     runs = {"first": ending(0.9, 0.95, 0.1), "second": ending(0.8, 0.99, 0.7)}
     assert common_value(runs, "max") == 0.8
@@ -70,13 +71,13 @@ def test_a_system_without_any_value_does_not_make_the_common_value_unreachable()
 
 
 def test_the_median_of_two_seeds_is_a_value_that_both_reach() -> None:
-    runs = [Run([(1.0, 0.8)], 0.0), Run([(1.0, 0.9)], 0.0)]
+    runs = [Run([Mark(1.0, 0.8)], 0.0), Run([Mark(1.0, 0.9)], 0.0)]
     assert median_best(runs, "max") == 0.8
     assert median_best(runs, "min") == 0.9
 
 
 def test_the_figures_of_a_race() -> None:
-    slow = Run([(2.0, 0.7), (8.0, 0.85), (9.0, 0.85)], 3.0)
+    slow = Run([Mark(2.0, 0.7), Mark(8.0, 0.85), Mark(9.0, 0.85)], 3.0)
     assert figures_of({"digits": {"maggy_like": [slow], "random": [RISING]}}, 10.0) == {
         "race.digits.common": 0.85,
         "race.digits.seconds_to_common.maggy_like": 8.0,
@@ -92,7 +93,7 @@ def test_the_figures_of_a_race() -> None:
 
 
 def test_the_time_ratio_is_one_for_the_fastest_and_missing_without_us() -> None:
-    slow = Run([(5.0, 0.9)], 0.0)
+    slow = Run([Mark(5.0, 0.9)], 0.0)
     assert (
         figures_of({"digits": {"maggy_like": [RISING], "ray": [slow]}}, 10.0)["race.digits.time_ratio_to_best"] == 1.0
     )
@@ -112,7 +113,10 @@ def test_the_time_ratio_is_missing_if_we_found_no_value() -> None:
 
 
 def test_values_after_the_deadline_do_not_count() -> None:
-    assert read_marks("101.0 0.5\n103.5 0.6\n130.5 0.9\n", 100.0, 130.0) == [(1.0, 0.5), (3.5, 0.6)]
+    assert read_marks("101.0 0.5 1.0 0\n103.5 0.6 2.5 1\n130.5 0.9 1.0 0\n", 100.0, 130.0) == [
+        Mark(1.0, 0.5, 1.0, False),
+        Mark(3.5, 0.6, 2.5, True),
+    ]
 
 
 def a_search() -> None:
