@@ -62,12 +62,12 @@ FIGURES = {
     "2.33": [
         (SOURCE, r'mean rank of `"bayesian"`.*'),
         ("benchmarks/optimizers.md", r"\*\*`bayesian`\*\*.*"),
-        ("docs/which-optimizer.md", r"full training, 10 tasks.*"),
+        ("docs/optimizers.md", r"full training, 10 tasks.*"),
     ],
     "1.65": [
         (SOURCE, r"the same next to other libraries.*"),
         ("benchmarks/optimizers.md", r"\*\*`asha`\*\*.*"),
-        ("docs/which-optimizer.md", r"early stopping, 7 held-out tasks.*"),
+        ("docs/optimizers.md", r"early stopping, 7 held-out tasks.*"),
     ],
 }
 """Each figure, and where it stands: a page, and a pattern of the words around it. Where the words of the pattern have a

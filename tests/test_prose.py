@@ -12,7 +12,6 @@ CHANGELOG = "CHANGELOG.md"
 REFERENCE = frozenset(
     {
         CHANGELOG,
-        "run-files.md",
         "faq.md",
         "evidence.md",
     }
