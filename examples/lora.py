@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import warnings
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from transformers import GPT2Config, GPT2ForSequenceClassification, Trainer, Tra
 
 from maggy_like import Choice, Float, Reporter, lagom
 from maggy_like.callbacks import TransformersReport
+
+warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")  # of peft 0.21 with transformers 5
 
 TOKENS, LENGTH = 32, 12
 SPACE = {"learning_rate": Float(1e-4, 3e-2, log=True), "rank": Choice([2, 4, 8, 16]), "lora_dropout": Float(0.0, 0.3)}

@@ -284,8 +284,6 @@ def check(program_outputs: list[tuple[str, str]], printed: str, errors: str) -> 
 @pytest.mark.e2e
 @pytest.mark.parametrize("page", with_marks(LOCAL))
 def test_the_code_of_a_page_runs(page: str, run_program: Any, tmp_path: Path) -> None:
-    if "import peft" in PROGRAMS[page].code or "from peft" in PROGRAMS[page].code:
-        pytest.importorskip("peft")  # which no extra brings
     program = tmp_path / "program.py"
     program.write_text(PROGRAMS[page].code)
     check(PROGRAMS[page].outputs, *run_program(program))
