@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = "benchmarks/README.md"
+ABLATION = "docs/ablation-studies.md"
+EVIDENCE = "docs/evidence.md"
 
 FIGURES = {
     "42 to 123 ms": [
@@ -21,7 +23,7 @@ FIGURES = {
         (SOURCE, r"from the last trial to the first step.*"),
         ("README.md", r"from the last trial to the first step.*"),
         ("docs/performance.md", r"last trial to first step of training.*"),
-        ("docs/evidence.md", r"the time between search and training.*"),
+        (EVIDENCE, r"the time between search and training.*"),
     ],
     "66 to 82 %": [
         (SOURCE, r"the same with two real workers on Spark.* 0\.66 to 0\.82"),
@@ -68,6 +70,39 @@ FIGURES = {
         (SOURCE, r"the same next to other libraries.*"),
         ("benchmarks/optimizers.md", r"\*\*`asha`\*\*.*"),
         ("docs/optimizers.md", r"early stopping, 7 held-out tasks.*"),
+    ],
+    "0.074": [(SOURCE, r"as many more trials, normal noise.*"), (EVIDENCE, r"\| normal, 0\.3.*")],
+    "0.135": [(SOURCE, r"as many more trials, normal noise.*"), (EVIDENCE, r"\| normal, 0\.3.*")],
+    "0.963": [(SOURCE, r"intervals that cover the true mean.*"), (EVIDENCE, r"skewed \(exponential\).*")],
+    "0.992": [(SOURCE, r"intervals that cover the true mean.*"), (EVIDENCE, r"heavy tails.*")],
+    "0.050": [(SOURCE, r"the same with skewed noise.*"), (EVIDENCE, r"skewed \(exponential\).*")],
+    "0.037": [(SOURCE, r"the same with skewed noise.*"), (EVIDENCE, r"skewed \(exponential\).*")],
+    "5.2 %": [
+        (SOURCE, r"normal noise, 2 to 60 components \| 0\.047 to 0\.052"),
+        (EVIDENCE, r"studies without any difference.*"),
+    ],
+    "16 %": [(SOURCE, r"differences with skewed noise.* 0\.16, 0\.43"), (ABLATION, r"t-tests find too many.*")],
+    "43 %": [(SOURCE, r"differences with skewed noise.* 0\.16, 0\.43"), (ABLATION, r"t-tests find too many.*")],
+    "0.93": [
+        (SOURCE, r"difference of one deviation, 20 seeds; adaptive.*"),
+        (ABLATION, r"finding it, of six components.*"),
+    ],
+    "0.86": [
+        (SOURCE, r"difference of one deviation, 20 seeds; adaptive.*"),
+        (ABLATION, r"finding it, of six components.*"),
+    ],
+    "59 %": [
+        (SOURCE, r"trials that the adaptive design needs \| 0\.59 of"),
+        (ABLATION, r"trials, of six components.*"),
+    ],
+    "8.8 s": [(SOURCE, r"10,000 workers: the same.*"), ("docs/performance.md", r"10,000 \| 2 s \| 7,060.*")],
+    "46 and 37 µs": [
+        (SOURCE, r"driver's time per event.* 46, 32, 37 us"),
+        ("docs/performance.md", r"driver's time per event with.*"),
+    ],
+    "1.5 kB": [
+        (SOURCE, r"memory per trial; replay.* 1,500 bytes"),
+        ("docs/performance.md", r"memory of the driver.*"),
     ],
 }
 """Each figure, and where it stands: a page, and a pattern of the words around it. Where the words of the pattern have a
