@@ -380,13 +380,14 @@ class Usage:
         self._weigh_at = 0.0
 
     def look(self) -> None:
-        """Measure now; memory, which takes longer, every :data:`WEIGH` seconds."""
+        """Measure now; number and memory of the processes, which takes longer, every :data:`WEIGH` seconds."""
         total = self._of_ended() - self._waited_for
         living = psutil.Process().children(recursive=True)
-        self.processes = max(self.processes, len(living))
         if time.monotonic() >= self._weigh_at:
             self._weigh_at = time.monotonic() + WEIGH
-            self.memory_mb = max(self.memory_mb, sum(map(proportional_mb, living)))
+            sizes = [size for size in map(proportional_mb, living) if size > 0]  # an ended process has none
+            self.processes = max(self.processes, len(sizes))
+            self.memory_mb = max(self.memory_mb, sum(sizes))
         for process in living:
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
@@ -475,7 +476,8 @@ def draw(runs: Mapping[str, Runs], seconds: float, path: Path) -> None:
             low, high = np.nanmin(values), np.nanmax(values)
             axis.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
         axis.set_xlim(0.0, seconds)
-        axis.set_title(f"{task}: {TASKS[task].metric}", fontsize=9)
+        title = task.replace("recorded-", "LCBench, data set ")
+        axis.set_title(f"{title}: {TASKS[task].metric}", fontsize=9)
         axis.grid(alpha=0.25, linewidth=0.5)
         axis.tick_params(labelsize=8)
     figure.supxlabel("seconds since the start of the script", fontsize=9)

@@ -119,11 +119,27 @@ def test_a_figure_is_that_of_the_benchmark(figure: str, page: str, pattern: str)
     assert not pattern.endswith(".*") or figure in found[0], found[0]
 
 
+RATIOS = re.compile(
+    r"^\| (Optuna|Ray Tune|Syne Tune|SparkTrials|random search, own loop)[ \d.]* \| 0\.(\d\d) \| 0\.\d\d \|", re.M
+)
+
+
+def test_the_ratios_of_the_recorded_race_are_those_of_the_benchmark() -> None:
+    published = dict(RATIOS.findall((ROOT / SOURCE).read_text()))
+    table = re.search(r"^\| (Optuna .*) \|\n.*\n\| (.*) \|$", (ROOT / "docs" / "comparison.md").read_text(), re.M)
+    assert table
+    shown = dict(zip(table[1].split(" | "), table[2].split(" | "), strict=True))
+    assert shown == {name: f"{ratio} %" for name, ratio in published.items()}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"needs {shown['Optuna']} of the 180 s to reach Optuna's final value" in readme
+    assert f"{shown['Ray Tune']} to reach Ray Tune's, and {shown['Syne Tune']} to reach Syne Tune's" in readme
+
+
 TIMES = re.compile(r"^\| (maggy_like|Optuna|Syne Tune|Ray Tune)[ \d.]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", re.M)
 
 
 def test_the_times_of_the_race_are_those_of_the_benchmark() -> None:
-    published = TIMES.findall((ROOT / SOURCE).read_text())[:4]
+    published = TIMES.findall((ROOT / SOURCE).read_text().split("\n## The race\n")[1])[:4]
     assert TIMES.findall((ROOT / "docs" / "comparison.md").read_text()) == published
     _, digits, boosting, transformer = next(row for row in published if row[0] == "maggy_like")
     assert f"{digits}, {boosting} and {transformer} s" in " ".join((ROOT / "README.md").read_text().split())

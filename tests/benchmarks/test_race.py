@@ -18,6 +18,8 @@ from benchmarks.race import (
     improvements,
     median_best,
     read_marks,
+    recorded_figures_of,
+    run_of,
     seconds_to,
 )
 from benchmarks.race_systems import SYSTEMS, System, lines_of
@@ -117,6 +119,41 @@ def test_values_after_the_deadline_do_not_count() -> None:
         Mark(1.0, 0.5, 1.0, False),
         Mark(3.5, 0.6, 2.5, True),
     ]
+
+
+def test_the_figures_of_a_recorded_race() -> None:
+    ours = Run([Mark(2.0, 0.5, 1.0), Mark(4.0, 0.2, 2.0, True)], 7.0, 9, 100.0)
+    theirs = Run([Mark(2.0, 0.6, 2.0), Mark(8.0, 0.4, 6.0)], 3.0, 2, 50.0)
+    found = recorded_figures_of({"maggy_like": [ours], "ray": [theirs]}, 10.0, {"best": 0.1, "median": 0.5})
+    assert found == {
+        "regret.maggy_like": pytest.approx(0.25),
+        "busy.maggy_like": pytest.approx(3.0 / (8 * 9.0)),
+        "trainings.maggy_like": 1,
+        "cpu_s.maggy_like": 7.0,
+        "processes.maggy_like": 9,
+        "memory_mb.maggy_like": 100.0,
+        "ratio.ray": pytest.approx(0.4),
+        "ratio_to_found.ray": pytest.approx(0.5),
+        "regret.ray": pytest.approx(0.75),
+        "busy.ray": pytest.approx(8.0 / (8 * 10.0)),
+        "trainings.ray": 0,
+        "cpu_s.ray": 3.0,
+        "processes.ray": 2,
+        "memory_mb.ray": 50.0,
+    }
+
+
+def test_a_value_that_we_do_not_reach_counts_as_the_full_time() -> None:
+    better = Run([Mark(5.0, 0.3)], 0.0)
+    found = recorded_figures_of({"maggy_like": [EMPTY], "ray": [better]}, 10.0, {"best": 0.1, "median": 0.5})
+    assert found["ratio.ray"] == 1.0
+    assert found["ratio_to_found.ray"] == 2.0
+    assert "regret.maggy_like" not in found
+
+
+def test_a_run_that_was_kept_is_the_same() -> None:
+    run = Run([Mark(1.0, 0.5, 0.5, True)], 7.0, 9, 100.0)
+    assert run_of(json.loads(json.dumps(run))) == run
 
 
 def a_search() -> None:
