@@ -158,8 +158,11 @@ def test_a_time_in_which_the_driver_heard_nobody_is_held_against_nobody() -> Non
 
 def test_a_trial_past_its_time_is_stopped_and_fails() -> None:
     hand = Hand(n_trials=1, max_attempts=1, trial_timeout=5.0).start()
+    hand.now = 3.0
     worker = hand.join(0)
-    hand.now = 6.0
+    hand.now = 7.0
+    assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == []
+    hand.now = 9.0
     assert hand.tell(WorkerSeen(worker), Tick(), Tick()) == [Stop(0, 1, reason=StopReason.FAULT)]
     hand.finish(worker, outcome="stopped")
     failure = hand.study.trials[0].failure
