@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maggy_like.rpc.client import HEARSAY, HEARTBEAT, TALK, Heartbeat, Poller
-from maggy_like.rpc.link import ACK_COUNT, Arrival, Link, LinkError, body_of, new_session, read_header
+from maggy_like.rpc.link import ACK_COUNT, Arrival, Link, LinkError, body_of, is_urgent, new_session, read_header
 
 SESSION = b"8 bytes."
 
@@ -171,6 +171,15 @@ def test_many_frames_are_acknowledged_before_there_is_an_answer() -> None:
 def test_a_frame_without_a_header_is_no_frame(frame: bytes) -> None:
     with pytest.raises(LinkError):
         read_header(frame)
+
+
+def test_a_frame_is_urgent_if_its_sender_said_so_and_never_without_its_header() -> None:
+    link = Link(SESSION)
+    urgent, patient = link.number(b"an end", urgent=True), link.number(b"a report")
+    assert is_urgent(urgent)
+    assert not is_urgent(patient)
+    headless = len(urgent) - len(b"an end") - 1
+    assert not any(is_urgent(urgent[:length]) for length in range(headless + 1))
 
 
 def test_acknowledging_what_was_never_sent_is_an_error() -> None:
