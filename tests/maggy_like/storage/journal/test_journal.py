@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -180,6 +181,35 @@ def test_a_lock_that_cannot_be_signed_is_let_go(tmp_path: Path, monkeypatch: pyt
     backend = LocalBackend(tmp_path)
     backend.hold()
     backend.release()
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_what_an_interrupted_append_left_is_cut_off_by_the_next(
+    can_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.hold()
+    backend.append(b"first\n")
+
+    def write_a_part(fd: int, data: bytes) -> int:
+        if len(data) < 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data[:3])
+
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write_a_part)
+        if not can_cut:
+            patch.setattr(os, "ftruncate", refuse)
+        with pytest.raises(OSError, match="No space"):
+            backend.append(b"second\n")
+    assert (tmp_path / "journal.jsonl").read_bytes() == (b"first\n" if can_cut else b"first\nsec")
+    backend.append(b"third\n")
+    backend.release()
+    assert (tmp_path / "journal.jsonl").read_bytes() == b"first\nthird\n"
 
 
 def test_a_journal_is_the_user_s_alone(tmp_path: Path) -> None:
