@@ -397,7 +397,7 @@ def main() -> None:
             "best_ratio": wild.result["best"] / calm.result["best"],
             "seconds.undisturbed": searched["undisturbed"],
             "seconds.disturbed": searched["disturbed"],
-            "wall_ratio": searched["disturbed"] / searched["undisturbed"],
+            "search_ratio": searched["disturbed"] / searched["undisturbed"],
             "seconds.callbacks_catch_up": catching_up,
             "leftover_processes": leftovers,
             **takeover(root / "takeover"),

@@ -1,7 +1,7 @@
 """YAHPO Gym's surrogate of LCBench: predicted learning curves of one data set.
 
-It needs ``onnxruntime`` and a folder with the model, its encoding and the parameters. It imports nothing of this
-project, because the systems of :mod:`benchmarks.race` run it in interpreters that have no ``maggy_like``.
+It needs ``onnxruntime`` and a directory with the model, its encoding, the parameters and the references. It imports
+nothing of this project, because the systems of :mod:`benchmarks.race` run it in interpreters without ``maggy_like``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parameters(curves: Path) -> list[dict[str, Any]]:
 
 
 def reference(curves: Path, number: str) -> dict[str, float]:
-    """Return what is known of a data set: the best error, the median of random ones, the mean time of a training."""
+    """Return the best known error of a data set, the median of random ones, and the mean time of a training run."""
     found: dict[str, float] = json.loads((curves / FOLDER / "references.json").read_text())[number]
     return found
 
@@ -38,7 +38,7 @@ class Curves:
     """The learning curves of one data set.
 
     Args:
-        curves: Where the surrogate's folder lies.
+        curves: The directory that has :data:`FOLDER`.
         number: The number of the data set at OpenML.
     """
 

@@ -6,8 +6,9 @@
 Each system runs a search as its documentation advises (:mod:`benchmarks.race_systems`). The tasks are a network on
 handwritten digits, the cross-validation of a boosted model (with `n_jobs=1`, and as users write it), and a small
 transformer (:mod:`benchmarks.race_tasks`), with two workers each.
-With ``--recorded``, eight workers each follow recorded learning curves of three data sets, and a full training takes
-20 s. The trainings sleep, so two cores are enough for them, and what the systems decide matters more than their cost.
+With ``--recorded``, eight workers each follow predicted learning curves of three data sets, and a full training run
+takes 20 s on average. The training functions only sleep, so that two cores are enough for all systems, and what a
+system decides matters more than what it costs.
 
 The training functions record each value with its time, so that all systems are measured alike. The clock starts with
 the process of the system, as if a user had run its script: imports and the start of Java or Ray count. When the time is
@@ -16,7 +17,8 @@ of unfinished trainings.
 
 The seeds are the outer loop and the systems the inner one, in an order that rotates with the seed. So a machine that
 slows down affects all systems alike. Before that, each system runs until its first value, with each set of libraries:
-this reads its files from the disk and is not measured. ``--quick`` takes 10 s, one seed and at most two tasks.
+this reads its files from the disk and is not measured. ``--quick`` takes a third of the time, one seed and at most two
+tasks.
 
 ``race.TASK.common`` is the worst of the medians that the systems reach, so a value that all of them reach.
 ``race.TASK.seconds_to_common.SYSTEM`` is the time until then. A seed that does not reach it counts as the full time.
@@ -30,11 +32,11 @@ final one of the system, divided by the time that the system had. ``recorded.DAT
 the time at which the system found that value instead. Both pair searches with the same seed, and a value that we do
 not reach counts as the full time. ``recorded.DATA.regret.SYSTEM`` is the distance of the best value to the least known
 error of the data set, divided by the same distance of the median of random configurations. ``busy.SYSTEM`` is the share
-of the time from the first value on that the workers spent in epochs, ``trainings.SYSTEM`` the number of trainings that
-reached the last epoch, ``cpu_s.SYSTEM`` the CPU time as above, and ``processes.SYSTEM`` and ``memory_mb.SYSTEM`` the
-largest number of processes and sum of their proportional set sizes (PSS). ``recorded.ratio.SYSTEM`` and the like are
-means over the data sets, ``recorded.worst_ratio.SYSTEM`` is the largest. With ``--cluster``, the systems that run on
-Spark do so on a standalone cluster of two Workers with four cores each.
+of the time from the first value on that the workers spent in epochs, and ``trainings.SYSTEM`` the number of training
+runs that reached the last epoch. ``cpu_s.SYSTEM`` is the CPU time as above. ``processes.SYSTEM`` and
+``memory_mb.SYSTEM`` are the largest number of processes and the largest sum of their proportional set sizes (PSS).
+``recorded.ratio.SYSTEM`` and the like are means over the data sets, and ``recorded.worst_ratio.SYSTEM`` is the largest
+ratio. With ``--cluster``, the systems that run on Spark do so on a standalone cluster: two Workers of four cores.
 
 ``--runs FOLDER`` keeps each run in a file and takes those that are there already, so that a race can be run in parts.
 
@@ -51,6 +53,7 @@ import json
 import math
 import os
 import resource
+import shlex
 import signal
 import statistics
 import subprocess
@@ -214,7 +217,9 @@ def figures_of(runs: Mapping[str, Runs], seconds: float) -> dict[str, float]:
 def recorded_figures(runs: Mapping[str, Runs], seconds: float, curves: Path) -> dict[str, float]:
     """Compute the figures of the recorded trainings."""
     by_task = {
-        task: recorded_figures_of(of_task, seconds, lcbench.reference(curves, task.removeprefix("recorded-")))
+        task: recorded_figures_of(
+            of_task, seconds, TASKS[task].workers, lcbench.reference(curves, task.removeprefix("recorded-"))
+        )
         for task, of_task in runs.items()
     }
     figures = {f"recorded.{name}": value for name, value in means(by_task.values()).items()}
@@ -226,13 +231,13 @@ def recorded_figures(runs: Mapping[str, Runs], seconds: float, curves: Path) -> 
     return figures
 
 
-def recorded_figures_of(of_task: Runs, seconds: float, known: Mapping[str, float]) -> dict[str, float]:
+def recorded_figures_of(of_task: Runs, seconds: float, workers: int, known: Mapping[str, float]) -> dict[str, float]:
     """Compute the figures of one data set."""
     figures: dict[str, float] = {}
     for name, of_seeds in of_task.items():
         if OURS in of_task and name != OURS:
             targets = [best_of(run, "min") for run in of_seeds]
-            times = [seconds_to(run, aim, "min", seconds) for run, aim in zip(of_task[OURS], targets, strict=False)]
+            times = [seconds_to(run, aim, "min", seconds) for run, aim in zip(of_task[OURS], targets, strict=True)]
             found = [seconds_to(run, aim, "min", seconds) for run, aim in zip(of_seeds, targets, strict=True)]
             figures[f"ratio.{name}"] = statistics.fmean(times) / seconds
             figures[f"ratio_to_found.{name}"] = statistics.fmean(times) / statistics.fmean(found)
@@ -240,7 +245,7 @@ def recorded_figures_of(of_task: Runs, seconds: float, known: Mapping[str, float
         regrets = [(best_of(run, "min") - known["best"]) / spread for run in of_seeds if run.marks]
         if regrets:
             figures[f"regret.{name}"] = statistics.fmean(regrets)
-        figures[f"busy.{name}"] = statistics.fmean(busy_share(run, seconds) for run in of_seeds)
+        figures[f"busy.{name}"] = statistics.fmean(busy_share(run, seconds, workers) for run in of_seeds)
         figures[f"trainings.{name}"] = statistics.fmean(sum(mark.is_last for mark in run.marks) for run in of_seeds)
         figures[f"cpu_s.{name}"] = statistics.fmean(run.cpu_s for run in of_seeds)
         figures[f"processes.{name}"] = max(run.processes for run in of_seeds)
@@ -248,19 +253,19 @@ def recorded_figures_of(of_task: Runs, seconds: float, known: Mapping[str, float
     return figures
 
 
-def busy_share(run: Run, seconds: float) -> float:
-    """Return the share of the time from the start of the first epoch on that eight workers spent in epochs."""
+def busy_share(run: Run, seconds: float, workers: int) -> float:
+    """Return the share of the time from the start of the first epoch on that the workers spent in epochs."""
     if not run.marks:
         return 0.0
     begun = run.marks[0].when - run.marks[0].epoch_s
-    return sum(mark.epoch_s for mark in run.marks) / (8 * (seconds - begun))
+    return sum(mark.epoch_s for mark in run.marks) / (workers * (seconds - begun))
 
 
 # -- a run -----------------------------------------------------------------------------------------------
 
 
 def measure(name: str, task: str, seed: int, python: str, seconds: float, *, first_only: bool = False) -> Run:
-    """Run a search in a session of its own, and end all that it has started.
+    """Run a search in a session of its own, and end all processes that it has started.
 
     Args:
         name: The system.
@@ -330,12 +335,12 @@ def environment(task: str, python: str, folder: str) -> dict[str, str]:
         "RACE_MARKS": str(Path(folder, "marks")),
         "RACE_CURVES": os.environ["RACE_CURVES"],
     }
-    to_executors = " ".join(f"--conf spark.executorEnv.{name}={value}" for name, value in ours.items())
+    to_executors = [word for item in ours.items() for word in ("--conf", "spark.executorEnv.{}={}".format(*item))]
     return {
         **os.environ,
         **ONE_THREAD,
         **ours,
-        "PYSPARK_SUBMIT_ARGS": f"{to_executors} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*to_executors, "pyspark-shell"]),
         "TMPDIR": folder,
         "RAY_TMPDIR": folder,
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -493,9 +498,14 @@ def draw(runs: Mapping[str, Runs], seconds: float, path: Path) -> None:
 def main() -> None:
     """Race, print and plot."""
     options = parser(__doc__)
-    options.add_argument("--recorded", action="store_true", help="the recorded trainings, with eight workers")
+    options.add_argument("--recorded", action="store_true", help="recorded learning curves, with eight workers")
     options.add_argument("--cluster", action="store_true", help="on a standalone Spark cluster of this machine")
-    options.add_argument("--seconds", type=float, metavar="S", help="the time of each search (30, recorded 180)")
+    options.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="the time of each search (30, recorded 180)",
+    )
     options.add_argument("--seeds", type=int, metavar="N", help="how many (3; 1 with --quick)")
     options.add_argument("--tasks", metavar="A,B", help="only these")
     options.add_argument("--systems", metavar="A,B", help="only these")
@@ -510,6 +520,10 @@ def main() -> None:
     systems = names_in(arguments.systems, ON_SPARK if arguments.cluster else SYSTEMS, options)
     seconds = arguments.seconds or (180.0 if recorded else 30.0) / (3.0 if arguments.quick else 1.0)
     seeds = arguments.seeds or (1 if arguments.quick else 3)
+    if recorded and not (arguments.curves / lcbench.FOLDER).is_dir():
+        options.error(f"--curves must have {lcbench.FOLDER}, got {arguments.curves}; see benchmarks/lcbench.py")
+    if arguments.runs is not None:
+        arguments.runs.mkdir(parents=True, exist_ok=True)
     os.environ["RACE_CURVES"] = str(arguments.curves.resolve())
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the processes of a run end as with Ctrl-C
     pythons = {name: sys.executable if name in HERE else arguments.peers_python for name in systems}
@@ -518,7 +532,7 @@ def main() -> None:
         sys.exit("none of the systems is installed; use --peers-python PATH")
     with StandaloneCluster(2, cores=4) if arguments.cluster else contextlib.nullcontext() as cluster:
         if cluster is not None:
-            os.environ["RACE_MASTER"] = cluster.master_url
+            os.environ["RACE_MASTER"] = cluster.master_url  # its daemons, of other threads, are not ended with a run
         adopt_orphans()
         for task in {TASKS[task].packages: task for task in tasks}.values():
             for name in systems:
@@ -528,14 +542,15 @@ def main() -> None:
             first = seed % len(systems)
             for task in tasks:
                 for name in (*systems[first:], *systems[:first]):
-                    kept = arguments.runs and arguments.runs / f"{task}-{seed}-{name}.json"
-                    if kept is None or not kept.exists():
+                    kept = arguments.runs and arguments.runs / (
+                        f"{task}-{'cluster-' * arguments.cluster}{seconds:g}s-{seed}-{name}.json"
+                    )
+                    if kept is not None and kept.exists():
+                        run = run_of(json.loads(kept.read_text()))
+                    else:
                         run = measure(name, task, seed, pythons[name], seconds)
                         if kept is not None:
-                            kept.parent.mkdir(parents=True, exist_ok=True)
                             kept.write_text(json.dumps(run))
-                    else:
-                        run = run_of(json.loads(kept.read_text()))
                     runs[task][name].append(run)
     if recorded:
         figures = recorded_figures(runs, seconds, arguments.curves)

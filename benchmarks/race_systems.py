@@ -35,7 +35,7 @@ if __name__ == "__main__" and sys.argv[1] == "maggy_like":
 from benchmarks.race_tasks import NAME, TASKS, Choice, Config, Float, Integer, Space, State, Task
 
 MASTER = os.environ.get("RACE_MASTER", "")
-"""The address of a Spark cluster; empty on this machine alone."""
+"""The address of a Spark cluster; empty if there is none."""
 
 Train = Callable[..., float]
 Left = Callable[[], float]
@@ -455,7 +455,7 @@ def main() -> None:
         return
     name, seed, deadline, folder = sys.argv[1:]
     system = SYSTEMS[name]
-    if MASTER and name == "maggy_like":
+    if MASTER and name == "maggy_like":  # the session that its user has already
         from maggy_like import spark_session
 
         spark_session(MASTER)

@@ -7,9 +7,9 @@ are imported at the top of the module, as most people write it.
 A training with epochs calls ``report(epoch, value, save)`` after each of them, where ``save()`` returns what is needed
 to continue from there. Each value is also appended to the marks file, with the time, before any system receives it.
 
-The recorded trainings follow the predicted learning curves of LCBench (:mod:`benchmarks.lcbench`), and only sleep, so
-that eight of them fit on two cores. An epoch lasts what the recording says, scaled so that a full training takes
-:data:`FULL_SECONDS` in the mean. No optimizer of this project was tuned on their data sets.
+The recorded ones follow the predicted learning curves of LCBench (:mod:`benchmarks.lcbench`), and only sleep, so that
+eight of them fit on two cores. An epoch takes the predicted time, scaled so that a full training run takes
+:data:`FULL_SECONDS` on average. No optimizer of this project was tuned on their data sets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING or NAME in ("digits", "transformer"):
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 if TYPE_CHECKING or NAME.startswith("recorded"):
-    import onnxruntime  # noqa: F401
+    import onnxruntime  # noqa: F401  (at the top, as most people write it; lcbench imports it when it is needed)
 
     from benchmarks import lcbench
 if TYPE_CHECKING or NAME.startswith("boosting"):
@@ -52,6 +52,8 @@ RECORDED = ("34539", "168335", "189862")
 """The data sets of the recorded trainings, by their number at OpenML."""
 
 FULL_SECONDS = 20.0
+"""Mean time of a full training run on recorded learning curves."""
+
 LETTERS, LENGTH = 8, 32
 TEXTS, HELD_OUT = 1024, 128
 BATCHES, BATCH_SIZE = 8, 16

@@ -80,8 +80,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # of xdist: the tests that send a Ctrl-C start processes that must notice it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The tests that send a Ctrl-C start processes that must notice it; xdist and a shell's background ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
         return
     cache = getattr(config, "cache", None)  # which `-p no:cacheprovider` leaves out
     if cache is not None and (archive := java_archive.archive_in(cache.mkdir("java"))) is not None:

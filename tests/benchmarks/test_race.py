@@ -124,7 +124,7 @@ def test_values_after_the_deadline_do_not_count() -> None:
 def test_the_figures_of_a_recorded_race() -> None:
     ours = Run([Mark(2.0, 0.5, 1.0), Mark(4.0, 0.2, 2.0, True)], 7.0, 9, 100.0)
     theirs = Run([Mark(2.0, 0.6, 2.0), Mark(8.0, 0.4, 6.0)], 3.0, 2, 50.0)
-    found = recorded_figures_of({"maggy_like": [ours], "ray": [theirs]}, 10.0, {"best": 0.1, "median": 0.5})
+    found = recorded_figures_of({"maggy_like": [ours], "ray": [theirs]}, 10.0, 8, {"best": 0.1, "median": 0.5})
     assert found == {
         "regret.maggy_like": pytest.approx(0.25),
         "busy.maggy_like": pytest.approx(3.0 / (8 * 9.0)),
@@ -145,7 +145,7 @@ def test_the_figures_of_a_recorded_race() -> None:
 
 def test_a_value_that_we_do_not_reach_counts_as_the_full_time() -> None:
     better = Run([Mark(5.0, 0.3)], 0.0)
-    found = recorded_figures_of({"maggy_like": [EMPTY], "ray": [better]}, 10.0, {"best": 0.1, "median": 0.5})
+    found = recorded_figures_of({"maggy_like": [EMPTY], "ray": [better]}, 10.0, 8, {"best": 0.1, "median": 0.5})
     assert found["ratio.ray"] == 1.0
     assert found["ratio_to_found.ray"] == 2.0
     assert "regret.maggy_like" not in found
