@@ -65,8 +65,6 @@ def train(reporter: Reporter, **config: Any) -> None:
     report = LightningReport(reporter)
     trainer = Trainer(
         max_epochs=reporter.budget,
-        accelerator="auto",
-        devices=1,
         callbacks=[report],
         logger=False,
         enable_checkpointing=False,

@@ -40,8 +40,8 @@ class LightningReport(Callback):
         ckpt_path: Path of a file with the saved state, or None.
 
     Raises:
-        ReportError: An argument is invalid, no metric was logged, or the strategy does not write a checkpoint as one
-            file.
+        ReportError: An argument is invalid, no metric was logged, the trainer does not train with all workers of the
+            trial, or the strategy does not write a checkpoint as one file.
 
     Example:
         >>> def train(lr, reporter):
@@ -52,6 +52,7 @@ class LightningReport(Callback):
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
         self._progress = Progress(reporter, save_every)
+        self._reporter = reporter
         self.ckpt_path: str | None = None
         self._replaced: Callable[[], None] | None = None
         if self._progress.restored is not None:
@@ -68,6 +69,11 @@ class LightningReport(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Arrange that an epoch is reported after the module's own hook, which may log. Called by Lightning."""
+        if self._reporter.world_size not in (1, trainer.world_size):
+            raise ReportError(
+                f"the trainer must train with all {self._reporter.world_size} workers of the trial, got one with "
+                f"{trainer.world_size}; remove devices= and num_nodes= from Trainer(...)"
+            )
         own = pl_module.on_train_epoch_end
         self._replaced = vars(pl_module).get("on_train_epoch_end")
 

@@ -22,6 +22,7 @@ from transformers import (  # noqa: E402  # the error above names the extra
     TrainerState,
     TrainingArguments,
 )
+from transformers.training_args import ParallelMode  # noqa: E402
 
 if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
@@ -50,7 +51,7 @@ class TransformersReport(TrainerCallback):
         resume_from_checkpoint: Path of a folder with the saved state, or None.
 
     Raises:
-        ReportError: An argument is invalid, or the trainer does not evaluate.
+        ReportError: An argument is invalid, or the trainer does not evaluate, or not train with all workers of a trial.
 
     Example:
         >>> def train(lr, reporter):
@@ -81,6 +82,11 @@ class TransformersReport(TrainerCallback):
         if args.eval_strategy == "no":
             raise ReportError(
                 "eval_strategy must be 'epoch' or 'steps', got 'no'; use TrainingArguments(eval_strategy='epoch')"
+            )
+        if self._reporter.world_size > 1 and args.parallel_mode is not ParallelMode.DISTRIBUTED:
+            raise ReportError(
+                f"the trainer must train with all {self._reporter.world_size} workers of the trial, got parallel_mode="
+                f"{args.parallel_mode.value!r}; use TrainingArguments(use_cpu=True) for workers without GPUs"
             )
         start = 0 if state.global_step == 0 else _evaluations(args, state)
         self._progress.begin(start, "resume_from_checkpoint=report.resume_from_checkpoint to trainer.train")
@@ -137,6 +143,7 @@ class TransformersReport(TrainerCallback):
         self._is_training = False
         self._remove_restored()
         if self._named_output is not None:
+            args.distributed_state.wait_for_everyone()  # each rank has listed the folder, which others may share
             shutil.rmtree(args.output_dir, ignore_errors=True)
             args.output_dir, self._named_output = self._named_output, None
         self._progress.finish()

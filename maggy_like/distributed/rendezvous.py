@@ -18,11 +18,12 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import torch
 from torch.distributed import Store, TCPStore, group, is_initialized
 
 from maggy_like.protocol.messages import RankInfo
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.protocol.torchrun import environment
+from maggy_like.protocol.torchrun import defaults_of_libraries, environment
 from maggy_like.rpc.endpoint import ANY_PORT, PortRange, first_free, shown
 
 CONNECT_PATIENCE = timedelta(seconds=60)
@@ -69,6 +70,9 @@ class Membership:
             host, port = meet()
             self._store = TCPStore(host, port, is_master=False, timeout=CONNECT_PATIENCE)
         os.environ.update(environment(info, host, port))
+        if info.world_size > 1:
+            for name, value in defaults_of_libraries(info, has_accelerator()).items():
+                os.environ.setdefault(name, value)
         if interface := interface_of(local_address(host)):
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
@@ -120,6 +124,12 @@ class Membership:
         except RuntimeError:
             return "rank 0 had returned, or is gone,"
         return f"rank {', '.join(map(str, ranks))} had returned" if ranks else ""
+
+
+def has_accelerator() -> bool:
+    """Return whether this process sees a device on which ranks can train together; Apple's (MPS) is not one."""
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return device is not None and device.type != "mps"
 
 
 @contextlib.contextmanager

@@ -27,6 +27,20 @@ def environment(info: RankInfo, host: str, port: int) -> dict[str, str]:
     }
 
 
+def defaults_of_libraries(info: RankInfo, has_accelerator: bool) -> dict[str, str]:
+    """Return variables by which a ``Trainer()`` without further arguments trains with all ranks.
+
+    They are defaults of transformers (Accelerate) and Lightning. Without accelerators, both would otherwise train on
+    each rank alone, also under torchrun. Lightning accepts any number of ranks on a host only as one node.
+    """
+    if has_accelerator:
+        return {
+            "PL_TRAINER_DEVICES": str(info.local_world_size),
+            "PL_TRAINER_NUM_NODES": str(info.group_world_size),
+        }
+    return {"ACCELERATE_USE_CPU": "true", "PL_TRAINER_DEVICES": str(info.world_size), "PL_TRAINER_NUM_NODES": "1"}
+
+
 def rank_and_ranks() -> tuple[int, int]:
     """Return this process's rank and the number of ranks as torchrun set them; (0, 1) without torchrun.
 

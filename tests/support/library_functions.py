@@ -55,7 +55,6 @@ def with_lightning(lr: float, reporter: Reporter) -> None:
     report = LightningReport(reporter)
     trainer = Trainer(
         accelerator="cpu",
-        devices=reporter.world_size,
         max_epochs=max(FULL, reporter.budget),  # more than most trials train
         callbacks=[report],
         logger=False,
@@ -137,7 +136,7 @@ def with_transformers(lr: float, reporter: Reporter) -> None:
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            use_cpu=True,
+            dataloader_pin_memory=False,
         )
         trainer = Trainer(
             Network(), args, train_dataset=Images(x, y), eval_dataset=Images(held_out, truth), callbacks=[report]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import library_functions
 import pytest
 from continued import changed, check_callback_alone, check_promoted_trials_equal_whole_trainings, search
-from library_functions import with_keras, with_lightning, with_transformers
+from library_functions import digits, with_keras, with_lightning, with_transformers
 
 from maggy_like import ASHA, Float, Reporter
 from maggy_like.callbacks.progress import Progress
@@ -148,6 +149,36 @@ def test_both_ranks_stop_in_the_same_epoch(train: Any, metric: str, tmp_path: Pa
     )
     assert result.counts == {TrialState.STOPPED: 1}
     assert result.trials[0].attempt == 1
+
+
+FIT = {"val_loss": "trainer.fit(Network(), *loaders, ckpt_path=report.ckpt_path)",
+       "eval_loss": "trainer.train(resume_from_checkpoint=report.resume_from_checkpoint)"}  # fmt: skip
+STEPS = {"val_loss": "trainer.global_step", "eval_loss": "trainer.state.global_step"}
+ALONE = {
+    "val_loss": ("        max_epochs=", "        devices=1,\n        max_epochs="),
+    "eval_loss": ("    report = T", "    os.environ.pop('ACCELERATE_USE_CPU')\n    report = T"),
+}
+ONE_TRIAL = {"optimizer": "random", "n_trials": 1, "max_budget": 1, **TWO_RANKS}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+def test_a_trainer_without_gpus_shares_the_rows_among_the_workers(train: Any, metric: str, tmp_path: Path) -> None:
+    block = f"if True:\n            try:\n                {FIT[metric]}\n            finally:\n                "
+    told = changed(train, vars(library_functions), (FIT[metric], f"{block}print('steps:', {STEPS[metric]})"))
+    result = search(told, SPACE, tmp_path, metric=metric, **ONE_TRIAL)
+    assert not result.failures
+    steps = str(len(digits()[0]) // 50 // 2)
+    assert {*re.findall(r"steps: (\d+)", result.log(0))} == {steps}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+def test_a_trainer_that_would_train_alone_in_each_worker_fails(train: Any, metric: str, tmp_path: Path) -> None:
+    result = search(changed(train, vars(library_functions), ALONE[metric]), SPACE, tmp_path, metric=metric, **ONE_TRIAL)
+    assert re.search(
+        "the trainer must train with all 2 workers of the trial|the product .* does not match", str(result)
+    )
 
 
 def test_checkpoints_go_to_a_directory_of_the_trial_whatever_output_dir_is(
