@@ -130,7 +130,7 @@ PROGRAMS = {name: program_of(page.read_text()) for name, page in PAGES.items()}
 LOCAL = [name for name, program in PROGRAMS.items() if program.code.strip()]
 ON_SPARK = [name for name, program in PROGRAMS.items() if program.on_spark.strip()]
 
-SHORT = ("README.md", "estimator.md", "five-minutes.md", "index.md", "search.md")
+SHORT = ("README.md", "estimator.md", "index.md")
 """Pages whose code ``make test`` runs. ``make test-long`` runs all."""
 
 

@@ -65,6 +65,7 @@ def run_on_spark(spark_local: SparkSession, run_program: Any, monkeypatch: pytes
     return run_program
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_lightgbm_trains_and_predicts_on_the_rows_of_a_dataframe(run_on_spark: Any) -> None:
     printed, _ = run_on_spark(EXAMPLES / "lightgbm_spark.py", "--trials", 3, "--rows", 2000)

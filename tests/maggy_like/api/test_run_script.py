@@ -162,6 +162,7 @@ def test_a_script_trains_as_under_torchrun(script: Path, capfd: pytest.CaptureFi
     assert model.stat().st_mtime_ns > saved  # where a script of torchrun writes it
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_sharding_checkpoints_workers_of_loaders_and_autocast_train_as_under_torchrun(
     script: Path, capfd: pytest.CaptureFixture[str]

@@ -299,20 +299,20 @@ IN_PROCESSES = {
 }
 """The checks in which a trial in another process may differ: its data, errors, warnings, and what comes back."""
 
-KINDS = [pytest.param(kind, marks=() if kind == "pipeline" else pytest.mark.long) for kind in CHECKED]
 
-
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.filterwarnings("ignore")  # data of the checks that is wrong on purpose warns before it fails
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CHECKED)
 def test_the_checks_of_scikit_learn(kind: str) -> None:
     results = check_estimator(search(*CHECKED[kind], n_trials=2, cv=2), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CHECKED)
 def test_the_checks_of_scikit_learn_in_processes(kind: str) -> None:
     candidate = search(*CHECKED[kind], n_trials=2, cv=2, engine="local", workers=2)
     checks = [check for _, check in estimator_checks_generator(candidate) if check.func.__name__ in IN_PROCESSES]

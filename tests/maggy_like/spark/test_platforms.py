@@ -70,7 +70,7 @@ def run(name: str, folder: Path) -> tuple[Outcome | None, str, list[str]]:
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.platform)
+        pytest.param(name, marks=pytest.mark.long if name in QUICK else pytest.mark.platform)
         for name in SETTINGS | SETTINGS_ON_KUBERNETES
     ],
 )
