@@ -52,7 +52,7 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
         super().__init__()
-        self._progress = Progress(reporter, save_every)
+        self._progress = Progress(reporter, save_every, "Keras")
         self._continues = self._has_begun = False
 
     @property

@@ -55,7 +55,7 @@ class LightGBMReport:
     before_iteration = False
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
-        self._progress = Progress(reporter, save_every)
+        self._progress = Progress(reporter, save_every, "LightGBM")
         restored = self._progress.restored
         self.init_model = None if restored is None else lightgbm.Booster(model_str=restored["model"])
         self.num_boost_round = max(1, self._progress.left)

@@ -17,15 +17,22 @@ class Progress:
     A step is saved before it is reported, because the report may end the attempt at a milestone. A later attempt
     continues from that state. Every ``save_every``-th step is saved, and always the last one and one after which the
     trial is paused.
+
+    ``alone`` is the name of a library that does not divide the work among the workers of a trial; empty if it does.
     """
 
-    def __init__(self, reporter: Reporter, save_every: int) -> None:
+    def __init__(self, reporter: Reporter, save_every: int, alone: str = "") -> None:
         if not isinstance(reporter, Reporter):
             raise ReportError(f"reporter must be the Reporter that train_fn gets, got {shortened(reporter)}")
         if type(save_every) is not int or save_every < 1:
             raise ReportError(f"save_every must be an integer of at least 1, got {shortened(save_every)}")
         self._reporter, self._hooks = reporter, ReporterHooks(reporter)
         self._save_every = save_every
+        if alone and reporter.world_size > 1 and reporter.is_main:
+            reporter.log(
+                f"each of the {reporter.world_size} workers of this trial trains the whole model, because {alone} does "
+                "not divide the work among them"
+            )
         self._end: BaseException | None = None
         self.restored: dict[str, Any] | None = reporter.restore()  # None at the beginning of a trial
         if self.restored is not None and not (isinstance(self.restored, dict) and "step" in self.restored):

@@ -52,7 +52,7 @@ def sklearn_steps(
         >>> lagom(train_trees, {"rate": Float(0.01, 1, log=True)}).best_value > 0.9
         True
     """
-    progress = Progress(reporter, save_every)
+    progress = Progress(reporter, save_every, "scikit-learn")
     model = estimator if progress.restored is None else progress.restored["model"]
 
     def report(**metrics: float) -> None:

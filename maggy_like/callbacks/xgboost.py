@@ -51,7 +51,7 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
 
     def __init__(self, reporter: Reporter, *, save_every: int = 1) -> None:
         super().__init__()
-        self._progress = Progress(reporter, save_every)
+        self._progress = Progress(reporter, save_every, "XGBoost")
         restored = self._progress.restored
         self.xgb_model = None if restored is None else xgboost.Booster(model_file=bytearray(restored["model"]))
         self.num_boost_round = self._progress.left

@@ -14,7 +14,10 @@ from continued import changed, check_callback_alone, check_promoted_trials_equal
 from library_functions import digits, with_keras, with_lightning, with_transformers
 
 from maggy_like import ASHA, Float, Reporter
+from maggy_like.callbacks import KerasReport, LightGBMReport, XGBoostReport, sklearn_steps
 from maggy_like.callbacks.progress import Progress
+from maggy_like.protocol.messages import RankInfo
+from maggy_like.protocol.torchrun import environment
 from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
@@ -179,6 +182,25 @@ def test_a_trainer_that_would_train_alone_in_each_worker_fails(train: Any, metri
     assert re.search(
         "the trainer must train with all 2 workers of the trial|the product .* does not match", str(result)
     )
+
+
+def begin_sklearn(reporter: Reporter) -> None:
+    next(sklearn_steps(object(), reporter))
+
+
+ALONE_IN_EACH = [KerasReport, LightGBMReport, XGBoostReport, begin_sklearn]
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+@pytest.mark.parametrize("report", ALONE_IN_EACH)
+def test_a_library_that_trains_alone_in_each_worker_is_named(
+    report: Any, rank: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in environment(RankInfo(int(rank), 2, int(rank), 2, 0, 1), "127.0.0.1", 1).items():
+        monkeypatch.setenv(name, value)
+    report(Reporter(budget=1))
+    line = "each of the 2 workers of this trial trains the whole model, because "
+    assert capsys.readouterr().out.count(line) == lines
 
 
 def test_checkpoints_go_to_a_directory_of_the_trial_whatever_output_dir_is(
