@@ -52,7 +52,7 @@ lint: $(STAMP) ## check style, types and the import law
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-bench: $(STAMP) ## run the quick benchmarks on the way of a trial, and say what got slower
+bench: $(STAMP) ## run the quick benchmarks on the way of a trial, and say what the last change made slower
 	.venv/bin/python -m benchmarks.guard
 
 docs: $(STAMP) ## build the site of the docs in build/docs; a warning is an error

@@ -1,28 +1,27 @@
-"""Says what got slower: the quick benchmarks on the way of a trial, beside a baseline that is kept with the code.
+"""Says what a change made slower: the quick benchmarks on the way of a trial, of this tree and of an earlier commit.
 
-Machines differ and are busy, so a figure is divided by a calibration in the same minute: plain Python work of the
-kind that the runtime does, in CPU time; of what waits for messages, a bare ZeroMQ round trip. What is slower than the
-baseline by more than a fifth is measured again; what still is, is printed, and the exit status is 1. ``--update`` makes
-the present figures the baseline: do it in the change that accounts for them, on a machine with nothing else to do.
+Machines differ, so no figures are kept. Each benchmark runs with the code of both, one after the other. If a figure is
+worse than the earlier one by more than a fifth, both run again, in the other order, and their least figures count. What
+is still slower is printed, and the exit status is 1. Let no other program run at the same time.
 
-    python -m benchmarks.guard [--update] [--only NAME[,NAME]]      (make bench)
+By default, the earlier commit is HEAD if there are changes that are not committed, and otherwise the one before it.
+
+    python -m benchmarks.guard [--base COMMIT] [--only NAME[,NAME]]      (make bench)
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.dispatch import round_trip
-
-BASELINE = Path(__file__).with_name("baseline.json")
+ROOT = Path(__file__).parents[1]
 TOLERANCE = 1.2
 
 WATCHED = {
@@ -40,79 +39,88 @@ WATCHED = {
 }
 """The figures that count, by benchmark; smaller is better in each."""
 
-WAITING = ("scale", "dispatch")
-"""Benchmarks whose figures are mostly threads being woken up, which is not quick where computing is."""
-
-SIZES = ("bytes_per_trial", "journal_bytes_per_trial")
-"""Figures that no machine makes larger: they are compared as they are."""
+Figures = dict[str, float]
 
 
-def calibration(name: str) -> float:
-    """Milliseconds that what a benchmark mostly does takes here and now."""
-    return round_trip(1000) if name in WAITING else work_ms()
+def git(*arguments: str) -> str:
+    """What git prints about this tree."""
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = f"git {' '.join(arguments)}: {done.stderr.strip()}"
+        raise SystemExit(f"benchmarks.guard compares with a commit of this repository; {said}")
+    return done.stdout.strip()
 
 
-def work_ms() -> float:
-    """Milliseconds of CPU that a fixed piece of work takes: the least of a few times."""
-    encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
-
-    def work() -> int:
-        found: dict[int, object] = {}
-        for number in range(20_000):
-            found[number % 997] = decode(encode({"trial": number, "values": [0.5, number], "name": "calibration"}))
-        return len(sorted(found))
-
-    times = []
-    for _ in range(5):
-        begin = time.process_time()
-        work()
-        times.append((time.process_time() - begin) * 1e3)
-    return min(times)
+def default_base() -> str:
+    """HEAD, or the commit before it if nothing has changed since."""
+    return "HEAD" if git("status", "--porcelain", "--untracked-files=no") else "HEAD~1"
 
 
-def measure(name: str) -> dict[str, float]:
-    """The watched figures of a benchmark, in units of the calibration before and after it."""
+@contextlib.contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """A folder with the files of a commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, "tree")
+        git("worktree", "add", "--detach", str(tree), commit)
+        try:
+            yield tree
+        finally:
+            git("worktree", "remove", "--force", str(tree))
+
+
+def measure(name: str, tree: Path) -> Figures:
+    """The watched figures of a benchmark with the code in a folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"
-        before = calibration(name)
+        paths = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        unit = (before + calibration(name)) / 2
-        figures = json.loads(path.read_text())
-    return {f"{name}.{key}": figures[key] / (1.0 if key in SIZES else unit) for key in WATCHED[name]}
+        environment = {**os.environ, "PYTHONPATH": paths}
+        subprocess.run(command, check=True, cwd=tree, env=environment, stdout=subprocess.DEVNULL)
+        found = json.loads(path.read_text())
+    return {f"{name}.{key}": found[key] for key in WATCHED[name] if key in found}
 
 
-def slower(known: dict[str, float], now: dict[str, float]) -> list[str]:
-    """The figures that are worse than the baseline's by more than the tolerance."""
-    return [key for key, value in now.items() if key in known and value > TOLERANCE * known[key]]
+def slower(base: Figures, now: Figures) -> list[str]:
+    """The figures that are worse than the earlier ones by more than the tolerance."""
+    return [key for key, value in now.items() if key in base and value > TOLERANCE * base[key]]
+
+
+def compare(name: str, tree: Path) -> tuple[Figures, Figures]:
+    """The figures of a benchmark with the code of the earlier commit, in ``tree``, and with that of this tree."""
+    base, now = measure(name, tree), measure(name, ROOT)
+    if slower(base, now):
+        again = measure(name, ROOT)
+        now = {key: min(value, again[key]) for key, value in now.items()}
+        again = measure(name, tree)
+        base = {key: min(value, again[key]) for key, value in base.items()}
+    return base, now
 
 
 def main() -> int:
     """Measure, compare and print."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--update", action="store_true", help="make the present figures the baseline")
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--base", metavar="COMMIT", help="the earlier commit (default: HEAD, or the one before it)")
     options.add_argument("--only", default=",".join(WATCHED), metavar="NAME[,NAME]", help="run these alone")
     arguments = options.parse_args()
-    known: dict[str, float] = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
-    found: dict[str, float] = {}
-    for name in arguments.only.split(","):
-        print(f"benchmarks.{name} ...", flush=True)
-        figures = measure(name)
-        if slower(known, figures) and not arguments.update:
-            again = measure(name)
-            figures = {key: min(value, again[key]) for key, value in figures.items()}
-        found |= figures
-    if arguments.update:
-        BASELINE.write_text(json.dumps(known | {key: round(value, 6) for key, value in found.items()}, indent=2) + "\n")
-        print(f"{len(found)} figures are the baseline now: {BASELINE}")
-        return 0
-    width = max(map(len, found))
-    worse = slower(known, found)
-    for key, value in found.items():
-        told = f"{value / known[key]:5.2f} of the baseline" if key in known else "not in the baseline"
-        print(f"{key:<{width}}  {told}{'  SLOWER' if key in worse else ''}")
+    names = arguments.only.split(",")
+    if unknown := set(names).difference(WATCHED):
+        options.error(f"--only must have names of {', '.join(WATCHED)}, got {', '.join(sorted(unknown))}")
+    commit = git("rev-parse", "--short", "--verify", f"{arguments.base or default_base()}^{{commit}}")
+    base: Figures = {}
+    now: Figures = {}
+    with checked_out(commit) as tree:
+        for name in names:
+            print(f"benchmarks.{name}, {commit} and this tree ...", flush=True)
+            earlier, present = compare(name, tree)
+            base |= earlier
+            now |= present
+    worse = slower(base, now)
+    width = max(map(len, now))
+    for key, value in now.items():
+        ratio = f"{value / base[key]:5.2f} of {commit} ({base[key]:.4g})" if key in base else f"not in {commit}"
+        print(f"{key:<{width}}  {value:<8.4g}  {ratio}{'  SLOWER' if key in worse else ''}")
     if worse:
-        print(f"{len(worse)} of {len(found)} got slower by more than {TOLERANCE - 1:.0%}: {', '.join(worse)}")
+        print(f"{len(worse)} of {len(now)} got slower by more than {TOLERANCE - 1:.0%}: {', '.join(worse)}")
     return int(bool(worse))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -179,48 +180,47 @@ def test_each_system_is_counted() -> None:
 # -- what `make bench` says -------------------------------------------------------------------------
 
 
-KNOWN = {"virtual.event_us.10000": 10.0}
+EVENT = "virtual.event_us.10000"
 
 
-@pytest.fixture
-def baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "baseline.json"
-    path.write_text(json.dumps(KNOWN))
-    monkeypatch.setattr(guard, "BASELINE", path)
-    return path
-
-
-def guarded(monkeypatch: pytest.MonkeyPatch, figures: list[float], *arguments: str) -> int:
-    measured = iter(figures)
-    monkeypatch.setattr(guard, "measure", lambda name: {"virtual.event_us.10000": next(measured)})
-    monkeypatch.setattr("sys.argv", ["guard", "--only", "virtual", *arguments])
+def guarded(monkeypatch: pytest.MonkeyPatch, base: list[float], now: list[float]) -> int:
+    """The exit status, with these figures of the earlier commit and of this tree, in the order of the measurements."""
+    measured = {False: iter(base), True: iter(now)}
+    monkeypatch.setattr(guard, "measure", lambda name, tree: {EVENT: next(measured[tree == guard.ROOT])})
+    monkeypatch.setattr(guard, "git", lambda *arguments: "abc1234")
+    monkeypatch.setattr("sys.argv", ["guard", "--only", "virtual"])
     return guard.main()
 
 
-def test_what_is_slower_twice_is_named(
-    baseline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert guarded(monkeypatch, [13.0, 12.5]) == 1
-    assert "1 of 1 got slower by more than 20%: virtual.event_us.10000" in capsys.readouterr().out
+def test_what_is_slower_twice_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(monkeypatch, [10.0, 10.5], [13.0, 12.5]) == 1
+    assert f"1 of 1 got slower by more than 20%: {EVENT}" in capsys.readouterr().out
 
 
-def test_what_is_slower_once_may_be_the_machine(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert guarded(monkeypatch, [13.0, 11.0]) == 0
+def test_what_is_slower_once_may_be_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guarded(monkeypatch, [10.0, 11.0], [13.0, 11.0]) == 0
 
 
-def test_the_present_figures_become_the_baseline(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert guarded(monkeypatch, [20.0], "--update") == 0
-    assert json.loads(baseline.read_text()) == {"virtual.event_us.10000": 20.0}
+def test_what_is_not_slower_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guarded(monkeypatch, [10.0], [11.0]) == 0
 
 
-def test_each_watched_figure_is_in_the_baseline_that_is_kept() -> None:
-    kept = json.loads(guard.BASELINE.read_text())
-    assert set(kept) == {f"{name}.{key}" for name, keys in guard.WATCHED.items() for key in keys}
+def test_the_code_of_an_earlier_commit_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "virtual.py").write_text(
+        "import json, sys\njson.dump({'event_us.10000': 7.0, 'other': 1.0}, open(sys.argv[-1], 'w'))\n"
+    )
+    assert guard.measure("virtual", tmp_path) == {EVENT: 7.0}
 
 
-@pytest.mark.parametrize("name", ["virtual", "dispatch"])
-def test_the_calibration_takes_time(name: str) -> None:
-    assert guard.calibration(name) > 0
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_commit_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["guard", "--base", "nowhere"])
+    monkeypatch.setattr(guard, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="compares with a commit of this repository"):
+        guard.main()
 
 
 # -- SearchCV beside other searches -----------------------------------------------------------------
