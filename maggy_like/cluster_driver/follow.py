@@ -24,6 +24,7 @@ from maggy_like.results.runs import read_run
 from maggy_like.storage.control_files import (
     ControlFiles,
     DriverRecord,
+    ErrorRecord,
     LogLineRecord,
     LogLinesRecord,
     StopRequestRecord,
@@ -41,6 +42,9 @@ LOOK = 1.0
 
 HOLD_LOOK = 5.0
 """Seconds between two checks whether a driver has the run."""
+
+RECORD_PATIENCE = 15.0
+"""Seconds that a driver in the cluster gets to write down its error after it has ended the journal."""
 
 SUCCESSION_PATIENCE = 180.0
 """Seconds that Spark gets to restart the driver's task before the run counts as killed."""
@@ -213,16 +217,24 @@ def watch_run(run: Result, progress: bool | str, callbacks: Sequence[Callback], 
         pass
     finally:
         followers.finish(source.ended.status if source.ended is not None else Ending.STOPPED)
-    shown, record = Shown.by([display]), source.driver()
+    shown = Shown.by([display])
     shown = replace(shown, lines=shown.lines and source.has_all_lines)
     result = replace(read_run(str(run.directory), actions), _shown=shown)
-    if result.ending is Ending.ERROR and record is not None and record.error is not None:
-        error = from_record(record.error)
+    if result.ending is Ending.ERROR and (found := error_of_driver(source)) is not None:
+        error = from_record(found)
         error.result = result
         if isinstance(error, TrialsFailedError):
             error.has_shown_traceback = shown.lines
         raise error
     return result
+
+
+def error_of_driver(source: RunFiles) -> ErrorRecord | None:
+    """Return the error that ended a run, if its driver was a task of the cluster. It is written after the journal."""
+    deadline = time.monotonic() + RECORD_PATIENCE
+    while (record := source.driver()) is not None and not record.is_over and time.monotonic() < deadline:
+        time.sleep(POLL)
+    return None if record is None else record.error
 
 
 def stop_run(journal: str) -> None:

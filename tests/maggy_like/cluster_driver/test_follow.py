@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from module_time import patch_time
 
@@ -18,7 +19,7 @@ from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.driver.stream import Entry, JournalReader
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
-from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopRequestRecord
+from maggy_like.storage.control_files import ControlFiles, DriverRecord, ErrorRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
@@ -63,6 +64,24 @@ def test_each_event_is_given_once_across_segments(url: str, monkeypatch: pytest.
     assert follower.ended is not None
     assert [trial.id for trial in follower.machine.study.trials] == [0, 1, 2, 3]
     journal.close()
+
+
+def test_an_error_that_the_driver_writes_after_the_journal_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(backend_of(url))
+    journal.begin(HEADER)
+    journal.note(RunStatus(Ending.ERROR, 9.0))
+    journal.close()
+    files, record = ControlFiles(url), DriverRecord("call", 0, "", "host", 1.0)
+    files.publish(record)
+    error = ErrorRecord("EngineError", "the driver has ended")
+    over = msgspec.structs.replace(record, is_over=True, error=error)
+    patch_time(monkeypatch, follow, sleep=lambda _: files.publish(over))
+    assert follow.error_of_driver(RunFiles(url)) == error
+    monkeypatch.setattr(follow, "RECORD_PATIENCE", 0.0)
+    files.publish(record)  # its machine is gone
+    assert follow.error_of_driver(RunFiles(url)) is None
 
 
 def test_a_driver_that_writes_all_the_time_does_not_keep_the_reader(url: str) -> None:
