@@ -27,6 +27,9 @@ from transformers.training_args import ParallelMode  # noqa: E402
 if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
 
+_ONE_PROCESS = (ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED)
+"""Modes in which a trainer trains without the other processes."""
+
 
 class TransformersReport(TrainerCallback):
     """Report each evaluation of ``transformers.Trainer``. A step is an evaluation, so an epoch by default.
@@ -51,7 +54,8 @@ class TransformersReport(TrainerCallback):
         resume_from_checkpoint: Path of a folder with the saved state, or None.
 
     Raises:
-        ReportError: An argument is invalid, or the trainer does not evaluate, or not train with all workers of a trial.
+        ReportError: An argument is invalid, the trainer does not evaluate, or it does not train with all workers of the
+            trial.
 
     Example:
         >>> def train(lr, reporter):
@@ -83,7 +87,7 @@ class TransformersReport(TrainerCallback):
             raise ReportError(
                 "eval_strategy must be 'epoch' or 'steps', got 'no'; use TrainingArguments(eval_strategy='epoch')"
             )
-        if self._reporter.world_size > 1 and args.parallel_mode is not ParallelMode.DISTRIBUTED:
+        if self._reporter.world_size > 1 and args.parallel_mode in _ONE_PROCESS:
             raise ReportError(
                 f"the trainer must train with all {self._reporter.world_size} workers of the trial, got parallel_mode="
                 f"{args.parallel_mode.value!r}; use TrainingArguments(use_cpu=True) for workers without GPUs"

@@ -179,9 +179,7 @@ def test_a_trainer_without_gpus_shares_the_rows_among_the_workers(train: Any, me
 @pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
 def test_a_trainer_that_would_train_alone_in_each_worker_fails(train: Any, metric: str, tmp_path: Path) -> None:
     result = search(changed(train, vars(library_functions), ALONE[metric]), SPACE, tmp_path, metric=metric, **ONE_TRIAL)
-    assert re.search(
-        "the trainer must train with all 2 workers of the trial|the product .* does not match", str(result)
-    )
+    assert "the trainer must train with all 2 workers of the trial, got" in str(result)
 
 
 def begin_sklearn(reporter: Reporter) -> None:
