@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from maggy_like.processes.fork_safety import why_not_whole
 from maggy_like.processes.imports import import_ahead, is_installed_module
 from maggy_like.processes.system import fork_sibling
-from maggy_like.processes.zygote.become import NO_FORK, STARTED, become, become_fresh, receive_request
+from maggy_like.processes.zygote.become import BEGUN, NO_FORK, STARTED, become, become_fresh, receive_request
 
 IDLE_SECONDS = 600.0
 
@@ -58,12 +58,12 @@ def _serve(control: socket.socket, owner: int) -> None:
             return
         request, (answer, *descriptors) = asked
         _load(module for module in request.preload if _is_installed(module))
+        is_whole = not why_not_whole()
         if _is_wanted(answer):
-            is_whole = not why_not_whole()
             pid = fork_sibling()
             if pid == 0:
                 (become if is_whole else become_fresh)(request, descriptors)
-            with contextlib.suppress(BrokenPipeError):  # its owner no longer waits; its session or its lifeline ends it
+            with contextlib.suppress(BrokenPipeError):  # its owner has ended; its session or its lifeline ends it
                 os.write(answer, STARTED.pack(pid))
         for fd in (answer, *descriptors):
             os.close(fd)
@@ -82,9 +82,13 @@ def _is_installed(module: str) -> bool:
 
 
 def _is_wanted(answer: int) -> bool:
-    """Return whether the other end of a pipe is still open."""
+    """Announce a fork; return False if the owner has given it up before."""
+    try:
+        os.write(answer, BEGUN)
+    except BrokenPipeError:
+        return False
     poller = select.poll()
-    poller.register(answer, 0)
+    poller.register(answer, select.POLLIN)
     return not poller.poll(0)
 
 

@@ -31,8 +31,14 @@ from maggy_like.processes.system import close_all_but
 
 MAX_DESCRIPTORS = 16
 
+BEGUN = b"!"
+"""The first reply, on the request's own connection: the fork follows at once, unless the owner has shut its side down.
+
+An owner that shuts its side down and then finds no such reply knows that there will be no fork.
+"""
+
 STARTED = struct.Struct("!i")
-"""The reply, on the request's own pipe: the new process's id."""
+"""The second reply: the new process's id."""
 
 NO_FORK = -1
 """Sent in place of an id if the system cannot fork for another process."""

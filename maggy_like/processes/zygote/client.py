@@ -24,13 +24,16 @@ from maggy_like.errors import ConfigError
 from maggy_like.processes.cores import OPENMP, PASSIVE, WAIT_POLICY
 from maggy_like.processes.imports import command, module_path, remembered
 from maggy_like.processes.system import is_supported, working_folder
-from maggy_like.processes.zygote.become import NO_FORK, STARTED, Request, become, is_fork, send_request
+from maggy_like.processes.zygote.become import BEGUN, NO_FORK, STARTED, Request, become, is_fork, send_request
 
 CLOSE_PATIENCE = 0.5
 """Seconds that a zygote gets to end; its current import is no longer needed."""
 
 START_PATIENCE = 20.0
 """Seconds that a zygote gets to start, and to accept a request."""
+
+FORK_PATIENCE = 5.0
+"""Seconds within which a fork that has begun must be known, if it is no longer needed."""
 
 PATIENCE = 60.0
 """Seconds after which a request that is no longer needed shows that its import hangs."""
@@ -179,19 +182,19 @@ class Zygote:
     def start(self, request: Request, descriptors: Sequence[int]) -> ForkedProcess:
         """Request a process, and return before it has started."""
         theirs, stdin = os.pipe()
-        answer, answer_write = os.pipe()
+        answer, answer_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = msgspec.structs.replace(request, preload=self._safe(request.preload))
         try:
             with self._lock:
                 self._see_first_fork()
-                send_request(self._socket, request, [answer_write, theirs, *descriptors])
+                send_request(self._socket, request, [answer_end.fileno(), theirs, *descriptors])
         except OSError:
             os.close(stdin)
-            os.close(answer)
+            answer.close()
             raise
         finally:
             os.close(theirs)
-            os.close(answer_write)
+            answer_end.close()
         return ForkedProcess(open(stdin, "wb", 0), answer, on_given_up=self.give_up, hangs=self.hangs)
 
     def load(self, modules: Sequence[str]) -> None:
@@ -298,7 +301,7 @@ class ForkedProcess:
     def __init__(
         self,
         stdin: IO[bytes],
-        answer: int | None = None,
+        answer: socket.socket | None = None,
         pid: int | None = None,
         on_given_up: Callable[[float], None] | None = None,
         hangs: Callable[[float], bool] | None = None,
@@ -306,7 +309,8 @@ class ForkedProcess:
         self.why = ""  # why it was not started, if the other process hung
         self.stdin: IO[bytes] | None = stdin
         self.returncode: int | None = None
-        self._answer = answer  # a pipe that returns its process id; if it ends without one, the process was not started
+        self._answer = answer  # brings its process id; if it ends without one, the process was not started
+        self._has_begun = False  # whether the other process forks now
         self._pid = pid  # its process id, if it is known already
         self._on_given_up = on_given_up  # called with the seconds since the request if it is killed before it has begun
         self._hangs = hangs  # returns whether the other process has done nothing for too long since a given time
@@ -359,20 +363,34 @@ class ForkedProcess:
                 self._give_up(time.monotonic() - self._asked)
 
     def _give_up(self, waited: float) -> None:
-        """Cancel the request before the process has begun."""
+        """Cancel the request before the fork; if that has begun, kill its process."""
+        if self._answer is None:
+            return
+        with contextlib.suppress(OSError):  # the other process has ended
+            self._answer.shutdown(socket.SHUT_WR)
+        self._read_answer(0.0)
+        if self._has_begun:
+            self._read_answer(FORK_PATIENCE)
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            return
         if self._answer is not None:
-            os.close(self._answer)  # its zygote checks this before it forks
-            self._answer, self.returncode = None, -signal.SIGKILL
-            if self._on_given_up is not None:
-                self._on_given_up(waited)
+            self._answer.close()
+        self._answer, self.returncode = None, -signal.SIGKILL
+        if self._on_given_up is not None:
+            self._on_given_up(waited)
 
     def _read_answer(self, timeout: float | None) -> None:
-        if self._answer is None or not _poll(self._answer, timeout):
+        """Wait for the next reply of the process that forks, if there is still one to come."""
+        if self._answer is None or not _poll(self._answer.fileno(), timeout):
             return
-        data = os.read(self._answer, STARTED.size)
-        os.close(self._answer)
+        data = self._answer.recv(STARTED.size)
+        if data == BEGUN:
+            self._has_begun = True
+            return
+        self._answer.close()
         self._answer = None
-        if len(data) == STARTED.size:
+        if data:
             (self._pid,) = STARTED.unpack(data)
         else:
             self.returncode = -signal.SIGKILL  # the zygote has ended

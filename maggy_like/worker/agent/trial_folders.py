@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from maggy_like.protocol.messages import Assign, Noted, NoteSubject
+from maggy_like.protocol.messages import Assign, Noted, NoteSubject, RankInfo
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.file_systems import is_visible, refusal, try_local_path
 from maggy_like.storage.run_paths import WORK
@@ -191,7 +191,7 @@ class TrialFolders:
             # Ranks in several executors of a machine have different originals, and so different mirrors.
             tree = os.path.relpath(self._parents, self._root).split(os.sep)[0] if self._has_mirrors else "tree"
             place.registry = os.path.join(self._root, "ranks", f"{name}.{assign.attempt}", tree)
-            os.makedirs(os.path.join(place.registry, str(info.rank)), 0o700, exist_ok=True)
+            _enter(place.registry, info)
         elif os.path.lexists(place.own):  # left by a worker that was killed
             self._set_aside(place.own)
         if self._has_mirrors:
@@ -429,6 +429,18 @@ def _runs(pid: int) -> bool:
 
 def _claim(assign: Assign) -> bytes:
     return assign.attempt.to_bytes(CLAIM_SIZE, "big")
+
+
+def _enter(registry: str, info: RankInfo) -> None:
+    """Make a rank's entry in a registry, which each other rank may remove once at its own end."""
+    for others_left in reversed(range(info.local_world_size)):
+        try:
+            os.makedirs(os.path.join(registry, str(info.rank)), 0o700, exist_ok=True)
+        except FileNotFoundError:
+            if not others_left:
+                raise
+        else:
+            return
 
 
 def _rmdir(folder: str) -> bool:

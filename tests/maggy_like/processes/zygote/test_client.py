@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from maggy_like.errors import ConfigError
 from maggy_like.processes.imports import start_path
 from maggy_like.processes.system import is_supported
 from maggy_like.processes.zygote import client
+from maggy_like.processes.zygote.become import BEGUN, STARTED
 from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_zygote, key_of, own_zygote, start_module
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
@@ -282,6 +285,37 @@ def test_a_process_that_never_began_can_be_given_up(
     frozen.kill()
     assert start(environment, "exit", "5").wait(PATIENCE) == 5  # by another one
     assert own_zygote() != first
+
+
+def test_a_process_that_is_killed_while_it_is_forked_is_not_left(environment: dict[str, str]) -> None:
+    assert start(environment, "exit", "0").wait(PATIENCE) == 0
+    for n in range(100):
+        process = start_module("zygote_entry", environment, PATH, arguments=["tell"])
+        for _ in range(100 * n):  # from before the fork until after it
+            pass
+        process.kill()
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert psutil.Process().children() == [psutil.Process(*own_zygote())]
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_a_fork_that_has_begun_is_waited_for_before_it_is_killed() -> None:
+    answer, zygote = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with zygote, subprocess.Popen(["sleep", "300"]) as child, open(os.devnull, "wb", 0) as stdin:
+        process = ForkedProcess(stdin, answer)
+        zygote.settimeout(PATIENCE)
+        zygote.send(BEGUN)
+
+        def fork() -> None:
+            assert zygote.recv(1) == b""  # given up, and too late
+            zygote.send(STARTED.pack(child.pid))
+
+        with ThreadPoolExecutor(1) as pool:
+            forking = pool.submit(fork)
+            process.kill()
+            forking.result(PATIENCE)
+        assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_a_zygote_that_dies_ends_those_that_wait_for_it(environment: dict[str, str]) -> None:

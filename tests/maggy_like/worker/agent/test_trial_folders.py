@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,3 +95,26 @@ def test_the_files_of_all_ranks_on_a_machine_are_kept(
     kept = read_list(task.files, 0)
     assert kept is not None
     assert sorted(kept.files) == ["own0", "own1", "relative0", "relative1"]
+
+
+def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry is in a directory that the last of the others removes, perhaps just after it was made."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    folders, others = TrialFolders(task), [0, 1]
+    make = os.mkdir
+
+    def make_but_lose(path: str, *args: Any, **options: Any) -> None:
+        make(path, *args, **options)
+        if others and "ranks" in path and Path(path).name.startswith("tree"):
+            os.rmdir(path)
+            others.pop()
+
+    monkeypatch.setattr(os, "mkdir", make_but_lose)
+    assigned = folders.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(2, 3, 2, 3, 0, 1)))
+    assert not others
+    assert Path(os.fsdecode(assigned.working_directory)).is_dir()
+    assert not folders.end(0, "a process")
+    folders.finish()
+    folders.close()
