@@ -60,7 +60,7 @@ TOGETHER = {
     "mlflow": "mlflow",
 }
 """Fixtures of which a machine can have one at a time, or one costs too much to have several: the users of each run in
-one process when the tests run in several beside each other (pytest-xdist)."""
+one process when the tests run in several beside each other (pytest-xdist), and users of several with the first."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -129,12 +129,14 @@ def order(item: pytest.Item) -> tuple[int, bool]:
 def group_of(item: pytest.Item) -> str | None:
     """With which others a test shares a fixture that there is once."""
     fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    names = {TOGETHER[name] for name in fixtures if name in TOGETHER}
+    for name, group in TOGETHER.items():
+        if name in fixtures:
+            return group
     if "s3" in re.split(r"[\[\]-]", item.name):
-        names.add("store")  # which they ask for when they run
-    if not names and any(definitions[-1].scope == "module" for definitions in fixtures.values()):
-        names = {item.path.stem}
-    return min(names, default=None)
+        return TOGETHER["object_store"]  # which they ask for when they run
+    if any(definitions[-1].scope == "module" for definitions in fixtures.values()):
+        return item.path.stem
+    return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

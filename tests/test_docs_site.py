@@ -143,6 +143,7 @@ FOUND = """async ([code, index, queries]) => {
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.example
 @pytest.mark.browser
 def test_a_search_of_the_site_finds_the_page_by_the_words_that_people_type(site: Path) -> None:
@@ -158,6 +159,7 @@ def test_a_search_of_the_site_finds_the_page_by_the_words_that_people_type(site:
     assert {query: page for query, page in first.items() if page not in SEARCHES[query]} == {}
 
 
+@pytest.mark.long
 @pytest.mark.example
 def test_the_decisions_and_files_of_the_project_are_not_in_the_search_of_the_site(site: Path) -> None:
     assert not re.findall(r'"location":"(?:adr|project)/[^"]*"', (site / "search" / "search_index.json").read_text())

@@ -109,6 +109,7 @@ def train_unevenly(reporter: Reporter) -> dict[str, float]:
     return reporter.average(loss=1.0)
 
 
+@pytest.mark.long
 def test_ranks_that_take_different_numbers_of_steps_are_told_so(go: Any) -> None:
     with pytest.raises(TrainingError, match=r"^rank \d: .*different collective .*did not take the same steps.*loaders"):
         go(train_unevenly)

@@ -147,6 +147,7 @@ def told(text: str) -> list[str]:
     return sorted(re.findall(r"told (.*)", text))
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_script_trains_as_under_torchrun(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "--epochs", "3"]

@@ -89,7 +89,13 @@ def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(tmp_path: Pa
     [
         (with_lightning, "val_loss", "ckpt_path=report.ckpt_path", "trainer.fit"),
         (with_keras, "val_loss", "initial_epoch=report.initial_epoch", "model.fit"),
-        (with_transformers, "eval_loss", "resume_from_checkpoint=report.resume_from_checkpoint", "trainer.train"),
+        pytest.param(
+            with_transformers,
+            "eval_loss",
+            "resume_from_checkpoint=report.resume_from_checkpoint",
+            "trainer.train",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_callback_alone_starts_promoted_trials_over(

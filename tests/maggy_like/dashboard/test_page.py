@@ -186,7 +186,7 @@ def test_a_sorted_and_filtered_table_is_in_the_address(serve: Serve, open_page: 
     tab.wait_for_function("document.querySelectorAll('tbody tr').length === 1")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(390, "light", marks=pytest.mark.long), (1200, "dark")])
 def test_it_suits_narrow_windows_and_dark_rooms(
     width: int, scheme: str, serve: Serve, open_page: Open, searched: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_libraries_that_were_imported_with_one_thread_get_the_others() -> None:
     assert found == dict.fromkeys(found, 2) | {"at import": 1, "pools": [2], "polars": "2"}
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_number_of_threads_that_the_user_set_stays() -> None:
     assert seen(share_of(2, {}), "set_by_user")["torch"] == 3

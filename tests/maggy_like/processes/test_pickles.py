@@ -159,6 +159,7 @@ print(keras.saving.get_custom_objects()["plain"] is plain, plain in torch.serial
 """
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_what_a_script_has_registered_with_a_library_is_registered_where_it_is_loaded() -> None:
     environment = {**os.environ, "KERAS_BACKEND": "torch"}

@@ -192,6 +192,7 @@ print(sorted(trained.files(trained.training.trial)))
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_files_come_from_all_executors_of_a_cluster(cluster_script: Any, tmp_path: Path) -> None:
     done = cluster_script(ON_A_CLUSTER, tmp_path)

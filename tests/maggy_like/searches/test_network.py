@@ -88,7 +88,9 @@ class Cut:
         subprocess.run(["ip", "link", "set", self._link, state], check=True)
 
 
-@pytest.mark.parametrize(("seconds", "heartbeat"), [(5.0, 60.0), (None, 6.0)], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("seconds", "heartbeat"), [(5.0, 60.0), pytest.param(None, 6.0, marks=pytest.mark.long)], ids=["short", "long"]
+)
 def test_a_cut_network_costs_no_trial_and_no_measurement(
     namespace: tuple[str, str, str],
     tmp_path: Path,

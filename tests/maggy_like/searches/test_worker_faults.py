@@ -314,7 +314,7 @@ def train(x):
 """
 
 
-@pytest.mark.parametrize("isolation", ["process", "worker"])
+@pytest.mark.parametrize("isolation", ["process", pytest.param("worker", marks=pytest.mark.long)])
 def test_a_function_that_is_never_loaded_ends_the_search_with_the_line(
     isolation: Literal["process", "worker"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

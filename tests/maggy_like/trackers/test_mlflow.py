@@ -109,6 +109,7 @@ def search(directory: Path, callbacks: list[Any], **options: Any) -> Result:
     return lagom(train, {"lr": Float(0, 1)}, directory=directory, callbacks=callbacks, **given)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_search_its_resume_and_a_server_killed_in_mid_search(
     server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]

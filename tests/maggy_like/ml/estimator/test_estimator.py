@@ -590,6 +590,7 @@ def test_a_late_category_or_class_that_the_network_does_not_have_is_told_before_
     assert not Path(estimator.getOrDefault("directory"), "run").exists()
 
 
+@pytest.mark.long
 def test_preprocessing_and_network_are_searched_together(
     estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path
 ) -> None:
@@ -723,7 +724,11 @@ class Watching(Estimator[Fitted]):
         return Fitted()
 
 
-@pytest.mark.parametrize("apart", [{"validationFraction": 0.3}, {"validationIndicatorCol": "later"}], ids=str)
+@pytest.mark.parametrize(
+    "apart",
+    [pytest.param({"validationFraction": 0.3}, marks=pytest.mark.long), {"validationIndicatorCol": "later"}],
+    ids=str,
+)
 def test_stages_are_not_fitted_on_rows_to_validate_on(
     estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path, apart: dict[str, Any]
 ) -> None:

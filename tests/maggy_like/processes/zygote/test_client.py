@@ -203,6 +203,7 @@ def test_what_libraries_read_as_they_are_imported_makes_another(environment: dic
     assert read == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.cold
 def test_what_libraries_set_as_they_are_imported_makes_no_other(environment: dict[str, str]) -> None:

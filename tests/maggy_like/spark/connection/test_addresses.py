@@ -139,6 +139,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_addresses_and_waiting_on_a_cluster(cluster_script: Any) -> None:
     done = cluster_script(ON_A_CLUSTER)

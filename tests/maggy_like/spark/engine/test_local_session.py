@@ -134,6 +134,7 @@ for row in spark.range(1).coalesce(1).mapInPandas(in_a_task, "said string").coll
 """
 
 
+@pytest.mark.long
 def test_people_read_lines_of_ours_and_no_page_of_java(process: ScriptProcess, tmp_path: Path) -> None:
     done = process.run(SESSION + KILLED_AGENT, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -269,6 +270,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_a_session_of_their_own_draws_no_bar_into_our_lines_and_has_it_back(
     process: ScriptProcess, tmp_path: Path
 ) -> None:
@@ -340,6 +342,7 @@ print("SEEN", [{name: int(trial.metrics[name]) for name in ("os", "joblib", "ope
 """
 
 
+@pytest.mark.long
 def test_a_trial_sees_the_cores_of_its_task_and_variables_of_libraries(process: ScriptProcess, tmp_path: Path) -> None:
     done = process.run(SESSION + SHARE, folder=tmp_path)
     assert f"SEEN {[{'os': 1, 'joblib': 1, 'openmp': 3}] * 2}" in done.stdout, done.stderr

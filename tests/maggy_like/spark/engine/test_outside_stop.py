@@ -290,6 +290,7 @@ for name in "abcd":
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_interrupt_of_a_connect_session_is_a_cancel(run_script: Any, connect_server: Any) -> None:
     done = run_script(CONNECT_SCRIPT, connect_server.url)
