@@ -193,6 +193,13 @@ def test_a_resume_tries_those_again_for_which_the_search_had_ended(optimizer: st
     assert reader.counts == again.study.counts
 
 
+def test_of_many_trials_that_are_retried_ten_are_named() -> None:
+    hand = search(n_trials=12, max_identical_failures=12)
+    fail(hand, *[raised()] * 12)
+    again = resumed(hand, n_trials=12, max_identical_failures=12)
+    assert again.shown[0] == "trials that had failed identically are retried: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+
+
 def test_a_function_that_was_not_fixed_ends_the_resumed_search_as_soon() -> None:
     hand = search(n_trials=6)
     fail(hand, *[raised()] * 3)

@@ -103,6 +103,17 @@ def carry(one: End, other: End) -> None:
                 there.hear(here.out.popleft())
 
 
+def test_a_gap_is_asked_for_once_and_again_with_each_heartbeat() -> None:
+    """Also before the first body."""
+    sender, receiver = Link(SESSION), Link(SESSION)
+    lost, second, third = (sender.number(body) for body in (b"1", b"2", b"3"))
+    assert lost
+    for frame, asks in ((second, True), (third, False), (sender.bare(b"beat"), True)):
+        header = read_header(frame)
+        assert receiver.take(header, len(frame)) in (Arrival.EARLY, Arrival.BARE)
+        assert receiver.should_ask(header) is asks
+
+
 @given(lost=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30))
 def test_reminders_mend_what_a_worker_that_talks_misses_without_a_beat_of_its_own(
     lost: list[tuple[bool, bool]],

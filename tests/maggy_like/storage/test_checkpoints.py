@@ -18,6 +18,7 @@ import pytest
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
+from maggy_like.protocol.state_names import SHARDED
 from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, save_state
@@ -122,6 +123,29 @@ def test_a_trial_removes_its_own_states_alone(tmp_path: Path) -> None:
     stores[1].tidy()
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")] == ["00000/1-1.pkl"]
     assert stores[1].load("00000/1-1.pkl") == "state"  # a trial may start from another's
+
+
+def test_states_are_removed_until_the_store_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path.as_uri())
+    whole, sharded, gone = store.next_name(1), store.next_name(1, SHARDED), store.next_name(1)
+    store.save(whole, "state")
+    (tmp_path / sharded).mkdir()
+    (tmp_path / sharded / "part").touch()
+    tried = []
+
+    def refuse(_: Any, path: str) -> None:
+        tried.append(path)
+        raise ConnectionRefusedError("no endpoint")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "rm_file", refuse)
+        store.remove_later(whole)
+        store.remove_later(gone)
+        store.tidy()
+    assert [Path(path).name for path in tried] == [Path(gone).name]  # asked once, since each try takes seconds
+    store.remove_later(sharded)
+    store.tidy()
+    assert not list((tmp_path / whole).parent.iterdir())
 
 
 def test_an_object_store_gets_a_state_and_loses_it_in_one_request_each(

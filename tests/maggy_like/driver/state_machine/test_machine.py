@@ -255,6 +255,20 @@ def test_a_worker_that_cannot_load_the_function_ends_the_search() -> None:
     assert isinstance(hand.machine.error, WorkerError)
 
 
+def test_a_worker_runs_its_own_trial_as_its_own_rank() -> None:
+    hand = Hand(n_trials=2).start()
+    worker, idle = hand.join(0), WorkerId(1, 0)
+    hand.tell(WorkerJoined(idle, "host"))
+    assert hand.machine.runs(worker, 0, None)
+    assert not hand.machine.runs(worker, 0, 0)  # there are no ranks
+    assert not hand.machine.runs(worker, 1, None)
+    assert not hand.machine.runs(idle, 0, None)
+    pair = Hand(n_trials=2, workers=2, workers_per_trial=2).start()
+    first, second = pair.join(0), pair.join(1)
+    assert [pair.machine.runs(second, 0, rank) for rank in (None, 0, 1)] == [False, False, True]
+    assert [pair.machine.runs(first, 0, rank) for rank in (None, 0, 1)] == [False, True, False]
+
+
 def test_a_stop_keeps_what_there_is_and_leaves_the_rest_to_be_resumed() -> None:
     hand = Hand().start()
     worker = hand.join(0)

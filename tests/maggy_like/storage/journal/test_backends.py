@@ -17,7 +17,16 @@ from module_time import patch_time
 
 from maggy_like.errors import JournalError, StoreError
 from maggy_like.protocol.endings import Ending
-from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of, read_journal
+from maggy_like.storage.journal import (
+    FORMAT_VERSION,
+    Journal,
+    RunHeader,
+    RunStatus,
+    RunTotals,
+    backend_of,
+    read_ends,
+    read_journal,
+)
 from maggy_like.storage.journal.journal import Mark
 from maggy_like.storage.journal.object_store import SEGMENT, ObjectStoreBackend
 from optimizers.core.events import AttemptStarted, CheckpointSaved, Event, TrialCreated
@@ -91,6 +100,19 @@ def test_a_store_that_has_just_refused_is_asked_nothing_as_the_run_ends(monkeypa
     again.append([CREATED])
     again.note(RunStatus(Ending.COMPLETED, 3.5, 1.0))
     again.close()
+
+
+@pytest.mark.parametrize("best", [0.5, float("inf"), float("-inf"), None])
+def test_the_best_value_of_a_run_is_read_from_its_end(url: str, best: float | None) -> None:
+    written(url, [CREATED])
+    journal = Journal(backend_of(url))
+    journal.read()
+    ended = RunStatus(Ending.COMPLETED, 3.5, 1.0, totals=RunTotals("loss", "min", 1.0, best_value=best))
+    journal.note(ended)
+    journal.close()
+    ends = read_ends(backend_of(url))
+    assert ends is not None
+    assert ends.ended == ended
 
 
 def test_a_journal_that_is_taken_up_goes_on(url: str) -> None:
