@@ -39,7 +39,7 @@ MEETING_PATIENCE = timedelta(seconds=60)
 """Time after which the log mentions that a rank waits for the others in a call that all of them must make."""
 
 _SIOCGIFADDR = 0x8915
-_LEFT = "maggy/left"
+_JOINED, _LEFT = "maggy/joined", "maggy/left"
 _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 
@@ -69,6 +69,7 @@ class Membership:
         else:
             host, port = meet()
             self._store = TCPStore(host, port, is_master=False, timeout=CONNECT_PATIENCE)
+            self._store.set(f"{_JOINED}/{info.rank}", "")
         os.environ.update(environment(info, host, port))
         if info.world_size > 1:
             for name, value in defaults_of_libraries(info, has_accelerator()).items():
@@ -100,6 +101,16 @@ class Membership:
                 self._wait_for_others()
             elif self._store.add(_LEFT, 1) == self._info.world_size - 1:
                 self._store.set(f"{_LEFT}/all", "")
+
+    def leave_stopped(self) -> None:
+        """Let rank 0 keep the store open until the others have reached it, since they would try for minutes.
+
+        They stop by themselves, unless they wait for rank 0: then its end ends their wait.
+        """
+        if self._info.rank == 0:
+            joined = [f"{_JOINED}/{rank}" for rank in range(1, self._info.world_size)]
+            with contextlib.suppress(RuntimeError):
+                self._store.wait(joined, CONNECT_PATIENCE)
 
     def _wait_for_others(self) -> None:
         """Wait until all ranks have returned, and print a line if it takes long: they may wait for this rank.

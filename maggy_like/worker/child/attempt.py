@@ -98,6 +98,8 @@ def run_attempt(
             membership.leave()
         return finished
     except TrialStopped:
+        if membership is not None:
+            membership.leave_stopped()
         return Finished(assign.trial, reporter.attempt, "stopped")
     except SystemExit as error:
         remedy = "; use return, which keeps the trial's reports" if error.code in (None, 0) else ""

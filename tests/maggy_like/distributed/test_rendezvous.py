@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,24 @@ def test_ranks_that_have_returned_are_known_to_the_others(
     assert second.gone() == "rank 0, 1, 2 had returned"
     del first._store
     assert second.gone() == "rank 0 had returned, or is gone,"  # it kept the store until then
+
+
+def test_a_rank_0_that_is_stopped_waits_until_the_others_have_reached_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    where: list[tuple[str, int]] = []
+    at = task("tcp://127.0.0.1:9")
+
+    def join(rank: int) -> Membership:
+        return Membership(RankInfo(rank, 2, rank, 2, 0, 1), at, lambda *it: where.append(it), lambda: where[0])
+
+    first = join(0)
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(first.leave_stopped)
+        with pytest.raises(TimeoutError):
+            leaving.result(0.2)
+        second = join(1)
+        leaving.result(50)  # before it gives up
+    second.leave_stopped()  # at once
 
 
 def test_rank_0_takes_the_first_free_port_of_a_range() -> None:
