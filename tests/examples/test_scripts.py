@@ -20,6 +20,7 @@ SAME = r"accuracy of the best weights: (0\.\d+); in the search: \1"
 pytestmark = pytest.mark.example
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_quickstart_finds_a_good_network_and_says_where_its_files_are(run_program: Any, tmp_path: Path) -> None:
     printed, _ = run_program(EXAMPLES / "quickstart.py", "--trials", 12)

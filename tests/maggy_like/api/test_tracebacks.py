@@ -195,7 +195,7 @@ def test_a_script_on_workers_prints_it_once(tmp_path: Path, capfd: pytest.Captur
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("progress", ["plain", False])
+@pytest.mark.parametrize("progress", [pytest.param("plain", marks=pytest.mark.long), False])
 def test_a_watcher_of_a_driver_elsewhere_prints_it_once(
     progress: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_result_can_be_trained_later(search: Any, tmp_path: Path) -> None:
         result.train(failures=FailurePolicy(min_workers=3), progress=False)
 
 
+@pytest.mark.long
 def test_runs_that_share_a_store_do_not_meet_in_it(
     search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,7 +150,7 @@ def test_a_promoted_trial_goes_on_with_both_ranks(train: Any, metric: str, tmp_p
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+@pytest.mark.parametrize(("train", "metric"), [ON_TWO_RANKS[0], pytest.param(*ON_TWO_RANKS[1], marks=pytest.mark.long)])
 def test_both_ranks_stop_in_the_same_epoch(train: Any, metric: str, tmp_path: Path) -> None:
     rule = Threshold(step=2, worse_than=0.0, direction="min")
     result = search(

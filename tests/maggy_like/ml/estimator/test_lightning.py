@@ -318,6 +318,7 @@ def by_us(plan: TrainingPlan, names: tuple[str, ...], reporter: Reporter) -> Any
     return found
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_on_two_workers_weights_and_metrics_are_those_of_ddp(plan: TrainingPlan, tmp_path: Path) -> None:
     # On several ranks Lightning skips no step, and does not allow a layer that is frozen in the middle.
