@@ -41,6 +41,7 @@ def test_intervals_agree_with_decisions(seed: int, seeds: int, effect: float, se
     for found in (tests.compare(losses) if sequential else compare(CONTRASTS, losses)).values():
         assert found.low <= found.difference <= found.high
         assert found.differs == (not found.low < 0.0 < found.high)
+        assert found.differs == (found.corrected is not None and found.corrected <= 0.05)
 
 
 def test_failed_trials_leave_their_pair_out() -> None:
@@ -124,6 +125,7 @@ def test_of_comparisons_with_one_base_the_level_is_near_dunnett_s() -> None:
     joint = JointTests(samples, 0.05)
     assert 0.0095 < joint.level < 0.0120  # Bonferroni's is 0.0083; correlations of a half have 0.0108
     assert joint.corrected(joint.level) == pytest.approx(0.05, abs=0.001)
+    assert joint.corrected(joint.level) <= 0.05 < joint.corrected(math.nextafter(joint.level, 1.0))
     assert 0.09 < joint.corrected(0.025) < 0.13
 
 
@@ -131,6 +133,14 @@ def test_few_seeds_are_taken_as_independent() -> None:
     losses = losses_of({"without A": 0.0, "without dropout": 0.0}, 2)
     samples = [differences(contrast, losses, range(2)) for contrast in CONTRASTS.values()]
     assert JointTests(samples, 0.05).level == pytest.approx(0.05 / 2, rel=0.03)
+
+
+def test_the_corrected_p_value_of_a_clear_difference_is_far_below_alpha() -> None:
+    losses = losses_of({"without A": 20.0, "without dropout": 0.0}, 9)
+    found = SequentialTests(CONTRASTS, 9).compare(losses)["A"]
+    assert found.p is not None
+    assert found.corrected is not None
+    assert found.p < found.corrected < 0.02
 
 
 def test_splits_of_the_same_rows_widen_the_intervals_of_sequential_tests_too() -> None:

@@ -162,6 +162,15 @@ def test_nothing_is_confirmed_where_no_trial_has_a_value() -> None:
     assert run.machine.ending == "completed"
 
 
+def test_a_failed_trial_is_no_candidate_whatever_it_had_reported() -> None:
+    run = begun(3, max_attempts=1)
+    run.report(WorkerId(0, 0), 1, 0.9)
+    run.finish(WorkerId(0, 0), outcome="raised", kind=FailureKind.EXCEPTION, message="ValueError: x")
+    run.finish(WorkerId(1, 0), 0.1)
+    run.finish(WorkerId(0, 0), 0.2)
+    assert {it.of for it in run.repeats} == {1, 2}
+
+
 def test_equal_configurations_are_one_candidate() -> None:
     run = begun(3, points=[{"x": 0.5}, {"x": 0.5}])
     run.finish(WorkerId(0, 0), 0.9)
