@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from maggy_like import load_run
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -96,11 +98,17 @@ def test_images_are_augmented_and_the_best_is_trained_by_two_workers_as_by_one(r
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_on_a_standalone_cluster_both_gpus_are_used(run_script: Any) -> None:
+def test_on_a_standalone_cluster_both_gpus_are_used(run_script: Any, tmp_path: Path) -> None:
     done = run_script(EXAMPLES / "search_then_train.py", "spark", "--trials", 3)
     assert done.returncode == 0, done.stderr
-    assert "trials ran on: GPU 0 of this machine, GPU 1 of this machine" in done.stdout
-    assert ": completed after" in done.stdout
+    found = re.search(r"^(train-\S+): completed after", done.stdout, re.M)
+    assert found is not None, done.stdout
+    run = load_run(tmp_path / "maggy_runs" / found[1])
+    for rank in range(2):
+        seen = re.search(r"^GPU (\S+) of this machine", run.log(run.training.trial.id, rank=rank), re.M)
+        assert seen is not None
+        assert set(seen[1].split(",")) == {"0", "1"}
+    assert re.search(r"^trials ran on: GPU [01] of this machine", done.stdout, re.M)  # both, unless one worker was late
     assert re.search(r"on 2 workers and on one differ by \d\.\de-\d\d at most", done.stdout)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torchrun import under_torchrun
 
 from maggy_like import FailurePolicy, run_script
 from maggy_like.command_line import main
@@ -52,7 +51,6 @@ sys.exit(0)
 """
 
 SHARDED = """
-import sys
 
 import torch
 import torch.distributed as dist
@@ -150,8 +148,7 @@ def told(text: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.e2e
 def test_a_script_trains_as_under_torchrun(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "--epochs", "3"]
-    expected = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=True).stdout
+    expected = under_torchrun(script, "--epochs", 3).stdout
     model = Path("model.pt")
     saved = model.stat().st_mtime_ns
     capfd.readouterr()
@@ -169,8 +166,7 @@ def test_sharding_checkpoints_workers_of_loaders_and_autocast_train_as_under_tor
     script: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script.write_text(SHARDED)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
-    expected = subprocess.run(torchrun, capture_output=True, text=True, timeout=300, check=True).stdout
+    expected = under_torchrun(script).stdout
     shutil.rmtree("states")
     capfd.readouterr()
     assert main(["run", "--workers", "2", str(script)]) == 0
