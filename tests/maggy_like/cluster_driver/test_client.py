@@ -127,6 +127,7 @@ def test_others_watch_and_stop_it(tmp_path: Path) -> None:
     assert watched.watch(progress=False).ending == "stopped"
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_either_kind_of_driver_goes_on_with_what_the_other_began(tmp_path: Path) -> None:
     options = {"optimizer": "random", "name": "run", "max_budget": 9, "progress": False}

@@ -118,6 +118,7 @@ def test_a_frozen_worker_of_a_barrier_gang_that_wakes_joins_again(local_spark: H
     end_alone(search)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_frozen_worker_of_a_barrier_gang_that_never_wakes_keeps_nobody_from_the_end(
     standalone: Host, tmp_path: Path

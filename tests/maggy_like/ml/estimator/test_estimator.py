@@ -187,6 +187,7 @@ def test_a_pipeline_is_fitted_applied_saved_and_loaded(
         assert [row["prediction"] for row in rows] == loaded.network(x).argmax(1).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")  # pyspark leaves them
 def test_a_cross_validator_chooses_among_params(estimator: TorchEstimator, df: DataFrame) -> None:
     from pyspark.ml.evaluation import MulticlassClassificationEvaluator
@@ -354,6 +355,7 @@ def test_of_several_answers_a_row_the_output_is_the_prediction(
     assert row.prediction == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 def test_rows_are_read_from_files_of_any_name_and_columns_of_any(
     estimator: TorchEstimator, df: DataFrame, spark_local: SparkSession, tmp_path: Path
 ) -> None:
