@@ -103,9 +103,9 @@ class Membership:
                 self._store.set(f"{_LEFT}/all", "")
 
     def leave_stopped(self) -> None:
-        """Let rank 0 keep the store open until the others have reached it, since they would try for minutes.
+        """Let rank 0 keep the store open until the others have connected; without it, they retry for two minutes.
 
-        They stop by themselves, unless they wait for rank 0: then its end ends their wait.
+        It does not wait for their end: a collective operation that waits for rank 0 fails once rank 0 exits.
         """
         if self._info.rank == 0:
             joined = [f"{_JOINED}/{rank}" for rank in range(1, self._info.world_size)]

@@ -59,7 +59,7 @@ def _serve(control: socket.socket, owner: int) -> None:
         request, (answer, *descriptors) = asked
         _load(module for module in request.preload if _is_installed(module))
         is_whole = not why_not_whole()
-        if _is_wanted(answer):
+        if _announce_fork(answer):
             pid = fork_sibling()
             if pid == 0:
                 (become if is_whole else become_fresh)(request, descriptors)
@@ -81,8 +81,8 @@ def _is_installed(module: str) -> bool:
     return module not in sys.modules and is_installed_module(module)
 
 
-def _is_wanted(answer: int) -> bool:
-    """Announce a fork; return False if the owner has given it up before."""
+def _announce_fork(answer: int) -> bool:
+    """Announce a fork to its owner, and return whether the owner still wants it."""
     try:
         os.write(answer, BEGUN)
     except BrokenPipeError:

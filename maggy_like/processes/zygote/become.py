@@ -32,9 +32,9 @@ from maggy_like.processes.system import close_all_but
 MAX_DESCRIPTORS = 16
 
 BEGUN = b"!"
-"""The first reply, on the request's own connection: the fork follows at once, unless the owner has shut its side down.
+"""The first reply, on the request's own connection: the fork follows at once, unless the owner has cancelled it.
 
-An owner that shuts its side down and then finds no such reply knows that there will be no fork.
+To cancel, the owner shuts down its side of the connection. If this reply has not arrived by then, nothing is forked.
 """
 
 STARTED = struct.Struct("!i")

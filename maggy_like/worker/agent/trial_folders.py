@@ -432,7 +432,7 @@ def _claim(assign: Assign) -> bytes:
 
 
 def _enter(registry: str, info: RankInfo) -> None:
-    """Make a rank's entry in a registry, which each other rank may remove once at its own end."""
+    """Add a rank to a registry. Each of the other ranks may remove the empty registry once, when it ends."""
     for others_left in reversed(range(info.local_world_size)):
         try:
             os.makedirs(os.path.join(registry, str(info.rank)), 0o700, exist_ok=True)

@@ -302,7 +302,8 @@ def test_a_process_that_is_killed_while_it_is_forked_is_not_left(environment: di
         assert not set(psutil.Process().children()).difference(before)
 
 
-def test_a_fork_that_has_begun_is_waited_for_before_it_is_killed() -> None:
+def test_a_fork_that_has_begun_is_waited_for_before_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FORK_PATIENCE", PATIENCE)
     answer, zygote = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with zygote, subprocess.Popen(["sleep", "300"]) as child, open(os.devnull, "wb", 0) as stdin:
         process = ForkedProcess(stdin, answer)
@@ -318,6 +319,7 @@ def test_a_fork_that_has_begun_is_waited_for_before_it_is_killed() -> None:
             process.kill()
             forking.result(PATIENCE)
         assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert not psutil.pid_exists(child.pid)
 
 
 def test_a_zygote_that_dies_ends_those_that_wait_for_it(environment: dict[str, str]) -> None:
