@@ -33,22 +33,17 @@ from maggy_like.processes.system import working_folder
 from maggy_like.protocol.messages import PYTHON
 from maggy_like.protocol.task import DriverProcess, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange, read_host, read_ports, read_reachable
-from maggy_like.spark.capacity import (
+from maggy_like.spark.checks import (
     ADDRESS_REFUSED,
     BARRIER_REFUSED,
     DRIVER_TASK_REFUSED,
     TOGETHER_REFUSED,
-    Executors,
-    Slots,
     check_driver_task_speculation,
     check_resources,
     check_room,
     check_speculation,
     most_workers,
-    pending_pods,
-    read_resources,
     resource_hints,
-    slots_of,
 )
 from maggy_like.spark.connection import (
     ServerWatch,
@@ -60,7 +55,11 @@ from maggy_like.spark.connection import (
     orphan_hint,
 )
 from maggy_like.spark.engine.job import ClusterDriverRun, SparkRun, check_local_workers
+from maggy_like.spark.executors import Executors
+from maggy_like.spark.pods import pending_pods
+from maggy_like.spark.resources import read_resources
 from maggy_like.spark.session import active_session
+from maggy_like.spark.slots import Slots, slots_of
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import explains_init
 

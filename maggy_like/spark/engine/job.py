@@ -26,7 +26,6 @@ from maggy_like.errors import EngineError
 from maggy_like.processes.system import TOO_LITTLE_MEMORY, too_small
 from maggy_like.protocol.task import KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import CANNOT_REACH
-from maggy_like.spark.capacity import first_failure, in_words, is_cluster_s
 from maggy_like.spark.connection import (
     SESSION_STOPPED,
     ServerWatch,
@@ -49,6 +48,7 @@ from maggy_like.spark.engine.task import (
     entry,
     in_arrow,
 )
+from maggy_like.spark.executors import first_failure, in_words, is_cluster_s
 
 if TYPE_CHECKING:
     import pyarrow

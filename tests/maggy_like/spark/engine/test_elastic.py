@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from settings_of_spark import engine_on
 from terminal import PATHS
 
-from maggy_like import SparkEngine
 from maggy_like.errors import ConfigError, EngineError
 
 SCRIPT = """
@@ -118,11 +117,6 @@ def test_a_search_grows_with_its_cluster_and_outlives_its_machines(run_script: A
 
 
 YARN = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
-
-
-def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:
-    session: Any = SimpleNamespace(_sc=None, conf=SimpleNamespace(get=conf.get))
-    return SparkEngine(session, **options)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from maggy_like.errors import ConfigError, EngineError
-from maggy_like.spark.capacity import Slots
 from maggy_like.spark.engine import engine as module
 from maggy_like.spark.engine.engine import Diagnosis, RunningJob, SparkEngine, holders, other_jobs_hints
+from maggy_like.spark.slots import Slots
 
 
 class FakeSession:
