@@ -20,9 +20,10 @@ from maggy_like.api.run_settings import choose_engine
 from maggy_like.errors import ConfigError, TrainingError
 from maggy_like.ml.columns import Column, fractions_of, with_fractions
 from maggy_like.ml.data import PreparedData, prepare_data
-from maggy_like.ml.estimator.checks import (
-    CheckedData,
-    check_data,
+from maggy_like.ml.estimator.data_checks import CheckedData, check_data
+from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
+from maggy_like.ml.estimator.objective import Kind
+from maggy_like.ml.estimator.param_checks import (
     check_indicator,
     check_model,
     check_names,
@@ -30,8 +31,6 @@ from maggy_like.ml.estimator.checks import (
     check_values,
     values_of,
 )
-from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
-from maggy_like.ml.estimator.objective import Kind
 from maggy_like.ml.estimator.params import check_room, made_columns
 from maggy_like.ml.estimator.plan import (
     Data,

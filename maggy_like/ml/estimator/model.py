@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from torch import nn
 
 from maggy_like.ml.columns import Column
-from maggy_like.ml.estimator.checks import check_frame
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import Kind
+from maggy_like.ml.estimator.param_checks import check_frame
 from maggy_like.ml.estimator.params import (
     PartsWriter,
     PredictionParams,

@@ -24,7 +24,7 @@ from maggy_like import Reporter, run
 from maggy_like.errors import ConfigError
 from maggy_like.ml import ParquetLoader
 from maggy_like.ml.data import Statistics
-from maggy_like.ml.estimator.checks import check_sample, fit_to_rows
+from maggy_like.ml.estimator.batch_checks import check_sample, fit_to_rows
 from maggy_like.ml.estimator.network import build_network, lightning_of
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
 from maggy_like.ml.estimator.train import train_network

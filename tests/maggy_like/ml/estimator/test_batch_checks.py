@@ -1,4 +1,4 @@
-"""Checks before a training, of what Spark has counted and of two rows: each error names the column."""
+"""Checks of a network with a batch of two rows: each error names the column."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from maggy_like import Float, Integer
 from maggy_like.errors import ConfigError, DataError, UserError
-from maggy_like.ml import TorchEstimator
 from maggy_like.ml.data import ColumnStatistics, Statistics
-from maggy_like.ml.estimator.checks import (
+from maggy_like.ml.estimator.batch_checks import (
     check_magnitudes,
-    check_model,
-    check_rows,
     check_sample,
-    check_weight,
     check_whole_numbers,
     fit_to_rows,
     remedy,
 )
-from maggy_like.ml.estimator.fit import plan_of, space_of
-from maggy_like.ml.estimator.plan import Data, TrainingPlan, check_ranks, most_ranks
+from maggy_like.ml.estimator.plan import Data, TrainingPlan
 
 
 def network(hidden: int = 8) -> nn.Module:
@@ -115,69 +109,6 @@ def test_a_column_of_numbers_is_no_row_of_the_network() -> None:
     )
     with pytest.raises(ConfigError, match=message):
         check_sample(replace(PLAN, model=nn.Linear(2, 2)), batch, Statistics(120, {"label": CLASSES}), [])
-
-
-@pytest.mark.parametrize(
-    ("rows", "column", "message"),
-    [
-        (0, ColumnStatistics(0, 0), "no rows to train on"),
-        (9, ColumnStatistics(2, 0), "column 'x' must not be or contain null, got 2 such rows of 9"),
-        (9, ColumnStatistics(0, 3), "column 'x' must not be or contain NaN or infinity, got 3 such rows of 9"),
-        (9, ColumnStatistics(0, 0, 1, 3), "column 'x' must have arrays of equal length, got 1 to 3 elements"),
-        (
-            9,
-            ColumnStatistics(0, 0, 2, 2, (3, 4), (3, 5)),
-            "column 'x' must have arrays of equal length within its arrays, got 4 to 5 elements",
-        ),
-    ],
-)
-def test_rows_that_no_network_takes_are_told(rows: int, column: ColumnStatistics, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        check_rows(Statistics(rows, {"x": column}))
-
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (ColumnStatistics(0, 0, least=-0.5, total=3), "weightCol 'w' must have weights of at least 0, got -0.5"),
-        (ColumnStatistics(0, 0, least=0, total=0), "weightCol 'w' must have a weight above 0 in some row"),
-        (ColumnStatistics(0, 0), "weightCol 'w' must have one number in each row; cast or compute one"),
-        (ColumnStatistics(0, 0, 1, 1, least=1, greatest=1), "weightCol 'w' must have one number in each row"),
-    ],
-)
-def test_wrong_weights_are_told(column: ColumnStatistics, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        check_weight("w", column)
-
-
-@pytest.mark.parametrize(
-    ("rows", "ranks", "message"),
-    [(100, 33, "33 workers cannot share batches of batchSize=32"), (32, 33, "33 workers cannot share 32 rows")],
-)
-def test_too_many_workers_are_told(rows: int, ranks: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_ranks(rows, ranks, 32)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"held": 3}, "4 workers cannot share 3 rows to validate on; use workers=3 or fewer, or set more rows apart"),
-        ({"held": 1}, "4 workers cannot share 1 rows to validate on; use workers=1, or"),
-        (
-            {"least": 9},
-            r"share batches of batchSize=32, because each needs 9 rows .*use batchSize=36 or more, or workers=3",
-        ),
-        (
-            {"least": 30},
-            "4 workers cannot share 100 rows to train on, because each needs 30 rows of a batch .*workers=1$",
-        ),
-    ],
-)
-def test_workers_without_a_row_are_told(given: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_ranks(100, 4, 32, **given)
-    check_ranks(100, most_ranks(100, 32, **given), 32, **given)
 
 
 class Mixed(nn.Module):
@@ -307,79 +238,3 @@ def test_numbers_that_are_infinite_to_the_network_are_told() -> None:
     with pytest.raises(DataError, match=r"up to 6.55e\+04 \(float16\), got 1e\+05; scale"):
         told(1e5, torch.float16)
     assert told(1e5, torch.int32)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model": None}, "model must be a torch module or a function that returns one, got None"),
-        ({"model": nn.Linear(1, 1), "loss": None}, "loss must be given"),
-        ({"loss": "crossentrpy"}, "known loss of torch.nn, got 'crossentrpy'"),
-    ],
-)
-def test_what_is_no_model_is_told(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_model(replace(PLAN, **given))
-
-
-# -- what a search and runOptions must not say -------------------------------------------------------
-
-
-def checked(**given: Any) -> Any:
-    estimator = TorchEstimator(**{"model": lambda hidden=4: nn.Linear(hidden, 3), "loss": "cross_entropy"} | given)
-    return space_of(estimator, plan_of(estimator), {})
-
-
-WRONG_SEARCHES: list[tuple[dict[str, Any], str]] = [
-    ({"learningRate": "a"}, "search: learningRate cannot be 'a', of Constant"),
-    ({"learningRate": Float(0.0, 0.1)}, "learningRate cannot be 0.0, of Float.*above 0"),
-    ({"batchSize": Float(8, 64)}, "batchSize cannot be .*integer"),
-    ({"batchSize": [0, 32]}, "batchSize cannot be 0.*at least 1"),
-    ({"optimizer": ["adam", "adem"]}, "optimizer cannot be 'adem'.*'adam'"),
-    ({"loss": ["cross_entropy", "cross"]}, "loss cannot be 'cross'"),
-]
-
-
-@pytest.mark.parametrize(("search", "message"), WRONG_SEARCHES)
-def test_values_that_a_param_does_not_take_are_told(search: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        checked(search=search)
-
-
-WRONG_OPTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"metric": "loss"}, "arguments of maggy_like.run, which trains without a search, got 'metric'"),
-    ({"search": {"hidden": [4]}}, {"n_trial": 3}, "got 'n_trial'.*did you mean 'n_trials'"),
-    (
-        {"search": {"hidden": [4]}},
-        {"max_budget": 3},
-        "must not have 'max_budget', which the Estimator sets; use epochs",
-    ),
-    ({"search": {"hidden": [4]}}, {"train_best": False}, "must not have train_best=False"),
-    ({"search": {"hidden": [4]}}, {"confirm": True}, "must not have 'confirm', .*use the Param confirm"),
-    ({"confirm": True}, {}, "confirm must be used with a search"),
-    ({"search": {"seed": [1, 2]}, "confirm": True}, {}, "search must not have 'seed' with confirm"),
-    ({"search": {"hidden": [4]}, "confirm": "yes"}, {}, "confirm must be True, False or a Confirmation, got 'yes'"),
-    ({"search": {"hidden": [4]}}, {"metric": ["loss", "accuracy"]}, "the name of one metric"),
-    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*use one of loss, accuracy"),
-    (
-        {"search": {"hidden": [4]}},
-        {"metric": "validation_loss"},
-        "metric must be one that epochs report.*validationFraction",
-    ),
-]
-
-
-@pytest.mark.parametrize(("given", "options", "message"), WRONG_OPTIONS)
-def test_options_that_the_run_does_not_take_are_told(
-    given: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        checked(**given, runOptions=options)
-
-
-def test_what_is_right_is_taken() -> None:
-    search = {"learningRate": Float(1e-4, 1e-1, log=True), "batchSize": Integer(8, 64), "patience": [None, 3]}
-    options = {"metric": "validation_accuracy", "n_trials": 3, "train_best": 5}
-    assert checked(search=search, validationFraction=0.2, runOptions=options).names == tuple(search)
-    assert checked(search={"loss": ["mse", "l1"]}, runOptions={"metric": "accuracy"}) is not None  # as it is drawn
-    assert checked(search={"optimizer": ["adam", "sgd"]}, loss=torch.nn.MSELoss()) is not None

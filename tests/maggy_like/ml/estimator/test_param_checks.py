@@ -1,0 +1,91 @@
+"""Checks of the model, the search and the options of a run, before any row is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from maggy_like import Float, Integer
+from maggy_like.errors import ConfigError
+from maggy_like.ml import TorchEstimator
+from maggy_like.ml.estimator.fit import plan_of, space_of
+from maggy_like.ml.estimator.param_checks import check_model
+from maggy_like.ml.estimator.plan import Data, TrainingPlan
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": None}, "model must be a torch module or a function that returns one, got None"),
+        ({"model": nn.Linear(1, 1), "loss": None}, "loss must be given"),
+        ({"loss": "crossentrpy"}, "known loss of torch.nn, got 'crossentrpy'"),
+    ],
+)
+def test_what_is_no_model_is_told(given: dict[str, Any], message: str) -> None:
+    plan = TrainingPlan(nn.Identity, "cross_entropy", ("x",), ("label",), Data((), (), 120))
+    with pytest.raises(ConfigError, match=message):
+        check_model(replace(plan, **given))
+
+
+def checked(**given: Any) -> Any:
+    estimator = TorchEstimator(**{"model": lambda hidden=4: nn.Linear(hidden, 3), "loss": "cross_entropy"} | given)
+    return space_of(estimator, plan_of(estimator), {})
+
+
+WRONG_SEARCHES: list[tuple[dict[str, Any], str]] = [
+    ({"learningRate": "a"}, "search: learningRate cannot be 'a', of Constant"),
+    ({"learningRate": Float(0.0, 0.1)}, "learningRate cannot be 0.0, of Float.*above 0"),
+    ({"batchSize": Float(8, 64)}, "batchSize cannot be .*integer"),
+    ({"batchSize": [0, 32]}, "batchSize cannot be 0.*at least 1"),
+    ({"optimizer": ["adam", "adem"]}, "optimizer cannot be 'adem'.*'adam'"),
+    ({"loss": ["cross_entropy", "cross"]}, "loss cannot be 'cross'"),
+]
+
+
+@pytest.mark.parametrize(("search", "message"), WRONG_SEARCHES)
+def test_values_that_a_param_does_not_take_are_told(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(search=search)
+
+
+WRONG_OPTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"metric": "loss"}, "arguments of maggy_like.run, which trains without a search, got 'metric'"),
+    ({"search": {"hidden": [4]}}, {"n_trial": 3}, "got 'n_trial'.*did you mean 'n_trials'"),
+    (
+        {"search": {"hidden": [4]}},
+        {"max_budget": 3},
+        "must not have 'max_budget', which the Estimator sets; use epochs",
+    ),
+    ({"search": {"hidden": [4]}}, {"train_best": False}, "must not have train_best=False"),
+    ({"search": {"hidden": [4]}}, {"confirm": True}, "must not have 'confirm', .*use the Param confirm"),
+    ({"confirm": True}, {}, "confirm must be used with a search"),
+    ({"search": {"seed": [1, 2]}, "confirm": True}, {}, "search must not have 'seed' with confirm"),
+    ({"search": {"hidden": [4]}, "confirm": "yes"}, {}, "confirm must be True, False or a Confirmation, got 'yes'"),
+    ({"search": {"hidden": [4]}}, {"metric": ["loss", "accuracy"]}, "the name of one metric"),
+    ({"search": {"hidden": [4]}}, {"metric": "acuracy"}, "'acuracy'.*mean 'accuracy'.*use one of loss, accuracy"),
+    (
+        {"search": {"hidden": [4]}},
+        {"metric": "validation_loss"},
+        "metric must be one that epochs report.*validationFraction",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "message"), WRONG_OPTIONS)
+def test_options_that_the_run_does_not_take_are_told(
+    given: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(**given, runOptions=options)
+
+
+def test_what_is_right_is_taken() -> None:
+    search = {"learningRate": Float(1e-4, 1e-1, log=True), "batchSize": Integer(8, 64), "patience": [None, 3]}
+    options = {"metric": "validation_accuracy", "n_trials": 3, "train_best": 5}
+    assert checked(search=search, validationFraction=0.2, runOptions=options).names == tuple(search)
+    assert checked(search={"loss": ["mse", "l1"]}, runOptions={"metric": "accuracy"}) is not None  # as it is drawn
+    assert checked(search={"optimizer": ["adam", "sgd"]}, loss=torch.nn.MSELoss()) is not None
