@@ -202,19 +202,27 @@ class TrialFolders:
         return place
 
     def _mirror_at(self, path: str, *, shares: bool) -> Mirror:
-        if not shares and os.path.lexists(path):
-            self._set_aside(path)
-        with self._making:
-            mirror = self._spare.popleft() if self._spare else self._new_mirror()
-        try:
-            mirror.move(path)
-        except OSError:
-            if not shares:
-                raise
-            self._spare.append(mirror)  # another rank was faster
-            assert self._plan is not None
-            mirror = Mirror(path, self._original, self._plan, is_made=True)
+        with self._alone_on_this_machine() if shares else contextlib.nullcontext():
+            if os.path.lexists(path):
+                if shares:  # another rank was faster
+                    assert self._plan is not None
+                    return Mirror(path, self._original, self._plan, is_made=True)
+                self._set_aside(path)
+            with self._making:
+                mirror = self._spare.popleft() if self._spare else self._new_mirror()
+            mirror.move(path)  # which would replace an empty directory
         return mirror
+
+    @contextlib.contextmanager
+    def _alone_on_this_machine(self) -> Iterator[None]:
+        """Let no other worker on this machine take a working directory meanwhile."""
+        with contextlib.suppress(OSError):  # no locks
+            fcntl.flock(self._claims, fcntl.LOCK_EX)  # released also when this process is killed
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._claims, fcntl.LOCK_UN)
 
     def _set_aside(self, path: str) -> None:
         aside = self._unique(os.path.dirname(path))

@@ -97,6 +97,22 @@ def test_the_files_of_all_ranks_on_a_machine_are_kept(
     assert sorted(kept.files) == ["own0", "own1", "relative0", "relative1"]
 
 
+def test_ranks_share_a_working_directory_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second must not put its own in place of the one in which the first works."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{tmp_path}/run/checkpoints", logs=f"{tmp_path}/run/l")
+    ranks = [TrialFolders(task), TrialFolders(task)]
+    used = []
+    for rank, folders in enumerate(ranks):
+        assigned = folders.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)))
+        used.append(os.stat(assigned.working_directory))
+    assert os.path.samestat(*used)
+    for folders in ranks:
+        folders.finish()
+        folders.close()
+
+
 def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entry is in a directory that the last of the others removes, perhaps just after it was made."""
     monkeypatch.chdir(tmp_path)
