@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import importlib
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import java_archive
+import memory_folder
 import pytest
 from hypothesis_profiles import load_profile
 from warm_processes import WarmPopen, WarmServer
@@ -84,6 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
+    if (folder := memory_folder.begin()) is not None:
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     cache = getattr(config, "cache", None)  # which `-p no:cacheprovider` leaves out
     if cache is not None and (archive := java_archive.archive_in(cache.mkdir("java"))) is not None:
         java_archive.use(archive)
@@ -145,6 +150,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def working_directory() -> Iterator[None]:
+    """An empty working directory, of which each worker of a search makes copies for its trials."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -221,7 +233,7 @@ def connect_server() -> Iterator[ConnectServer]:
 @pytest.fixture
 def connect_port() -> Iterator[None]:
     """The right to start a Spark Connect server: pyspark gives each the same port, and others may test here too."""
-    lock = Path(tempfile.gettempdir(), f"maggy_like-connect-{os.getuid()}.lock")
+    lock = Path("/tmp", f"maggy_like-connect-{os.getuid()}.lock")  # of all tests of this machine, whatever their TMPDIR
     with open(lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

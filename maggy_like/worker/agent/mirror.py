@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -112,9 +113,7 @@ def make_parents(root: str, original: str) -> str:
     tree = os.path.join(root, f"tree-{zlib.crc32(os.fsencode(original)):08x}")  # workers may have different originals
     if os.path.isdir(made := os.path.join(tree, os.path.dirname(original).lstrip(os.sep))):
         return made
-    part = os.path.join(root, f"part-{os.getpid()}")
-    place = part
-    os.makedirs(place, 0o700)
+    place = part = tempfile.mkdtemp(prefix="part-", dir=root)
     parent = os.sep
     for child in [*filter(None, os.path.dirname(original).split(os.sep)), ""]:
         for entry in _listed(parent)[:MAX_TOP]:

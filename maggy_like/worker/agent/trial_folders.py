@@ -66,6 +66,8 @@ LOST = "its files are not kept: {}; those of reporter.directory remain in {} on 
 
 Job = Callable[[], None]
 
+_NUMBERS = itertools.count()
+
 
 @dataclass(eq=False)
 class Place:
@@ -98,7 +100,6 @@ class TrialFolders:
         self._making = threading.Lock()
         self._places: dict[int, Place] = {}  # by trial: of attempts that run, or are paused in their process
         self._retired: dict[Hashable, list[Mirror]] = {}  # used by a process that has not exited
-        self._numbers = itertools.count()
         self._notes: deque[tuple[NoteSubject, str, int | None]] = deque()
         self._later: deque[Job] = deque()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -253,7 +254,7 @@ class TrialFolders:
         return is_free, is_last
 
     def _unique(self, folder: str) -> str:
-        return os.path.join(folder, f"{PREFIX}{os.getpid()}-{next(self._numbers)}")
+        return os.path.join(folder, f"{PREFIX}{os.getpid()}-{next(_NUMBERS)}")
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -101,7 +101,8 @@ def test_ranks_share_a_working_directory_that_is_empty(tmp_path: Path, monkeypat
     """The second must not put its own in place of the one in which the first works."""
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
-    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{tmp_path}/run/checkpoints", logs=f"{tmp_path}/run/l")
+    run = tmp_path / "run"
+    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
     ranks = [TrialFolders(task), TrialFolders(task)]
     used = []
     for rank, folders in enumerate(ranks):
