@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 import java_archive
 import memory_folder
 import pytest
+import warm_processes as warm
 from hypothesis_profiles import load_profile
 from warm_processes import WarmPopen, WarmServer
 
+from maggy_like.processes import imports
 from maggy_like.processes.system import is_supported
 
 if TYPE_CHECKING:
@@ -50,6 +53,11 @@ _WITH_TORCH = [
     if re.search(rf"\b({_TORCH})\b", path.read_text())
 ]
 _NEEDS_TORCH = re.compile(rf"\b({'|'.join([_TORCH, *_WITH_TORCH])})\b")
+
+_MEETS_BY_TORCH = re.compile(r"\branks?\b|workers_per_trial|train_best")
+"""What stands in the tests of trials and trainings on several workers, which meet by torch."""
+
+_remembered = defaultdict[bool, dict[str, None]](dict)
 
 TOGETHER = {
     "spark_local": "spark",
@@ -160,11 +168,24 @@ def working_directory() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def warm_server() -> Iterator[WarmServer]:
-    """A process that has imported torch and the optimizers, to be forked."""
-    server = WarmServer()
-    yield server
-    server.close()
+def warm_optimizers() -> Iterator[WarmServer]:
+    """A process that has imported the optimizers, to be forked."""
+    with WarmServer(warm.OPTIMIZERS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def warm_workers() -> Iterator[WarmServer]:
+    """A process that has imported what workers need, to be forked."""
+    with WarmServer(warm.WORKERS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def warm_workers_with_torch() -> Iterator[WarmServer]:
+    """A process that has imported what workers need and torch, to be forked."""
+    with WarmServer(warm.WORKERS_WITH_TORCH) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -174,19 +195,26 @@ def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     What starts Spark, and each script in a process of its own, starts cold anyway.
     """
     if request.node.get_closest_marker("e2e") and not request.node.get_closest_marker("cold") and is_supported():
-        monkeypatch.setattr(WarmPopen, "server", request.getfixturevalue("warm_server"), raising=False)
+        text = request.path.read_text()
+        with_torch = bool(_NEEDS_TORCH.search(text) or _MEETS_BY_TORCH.search(text))
+        workers = request.getfixturevalue("warm_workers_with_torch" if with_torch else "warm_workers")
+        servers = {warm.ZYGOTE: workers, warm.PROPOSER: request.getfixturevalue("warm_optimizers")}
+        monkeypatch.setattr(WarmPopen, "servers", servers, raising=False)
+        # A zygote of each kind of its own, and what the kind's trials have imported: else all would soon have torch.
+        monkeypatch.setenv("TORCH_TESTS", str(with_torch))
+        monkeypatch.setattr(imports, "_remembered", _remembered[with_torch])
         monkeypatch.setattr(subprocess, "Popen", WarmPopen)
 
 
 @pytest.fixture(scope="session")
 def spark_local() -> Iterator[SparkSession]:
     """A session on ``local[2]``: the only one of the test process, which can hold one SparkContext."""
-    import warm_daemon_of_spark_workers as warm
+    import warm_daemon_of_spark_workers as daemon
 
     from maggy_like import spark_session
 
-    with warm.found():
-        session = spark_session("local[2]", conf=warm.CONF)
+    with daemon.found():
+        session = spark_session("local[2]", conf=daemon.CONF)
     yield session
     session.stop()
 
@@ -220,12 +248,12 @@ def standalone_cluster() -> Iterator[StandaloneCluster]:
 def connect_server() -> Iterator[ConnectServer]:
     """A Spark Connect server on ``local[2]``; connect to it from a process of its own (``run_script``)."""
     pytest.importorskip("grpc")
-    import warm_daemon_of_spark_workers as warm
+    import warm_daemon_of_spark_workers as daemon
 
     from maggy_like import ConnectServer
 
-    with warm.found():
-        server = ConnectServer("local[2]", conf=warm.CONF)
+    with daemon.found():
+        server = ConnectServer("local[2]", conf=daemon.CONF)
     with server:
         yield server
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyspark.daemon
 import warm_server
-from warm_processes import WarmPopen, WarmServer
+from warm_processes import PROPOSER, ZYGOTE, WarmPopen, WarmServer
 
 from maggy_like.processes.system import is_supported
 
@@ -73,8 +73,8 @@ class ForkedServer(WarmServer):
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Run the tasks that come by a socket, in a process that the daemon has just forked, or that has run some."""
-    if not hasattr(WarmPopen, "server"):
-        WarmPopen.server = ForkedServer()
+    if not hasattr(WarmPopen, "servers"):
+        WarmPopen.servers = dict.fromkeys((ZYGOTE, PROPOSER), ForkedServer())
         subprocess.Popen = WarmPopen  # type: ignore[misc]
     return _worker(sock, authenticated)
 

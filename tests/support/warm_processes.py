@@ -1,8 +1,8 @@
-"""Python processes that start with torch and the optimizers imported: forks of one warm process.
+"""Python processes that start with what they need imported: forks of warm processes.
 
 A zygote and an optimizer's process are started as new interpreters, and each imports for seconds. While
-:class:`WarmPopen` stands in for ``subprocess.Popen``, these modules run in forks of one process that has imported
-everything. To all others such a fork is the same: a child of the process that started it, with the environment, the
+:class:`WarmPopen` stands in for ``subprocess.Popen``, these modules run in forks of processes that have imported
+already. To all others such a fork is the same: a child of the process that started it, with the environment, the
 descriptors, the path and the ``__main__`` that it would have had.
 """
 
@@ -14,32 +14,52 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from maggy_like.processes.zygote.become import STARTED, Request, send_request
 
-MODULES = ("maggy_like.processes.zygote", "maggy_like.driver.proposer_process")
+ZYGOTE = "maggy_like.processes.zygote"
+
+PROPOSER = "maggy_like.driver.proposer_process"
+
+WORKERS = ("maggy_like.worker.agent.agent", "numpy")
+
+WORKERS_WITH_TORCH = (
+    *WORKERS,
+    "maggy_like.ablation.modules",
+    "maggy_like.distributed.ddp",
+    "maggy_like.distributed.parallel",
+    "maggy_like.distributed.rendezvous",
+    "maggy_like.distributed.sharded",
+    "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
+)
+"""What workers import. A fork of a process with torch takes five times as long as one of a process without."""
+
+OPTIMIZERS = ("maggy_like.driver.proposers", "optimizers.registry", "optimizers.samplers.bayesian", "scipy.stats")
+"""What the process of an optimizer imports."""
 
 PYTHON = sys.executable
 """A test that puts another program in its place has processes start there: in another network, or not at all."""
 
 _BOOT = """
 import sys
-control, parent, *sys.path = sys.argv[1:]
+control, parent, modules, *sys.path = sys.argv[1:]
 from warm_server import main
-main(int(control), int(parent))
+main(int(control), int(parent), modules)
 """
 
 
 class WarmServer:
-    """The process that has imported everything, from the side of who has things started."""
+    """A process that has imported modules, from the side of who has things started."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), *sys.path],
+                [PYTHON, "-P", "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), ",".join(modules), *sys.path],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -55,30 +75,28 @@ class WarmServer:
             raise OSError("the warm process has died")
         return int(STARTED.unpack(answer)[0])
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """End it; what it has started lives on."""
         self._socket.close()
         self._process.wait()
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """``subprocess.Popen`` that forks :data:`MODULES` from a warm process, and starts all else as ever."""
+    """``subprocess.Popen`` that forks some modules from warm processes, and starts all else as ever."""
 
-    server: ClassVar[WarmServer]
+    servers: ClassVar[Mapping[str, WarmServer]]  # by module
 
     def _execute_child(self, args: Any, *options: Any) -> None:
-        if not is_ours(args):
+        if not (isinstance(args, list) and args[:3] == [PYTHON, "-P", "-c"] and {*args[4:5]} & self.servers.keys()):
             super()._execute_child(args, *options)  # type: ignore[misc]
             return
         request, descriptors = request_of(args, options)
-        self.pid = self.server.start(request, descriptors)
+        self.pid = self.servers[request.module].start(request, descriptors)
         self._child_created = True
         self._close_pipe_fds(*options[9:15])  # type: ignore[attr-defined]
-
-
-def is_ours(args: Any) -> bool:
-    """Whether a command line starts one of :data:`MODULES` with this Python."""
-    return isinstance(args, list) and len(args) > 4 and args[:3] == [PYTHON, "-P", "-c"] and args[4] in MODULES
 
 
 def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list[int]]:

@@ -11,26 +11,10 @@ import socket
 from maggy_like.processes.system import die_with_parent, fork_sibling
 from maggy_like.processes.zygote.become import STARTED, become, receive_request
 
-WARM = (
-    "maggy_like.distributed.ddp",
-    "maggy_like.distributed.parallel",
-    "maggy_like.distributed.rendezvous",
-    "maggy_like.distributed.sharded",
-    "maggy_like.driver.proposers",
-    "maggy_like.worker.agent.agent",
-    "maggy_like.ablation.modules",
-    "optimizers.registry",
-    "optimizers.samplers.bayesian",
-    "scipy.stats",
-    "torch._dynamo",
-    "torch.distributed.checkpoint.state_dict",
-)
-"""What the processes import, most of them more than one of these."""
 
-
-def main(control_fd: int, parent: int) -> None:
-    """Import everything, then :func:`serve`."""
-    for module in WARM:
+def main(control_fd: int, parent: int, modules: str) -> None:
+    """Import ``modules``, which commas separate, then :func:`serve`."""
+    for module in modules.split(","):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
