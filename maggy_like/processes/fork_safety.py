@@ -1,4 +1,4 @@
-"""What makes a process unsafe to fork: threads, GPUs, and state of its modules that processes cannot share."""
+"""What makes a process unsafe to fork: threads, children, GPUs, and state that processes cannot share."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def why_not_whole() -> str:
         if time.monotonic() >= deadline:
             return "starts a thread"
         time.sleep(0.001)
+    if children():
+        return "starts a process"
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         return "uses the GPU"
@@ -49,7 +51,7 @@ class SharingCheck:
         self.reason = ""  # why forks cannot share it; empty if they can
 
     def __enter__(self) -> None:
-        self._before = _descriptors(), set(children()), set(finalizers()), _numpy_is_seeded(), _torch_seed()
+        self._before = _descriptors(), set(finalizers()), _numpy_is_seeded(), _torch_seed()
         self._modules = set(sys.modules)
         self._called: list[str] = []
         self._restore = [
@@ -67,9 +69,7 @@ class SharingCheck:
     def _find_reason(self) -> str:
         if reason := why_not_whole():
             return reason
-        descriptors, processes, before, numpy_was_seeded, torch_seed = self._before
-        if set(children()) != processes:
-            return "starts a process"
+        descriptors, before, numpy_was_seeded, torch_seed = self._before
         if _descriptors() != descriptors:
             return "opens a file or a connection"
         if "register" in self._called or any(map(is_of_users, set(finalizers()) - before)):

@@ -1,8 +1,8 @@
 """The zygote: ``python -m maggy_like.processes.zygote FD OWNER`` imports, and forks what its owner asks for.
 
-It has one thread and touches no GPU. If an import has started a thread or touched a GPU, a fork of it would not be
-whole: each process that is requested then starts with a fresh interpreter. A zygote ends with its owner, and when
-nothing was requested for ten minutes.
+It has one thread, no child, and touches no GPU. If an import has started a thread or a process, or touched a GPU, a
+fork of it would not be whole: each process that is requested then starts with a fresh interpreter. A zygote ends with
+its owner, and when nothing was requested for ten minutes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.cores import use_share
 from maggy_like.processes.fork_safety import SharingCheck, why_not_whole
 from maggy_like.processes.imports import import_ahead
-from maggy_like.processes.system import adopt_orphans, children, die_with_parent, fork_sibling
+from maggy_like.processes.system import adopt_orphans, die_with_parent, fork_sibling
 from maggy_like.processes.titles import entitle
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
@@ -243,7 +243,7 @@ class Template:
 
 def _check_fork(module: str) -> None:
     """Raise _UnfitError if this process can no longer be forked, because of a module's import."""
-    if why := why_not_whole() or ("starts a process" if children() else ""):
+    if why := why_not_whole():
         raise _UnfitError(module, why)
 
 
