@@ -31,7 +31,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
     (sdist,) = folder.glob("*.tar.gz")
     wheel = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder), str(sdist)]
-    subprocess.run([*PIP, *wheel], check=True, capture_output=True, env=os.environ | {"PIP_BUILD_CONSTRAINT": ""})
+    environment = os.environ | {"PIP_BUILD_CONSTRAINT": ""}
+    subprocess.run([*PIP, *wheel], cwd=ROOT, check=True, capture_output=True, env=environment)
     return folder
 
 
@@ -55,7 +56,7 @@ def test_both_hold_all_modules_and_the_licence(built: Path) -> None:
 def test_the_example_of_the_readme_runs_from_the_wheel(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     target = str(tmp_path / "lib")
-    subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", target, str(wheel)], check=True)
+    subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", target, str(wheel)], cwd=ROOT, check=True)
     example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     check = "    import maggy_like, optimizers\n    print(maggy_like.__file__, optimizers.__file__)\n"
     (tmp_path / "example.py").write_text(example + check)  # the example ends within its main guard
