@@ -54,8 +54,8 @@ _WITH_TORCH = [
 ]
 _NEEDS_TORCH = re.compile(rf"\b({'|'.join([_TORCH, *_WITH_TORCH])})\b")
 
-_MEETS_BY_TORCH = re.compile(r"\branks?\b|workers_per_trial|train_best")
-"""What stands in the tests of trials and trainings on several workers, which meet by torch."""
+_HAS_RANKS = re.compile(r"\branks?\b|workers_per_trial|train_best")
+"""Words of tests in which several workers train together, for which they import torch."""
 
 _remembered = defaultdict[bool, dict[str, None]](dict)
 
@@ -196,11 +196,11 @@ def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """
     if request.node.get_closest_marker("e2e") and not request.node.get_closest_marker("cold") and is_supported():
         text = request.path.read_text()
-        with_torch = bool(_NEEDS_TORCH.search(text) or _MEETS_BY_TORCH.search(text))
+        with_torch = bool(_NEEDS_TORCH.search(text) or _HAS_RANKS.search(text))
         workers = request.getfixturevalue("warm_workers_with_torch" if with_torch else "warm_workers")
         servers = {warm.ZYGOTE: workers, warm.PROPOSER: request.getfixturevalue("warm_optimizers")}
         monkeypatch.setattr(WarmPopen, "servers", servers, raising=False)
-        # A zygote of each kind of its own, and what the kind's trials have imported: else all would soon have torch.
+        # Each kind has its own zygote, and its own list of what trials have imported: else all would soon have torch.
         monkeypatch.setenv("TORCH_TESTS", str(with_torch))
         monkeypatch.setattr(imports, "_remembered", _remembered[with_torch])
         monkeypatch.setattr(subprocess, "Popen", WarmPopen)

@@ -5,6 +5,8 @@ On a disk, ext4 looks at each inode that was freed in the last minutes before it
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -19,9 +21,9 @@ PREFIX = "maggy-tests-"
 
 
 def begin() -> Path | None:
-    """Make it the folder of ``tempfile`` and of all processes; None if there is none, or the caller has set ``TMPDIR``.
+    """Make a folder there, the temporary one of this process and its children from now on.
 
-    Folders of tests that were killed are removed.
+    Return None if there is no room, or the caller has set ``TMPDIR``. Folders that killed runs have left are removed.
     """
     if "TMPDIR" in os.environ or not os.path.ismount(MEMORY):
         return None
@@ -29,9 +31,21 @@ def begin() -> Path | None:
     if about.f_bavail * about.f_frsize < ROOM or about.f_flag & os.ST_NOEXEC or not os.access(MEMORY, os.W_OK):
         return None
     for left in MEMORY.glob(f"{PREFIX}*"):
-        if not Path("/proc", left.name.removeprefix(PREFIX)).exists():
+        with contextlib.suppress(OSError):  # it is in use, or another user's
+            os.close(_locked(left))
             shutil.rmtree(left, ignore_errors=True)
-    folder = MEMORY / f"{PREFIX}{os.getpid()}"
-    folder.mkdir(0o700)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    return folder
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY)
+    _locked(Path(folder))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    return Path(folder)
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder until the descriptor is closed, or this process ends; raise OSError if another process has."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
