@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import platforms
 import pytest
 from platforms.kubernetes_settings import SETTINGS_ON_KUBERNETES
 from platforms.leftovers import MARK, Leftovers
@@ -26,7 +25,8 @@ PATIENCE = 600.0
 CANCEL_AIM = 5.0
 """Seconds from a cancel to the return of ``lagom``."""
 
-SUPPORT = Path(platforms.__file__ or "").parent.parent
+ROOT = Path(__file__).parents[3]
+SUPPORT = ROOT / "tests" / "support"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def run(name: str, folder: Path) -> tuple[Outcome | None, str, list[str]]:
     (folder / "tmp").mkdir()
     mark, answer = os.urandom(8).hex(), folder / "outcome.json"
     leftovers = Leftovers(mark, folder)
-    paths = os.pathsep.join([str(SUPPORT), os.getcwd(), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    paths = os.pathsep.join([str(SUPPORT), str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     with (folder / "output.txt").open("w+") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "platforms", name, str(answer)],
