@@ -10,8 +10,9 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,18 @@ SETTLED = 10
 
 
 class ImportWatch:
-    """Finds the modules of installed packages that a trial imports, in the order in which their imports began."""
+    """Finds the modules of installed packages that a trial imports, in the order in which their imports began.
 
-    def __init__(self, known: Collection[str]) -> None:
-        self._known = set(known)  # the modules that the process had as it was forked
+    New modules are at the end of ``sys.modules``, and only that is read: a fork that touches the names of all modules
+    copies thousands of pages of memory.
+
+    ``known`` are the modules that the process had as it was forked.
+    """
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
+        self._found = dict[str, None]()
+        self._last = next(reversed(sys.modules))
         self._seen = self._reported = len(sys.modules)
         self._calls = 0  # since the last new module
 
@@ -202,17 +211,19 @@ class ImportWatch:
     def new(self) -> list[str]:
         """Return the modules that no call has returned before."""
         self._reported = len(sys.modules)
-        found = [(name, module) for name, module in list(sys.modules.items()) if name not in self._known]
-        self._known.update(name for name, _ in found)
+        newest = list(takewhile(self._last.__ne__, reversed(sys.modules)))  # in one step, as other threads import
+        found = [name for name in reversed(newest) if name not in self._known and name not in self._found]
+        self._last = next(iter(newest), self._last)
+        self._found.update(dict.fromkeys(found))
         installed: dict[str, bool] = {}
-        for name, _ in found:
+        for name in found:
             top = name.partition(".")[0]
             if top not in installed:
                 installed[top] = is_installed(top)
-        return [name for name, module in found if installed[name.partition(".")[0]] and _has_spec(name, module)]
+        return [name for name in found if installed[name.partition(".")[0]] and _has_spec(name, sys.modules.get(name))]
 
 
-def _has_spec(name: str, module: types.ModuleType) -> bool:
+def _has_spec(name: str, module: types.ModuleType | None) -> bool:
     """Return whether a module can be imported by its name; some packages put other objects into ``sys.modules``."""
     spec = getattr(module, "__spec__", None)
     is_name = all(part.isidentifier() for part in name.split("."))

@@ -13,7 +13,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +27,12 @@ _KILL_PAUSE = 0.001
 """Seconds between two checks of killed processes: a kill takes a moment."""
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library, which forks then need not look up again."""
+    return ctypes.CDLL(None)
+
+
 def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel signal this process when its parent dies (Linux; other systems rely on the ends of pipes).
 
@@ -34,7 +41,7 @@ def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sig)
+    _libc().prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -42,7 +49,7 @@ def die_with_parent(parent: int, sig: signal.Signals = signal.SIGKILL) -> None:
 def adopt_orphans(adopt: bool = True) -> None:
     """Become the parent of descendants whose own parent dies, or stop that (Linux)."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+        _libc().prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
 def children() -> list[int]:
@@ -94,14 +101,20 @@ def is_supported() -> bool:
     return sys.platform == "linux" and platform.machine() in SYS_CLONE and hasattr(os, "pidfd_open")
 
 
+@cache
+def _clone() -> Callable[[], int]:
+    """Return the system call that forks, as a child of this process's parent."""
+    call = ctypes.PyDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    flags = _CLONE_PARENT | signal.SIGCHLD
+    return partial(call, *(ctypes.c_long(number) for number in (SYS_CLONE[platform.machine()], flags, 0, 0, 0, 0)))
+
+
 def fork_sibling() -> int:
     """Fork like ``os.fork``, but make the new process a child of this one's parent, which can then wait for it."""
-    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
-    clone = libc.syscall
-    clone.restype = ctypes.c_long
-    arguments = [ctypes.c_long(n) for n in (SYS_CLONE[platform.machine()], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)]
+    python, clone = ctypes.pythonapi, _clone()
     python.PyOS_BeforeFork()
-    pid = int(clone(*arguments))
+    pid = int(clone())
     if pid == 0:
         python.PyOS_AfterFork_Child()
         return 0

@@ -41,7 +41,7 @@ from maggy_like.worker.agent.template import (
     run_child,
     send_request,
 )
-from maggy_like.worker.child.exits import remove_leftovers
+from maggy_like.worker.child.exits import forget_exit_hooks, remove_leftovers
 from maggy_like.worker.child.process import ROUNDS, rehearse
 from maggy_like.worker.launch import decode_task, take_over_spark_files
 
@@ -318,6 +318,7 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             self._leave_to_fork()
+            forget_exit_hooks()
             run_child(self._task, server, descriptors, None, self._known)
         return pid
 

@@ -28,7 +28,7 @@ from maggy_like.processes.system import adopt_orphans, die_with_parent, fork_sib
 from maggy_like.processes.titles import entitle
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.train_function.load import load_train_fn
-from maggy_like.worker.child.exits import TrialEnds, begin_process, end_process, flush_output
+from maggy_like.worker.child.exits import TrialEnds, begin_process, end_process, flush_output, forget_exit_hooks
 from maggy_like.worker.child.process import rehearse, serve
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -214,6 +214,8 @@ class Template:
         except BaseException:  # each child that loads the function itself says what is wrong
             return TemplateUnfit("", "", time.monotonic() - began)
         flush_output()
+        forget_exit_hooks()
+        rehearse(self._task)  # the imports have emptied caches of abstract classes
         gc.freeze()  # so that a child's collector does not write to the shared pages
         return TemplateReady(time.monotonic() - began, max(0, resident() - before) >> 20)
 

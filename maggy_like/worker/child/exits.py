@@ -46,16 +46,23 @@ POOL_HINT = (
 )
 
 
+def forget_exit_hooks() -> None:
+    """Forget the exit hooks and finalizers of this process, which concern none of its forks.
+
+    A process that is forked often calls this before, so that its forks need not write to the shared pages with them.
+    """
+    atexit._clear()
+    for finalizer in finalizers():
+        finalizer.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+
+
 def begin_process() -> None:
-    """Reset in a fork what belongs to the fork server, the random generators included.
+    """Reset in a fork what belongs to its parent, the random generators included.
 
     Without a new seed, trials that draw the same random numbers would be identical, and so would the dropout of all
     ranks. Python reseeds its own ``random`` in a fork.
     """
-    atexit._clear()
-    for finalizer in finalizers():  # of what the parent holds
-        finalizer.atexit = False
-    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     if (numpy_random := _module("numpy.random")) is not None:
         numpy_random.seed([*memoryview(os.urandom(16)).cast("I")])  # by itself it would take a tenth of a millisecond
     if (torch := _module("torch")) is not None:

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from maggy_like.worker.child.exits import POOL_HINT, flush_output, has_open_file
 from maggy_like.worker.child.failures import sendable
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.reporter_hooks import reporter_for
+from maggy_like.worker.child.returned import read_value
 from maggy_like.worker.child.saves import StoreRetry
 from maggy_like.worker.child.sender import Sender
 from maggy_like.worker.child.service import Service
@@ -52,7 +53,7 @@ def serve(
     before_end: BeforeEnd,
     on_orphaned: Callable[[], None],
     train_fn: Callable[..., Any] | None = None,
-    known: Collection[str] | None = None,
+    known: frozenset[str] | None = None,
 ) -> None:
     """Run assigned trials, at most ``trials`` unless it is None, until the agent ends the run.
 
@@ -214,6 +215,7 @@ def rehearse(task: WorkerTask) -> None:
     with working_in(here):
         restore_files(assign, task, StoreRetry(task.files, sender))
         finished = run_attempt(lambda: {"value": 0.5}, (), reporter, assign, task, lambda: None)
+    read_value(0.5, None)  # as most functions return
     sys.path[:] = path
     has_open_files()
     flush_output()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +43,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("packages")
 def test_installed_modules_that_are_new_are_found_once() -> None:
-    watch = ImportWatch(sys.modules)
+    watch = ImportWatch(frozenset(sys.modules))
     for name in ("own_one", "installed_one.inner"):
         importlib.import_module(name)
     assert watch.new() == ["installed_one", "installed_one.inner"]
@@ -49,8 +51,41 @@ def test_installed_modules_that_are_new_are_found_once() -> None:
 
 
 @pytest.mark.usefixtures("packages")
+def test_modules_are_found_although_the_newest_one_was_removed() -> None:
+    """As a package does that tries an import and gives it up."""
+    importlib.import_module("own_one")
+    watch = ImportWatch(frozenset(sys.modules))
+    del sys.modules["own_one"]
+    importlib.import_module("installed_one")
+    assert watch.new() == ["installed_one"]
+
+
+def test_a_fork_that_looks_for_new_modules_copies_hardly_any_memory() -> None:
+    """A look at each name would count a reference to it, and so copy its page."""
+    names = [f"made_up.{number}{'x' * 4000}" for number in range(500)]  # each on a page of its own
+    sys.modules.update((name, sys) for name in names)
+    try:
+        known = frozenset(sys.modules)
+        read, write = os.pipe()
+        if (pid := os.fork()) == 0:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            watch = ImportWatch(known)
+            watch.settled()
+            watch.new()
+            os.write(write, b"%d" % (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert int(os.read(read, 100)) < len(names) / 2
+    finally:
+        for name in names:
+            del sys.modules[name]
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.usefixtures("packages")
 def test_imports_have_settled_once_no_more_come() -> None:
-    watch = ImportWatch(sys.modules)
+    watch = ImportWatch(frozenset(sys.modules))
     assert [watch.settled() for _ in range(2 * SETTLED)] == [[]] * 2 * SETTLED
     importlib.import_module("installed_one")
     assert watch.settled() == []
