@@ -22,7 +22,7 @@ from maggy_like.engines.local import LocalEngine
 from maggy_like.errors import ConfigError, EngineError, OptimizerError, SearchSpaceError
 from maggy_like.processes.pickles import dumps
 from maggy_like.protocol.values import is_encodable, shortened
-from maggy_like.storage.file_systems import local_path, url_of, within
+from maggy_like.storage.file_systems import local_path, modules_for, url_of, within
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import (
     RunPaths,
@@ -76,7 +76,7 @@ def make_spec(
         settings=replace(settings, warnings=warnings),
         engine=engine,
         payload=payload,
-        preload=tuple(preload),
+        preload=(*preload, *modules_for(settings.paths.directory)),
         displays=[make_display(options.progress, with_trials=isolation == "none")],
         callbacks=listeners,
         save_returned=save_returned,

@@ -1,6 +1,6 @@
 """File systems and folders by path or URL: opened, written, marked by a run's driver, checked and probed.
 
-fsspec is imported at its first use: it takes a sixth of a second, and imports asyncio.
+fsspec is imported at the first URL of another file system (see :mod:`maggy_like.storage.local_files`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from maggy_like.errors import ConfigError
-from maggy_like.processes.system import working_folder
+from maggy_like.storage.local_files import LocalFiles, absolute_path
 
 MOUNT = "mount"
 """Protocol of folders that are mounts of object stores (see :mod:`maggy_like.storage.mounts`)."""
@@ -32,17 +32,11 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci
 
 def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path in it."""
+    scheme, separator, rest = os.fspath(url).partition("://")
+    if not separator or scheme in LocalFiles.protocol:  # a local folder may be called "a::b", which is not a chain
+        return LocalFiles(), absolute_path(rest if separator else scheme)
     from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
 
-    scheme, separator, _ = os.fspath(url).partition("://")
-    if not separator or scheme in ("file", "local"):  # a local folder may be called "a::b", which is not a chain
-        local = LocalFileSystem()
-        try:
-            return local, str(local._strip_protocol(url))
-        except FileNotFoundError:  # a relative path, and the working folder was deleted
-            working_folder()
-            raise
     if scheme == MOUNT:
         importlib.import_module("maggy_like.storage.mounts")  # which registers it
     fs, path = url_to_fs(url)
@@ -51,9 +45,7 @@ def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
 
 def is_local(fs: Any) -> bool:
     """Return whether a file system is this machine's."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    return isinstance(fs, LocalFileSystem) and not is_mount(fs)
+    return isinstance(fs, LocalFiles)
 
 
 def is_mount(fs: Any) -> bool:
@@ -254,6 +246,11 @@ def local_path(folder: Folder) -> Path | None:
         return folder
     fs, path = open_url(folder)
     return Path(path) if is_local(fs) else None
+
+
+def modules_for(folder: Folder) -> tuple[str, ...]:
+    """Return the modules that each process imports to use a folder."""
+    return () if isinstance(folder, Path) else (type(open_url(folder)[0]).__module__,)
 
 
 def is_in_memory(folder: Folder) -> bool:

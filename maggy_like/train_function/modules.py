@@ -25,7 +25,6 @@ _HELPERS = {
     "average": "maggy_like.distributed.parallel",
     "fully_shard": "maggy_like.distributed.sharded",
     "FullyShardedDataParallel": "maggy_like.distributed.sharded",
-    "checkpoint": "fsspec.implementations.local",  # takes at least a tenth of a second in each trial
 }
 """A name that a function uses, and the module that serves it."""
 

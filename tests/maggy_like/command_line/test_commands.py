@@ -22,7 +22,6 @@ import optuna
 import pandas
 import psutil
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
@@ -33,6 +32,7 @@ from maggy_like.command_line import main, parser
 from maggy_like.command_line.commands import LogTail, follow_log
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import log_name
+from maggy_like.storage.local_files import LocalFiles
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.worker.agent.log_file import LogFile
 
@@ -319,14 +319,14 @@ def log_file(tmp_path: Path) -> Iterator[LogFile]:
 
 def test_a_look_reads_what_was_added_alone(log_file: LogFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tail, read = tail_of(tmp_path), [0]
-    cat_file = LocalFileSystem.cat_file
+    cat_file = LocalFiles.cat_file
 
     def counted(fs: Any, *args: Any, **kwargs: Any) -> bytes:
         data = bytes(cat_file(fs, *args, **kwargs))
         read[0] += len(data)
         return data
 
-    monkeypatch.setattr(LocalFileSystem, "cat_file", counted)
+    monkeypatch.setattr(LocalFiles, "cat_file", counted)
     assert tail.look(1, is_over=False) == []
     log_file.write(b"a line\n" * 100_000)
     assert len(tail.look(1, is_over=False)) == 100_000

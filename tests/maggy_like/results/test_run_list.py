@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 from report_pages import write_run
 
 from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
@@ -21,6 +20,7 @@ from maggy_like.storage.journal import Journal, RunStatus, backend_of, read_jour
 from maggy_like.storage.journal.journal import LocalBackend
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
 from maggy_like.storage.journal.records import Record, encode
+from maggy_like.storage.local_files import LocalFiles
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
 
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, mo
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(LocalFileSystem, "ls", refuse)
+    monkeypatch.setattr(LocalFiles, "ls", refuse)
     with pytest.raises(JournalError, match=r"the folder '.*' cannot be read: .*Permission denied; fix the access"):
         list_runs(tmp_path)
     with pytest.raises(ConfigError, match=r"there is no run in .*; use the folder of one"):

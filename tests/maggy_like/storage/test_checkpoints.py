@@ -16,13 +16,13 @@ from typing import Any
 import fsspec
 import pytest
 import torch
-from fsspec.implementations.local import LocalFileSystem
 
 from maggy_like.protocol.state_names import SHARDED
 from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore, load_state, save_state
 from maggy_like.storage.file_systems import puts_whole
+from maggy_like.storage.local_files import LocalFiles
 
 
 def save(folder: Path, state: Any) -> Path:
@@ -96,7 +96,7 @@ def test_a_write_that_fails_leaves_no_part(tmp_path: Path, monkeypatch: pytest.M
         Path(args[1]).touch()
         raise OSError("no space left")
 
-    monkeypatch.setattr(*((checkpoints, step) if step == "write_file" else (LocalFileSystem, step)), fail)
+    monkeypatch.setattr(*((checkpoints, step) if step == "write_file" else (LocalFiles, step)), fail)
     with pytest.raises(OSError, match="no space left"):
         save_state((tmp_path / "returned.pkl").as_uri(), "x")
     assert not list(tmp_path.iterdir())
@@ -138,7 +138,7 @@ def test_states_are_removed_until_the_store_refuses(tmp_path: Path, monkeypatch:
         raise ConnectionRefusedError("no endpoint")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFileSystem, "rm_file", refuse)
+        patch.setattr(LocalFiles, "rm_file", refuse)
         store.remove_later(whole)
         store.remove_later(gone)
         store.tidy()

@@ -138,14 +138,9 @@ def uses_a_global(x: float) -> float:
     return float(np.sqrt(x))
 
 
-def saves(reporter: Any) -> None:
-    reporter.checkpoint(reporter.restore())
-
-
 def test_modules_are_found_in_the_code_and_among_the_globals() -> None:
     assert "torch" in modules_of(trains_with_torch)
     assert "numpy" in modules_of(uses_a_global)
-    assert "fsspec.implementations.local" in modules_of(saves)
     assert "json.encoder" in modules_of(partial(json.JSONEncoder, indent=2))  # where it is from itself
     assert not any(name.startswith(("tests", "test_modules", "__main__")) for name in modules_of(uses_a_global))
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import botocore.exceptions
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
@@ -34,6 +33,7 @@ from maggy_like.protocol.values import ReportError
 from maggy_like.storage import checkpoints
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.storage.file_systems import is_store_fault, refusal
+from maggy_like.storage.local_files import LocalFiles
 from maggy_like.worker.child import saves, stop_state
 from maggy_like.worker.child.saves import Saves, StoreRetry
 from maggy_like.worker.child.sender import Sender
@@ -587,7 +587,7 @@ def test_a_store_that_refuses_to_remove_is_asked_once_each_time(
         raise ConnectionRefusedError("no endpoint")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFileSystem, "rm_file", refuse)
+        patch.setattr(LocalFiles, "rm_file", refuse)
         trial.store.tidy()
     assert len(refused) == 1
     trial.store.tidy()
