@@ -5,10 +5,12 @@ The driver, its server and its engines are loaded when a run starts, so that imp
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from maggy_like.api.options import RunOptions
@@ -117,7 +119,7 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     if spec.driver == "client":
         spec.engine.begin_imports(spec.preload)
     if spec.engine.isolation != "none":
-        load_first(options.train_fn, spec.payload, _import_runner)
+        load_first(options.train_fn, spec.payload, partial(_import_for, spec))
     if block:
         return finish(spec)
     from maggy_like.driver.run_handle import RunHandle
@@ -129,8 +131,13 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     return handle
 
 
-def _import_runner() -> None:
-    import maggy_like.driver.runner  # noqa: F401  # what the run needs in any case
+def _import_for(spec: RunSpec) -> None:
+    """Import what the run needs, while other processes import what the function needs."""
+    import maggy_like.driver.runner  # noqa: F401
+
+    if spec.driver == "client":
+        with contextlib.suppress(Exception):  # of a custom optimizer: its first proposal raises it again
+            spec.settings.search.optimizer.load_libraries()
 
 
 def _check_not_importing_main() -> None:

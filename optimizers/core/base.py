@@ -403,9 +403,9 @@ class Optimizer(ABC):
         return math.inf
 
     def load_libraries(self) -> None:
-        """Import the libraries that later proposals need, so that no worker waits for them. By default, there are none.
+        """Import the libraries that proposals need, so that no worker waits for them. By default, there are none.
 
-        It is called in the optimizer's own process, before the first ask.
+        It is called before the first ask, in the driver's process and in the optimizer's own.
         """
         return
 

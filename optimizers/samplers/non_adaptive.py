@@ -82,6 +82,9 @@ class Sobol(Optimizer):
     def __init__(self) -> None:
         self._known: _Sequence | None = None
 
+    def load_libraries(self) -> None:
+        from scipy.stats import qmc  # noqa: F401  # takes a second
+
     def ask(self, index: int, history: History) -> Config:
         space, seed = history.problem.space, history.problem.seed
         if self._known is None or self._known.space is not space or self._known.seed != seed:

@@ -377,6 +377,27 @@ def test_a_tenth_of_a_fixed_number_of_trials_does_not_wait_for_the_process(start
     assert (told["observed"], told["pid"]) == (1, proposer._process.pid)
 
 
+class Noting(RandomSearch):
+    """Notes what is asked of it in this process."""
+
+    noted: list[str] = []  # noqa: RUF012
+
+    def load_libraries(self) -> None:
+        self.noted.append("load")
+        raise ImportError("no such library")  # which only an answer needs
+
+    def ask(self, index: int, history: History) -> Any:
+        self.noted.append("ask")
+        return super().ask(index, history)
+
+
+def test_libraries_are_loaded_while_the_workers_start(tmp_path: Path) -> None:
+    lagom(
+        fns.square, {"x": Float(0, 1)}, optimizer=Noting(), direction="min", n_trials=1, workers=1, directory=tmp_path
+    )
+    assert Noting.noted == ["load", "ask"]
+
+
 def test_a_process_that_dies_before_it_is_ready_is_replaced(start: Start, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     proposer = start(Loading(gate.path))
