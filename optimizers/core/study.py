@@ -144,9 +144,11 @@ class Study(StudyState):
         if final is None and trial.is_final_training:
             return [AttemptEnded(trial.id, trial.attempt, TrialState.COMPLETED, now, **rest)]
         if final is None:
-            failure = Failure(
-                FailureKind.NO_VALUE, "train_fn returned no number and reported nothing; return a number or report one"
-            )
+            remedy = "return a number or report one"
+            if trial.start:
+                began = f"it began at step {trial.start}, where trial {trial.parent} had paused"
+                remedy = f"{began}: report the last step too"
+            failure = Failure(FailureKind.NO_VALUE, f"train_fn returned no number and reported nothing; {remedy}")
             return [AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, now, failure=failure)]
         if not trial.is_final_training and (missing := self.objectives.missing(trial, metrics)):
             failure = Failure(FailureKind.NO_VALUE, missing)

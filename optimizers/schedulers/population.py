@@ -29,7 +29,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optimizers.checks import explains_init, integer, real
-from optimizers.core.base import WAIT, Answer, Grant, History, Observation, Optimizer, Problem, Proposal, Scheduler
+from optimizers.core.base import (
+    CONTINUE,
+    WAIT,
+    Answer,
+    Decision,
+    Grant,
+    History,
+    Observation,
+    Optimizer,
+    Problem,
+    Proposal,
+    Scheduler,
+)
 from optimizers.errors import OptimizerError
 from optimizers.samplers.model_based import untried
 from optimizers.space import Config
@@ -139,28 +151,34 @@ class PopulationScheduler(Scheduler):
         self._max_budget = problem.max_budget
         self._n_trials = math.inf if problem.n_trials is None else problem.n_trials
         self._created = 0
-        self._pauses: dict[int, int] = {}  # number of pauses of a trial and its ancestors
+        self._intervals: dict[int, int] = {}  # number of intervals that a trial and its ancestors have trained
+        self._reached: dict[int, int] = {}  # newest step by trial, since reports may be further apart than pauses
         self._due: dict[int, tuple[int, float, int]] = {}  # its rank among the paused members
 
     def create(self, trial: int, parent: int | None) -> None:
         self._created += 1
         if parent is not None:
-            self._pauses[trial] = self._pauses.get(parent, 0)
+            self._intervals[trial] = self._intervals.get(parent, 0)
 
     def grant(self, trial: int) -> Grant:
-        return Grant(min((self._pauses.get(trial, 0) + 1) * self._interval, self._max_budget))
+        return Grant(min((self._intervals.get(trial, 0) + 1) * self._interval, self._max_budget))
+
+    def report(self, trial: int, step: int, loss: float) -> Decision:
+        self._reached[trial] = step
+        return CONTINUE
 
     def is_final(self, trial: int) -> bool:
-        return self.grant(trial).budget == self._max_budget
+        return max(self.grant(trial).budget, self._reached.get(trial, 0)) >= self._max_budget
 
     def pause(self, trial: int) -> None:
-        self._pauses[trial] = self._pauses.get(trial, 0) + 1
+        trained = self._reached.get(trial, 0) // self._interval
+        self._intervals[trial] = max(self._intervals.get(trial, 0) + 1, trained)
 
     def observe(self, observation: Observation) -> None:
         self._population.observe(observation)
         trial = observation.trial
         if observation.paused and not self._population.places[trial].vacant:
-            self._due[trial] = (self._pauses[trial], observation.loss, trial)
+            self._due[trial] = (self._intervals[trial], observation.loss, trial)
 
     def next_promotion(self) -> int | None:
         wanted = min(self._size + len(self._population.given_up), self._n_trials)
@@ -187,7 +205,9 @@ class PBT(Optimizer):
     Args:
         population: Number of members. Use the number of workers, or a small multiple of it. Default 16, or half of
             ``n_trials`` if that is less.
-        interval: Steps between pauses. Default a tenth of ``max_budget``.
+        interval: Steps between pauses. Default a tenth of ``max_budget``. A training function that reports less often
+            pauses at its next report. It should always report the last step, since a member that starts shortly before
+            that fails without a report.
         quantile: Share of the population, above 0 and at most 0.5. At a pause, a member in the worst share is replaced
             by one from the best share. Default 0.25.
         perturbation: Standard deviation of the change of numbers on the unit interval, so by factors on a log scale.

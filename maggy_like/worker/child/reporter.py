@@ -352,7 +352,7 @@ class Reporter:
                     self._saves.reported(step)  # the report counts, and so does the state that was saved before it
                     sender.stop.tell()
             is_saved = self._saves.reported(step)
-            if step >= self._limit and self._pauses and is_saved:
+            if is_saved and self._is_pause(step):
                 self._pause(waits=True)
 
     def _end_budget(self, step: int) -> NoReturn:
@@ -366,6 +366,10 @@ class Reporter:
             f"step {step} was reported with a budget of {steps}, which ends the function; loop up to reporter.budget, "
             "or use Reporter(budget=N)"
         )
+
+    def _is_pause(self, step: int) -> bool:
+        """Return whether a saved step is one at which the attempt pauses. After the last step, the function returns."""
+        return self._pauses and self._limit <= step < self._budget
 
     def _pause(self, *, waits: bool) -> None:
         """Pause the trial, and return if its next attempt continues here; raise BudgetUsed if it does not.
@@ -455,7 +459,7 @@ class Reporter:
         self._saves.save(state)
         if step is not None:
             self._saves.reported(step)
-            if step >= self._limit and self._pauses:
+            if self._is_pause(step):
                 self._pause(waits=True)
 
     def restore(self, into: Any = None) -> Any:

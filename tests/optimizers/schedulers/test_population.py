@@ -11,6 +11,7 @@ from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
 from optimizers.core.base import WAIT, History, Observation, Pending, Problem, Proposal
+from optimizers.core.events import CheckpointSaved
 from optimizers.core.study import Study
 from optimizers.core.trial import TrialState
 from optimizers.errors import OptimizerError
@@ -237,6 +238,33 @@ def test_ask_and_tell_alone() -> None:
         study.tell(trial, trial.config["x"] * trial.budget)
     assert study.counts[TrialState.COMPLETED] >= 3
     assert any(trial.parent is not None for trial in study.trials)
+
+
+def train(study: Study, every: int) -> None:
+    """Run a study whose function saves and reports every few steps, whatever the interval."""
+    while (trial := study.ask()) is not None:
+        if (step := trial.step + every) <= study.problem.max_budget:
+            study.report(trial, step, trial.config["x"] * step)
+            study.apply(CheckpointSaved(trial.id, trial.attempt, step, "state"))
+        study.tell(trial)
+
+
+def test_a_member_that_reports_less_often_than_the_interval_is_as_far_as_its_reports() -> None:
+    study = Study(LINE, PBT(population=4, interval=2), direction="max", max_budget=20, n_trials=16)
+    train(study, every=5)
+    assert max(trial.start for trial in study.trials) == 15  # no child starts at the end
+    assert all(trial.attempt == (trial.step - trial.start) / 5 for trial in study.trials)  # no attempt without a report
+    assert all((trial.step == 20) == (trial.state is TrialState.COMPLETED) for trial in study.trials)
+    assert study.counts[TrialState.COMPLETED] >= 4
+
+
+def test_a_child_with_nothing_to_report_fails_with_the_step_where_it_began() -> None:
+    study = Study(LINE, PBT(population=4, interval=2), direction="max", max_budget=22, n_trials=16)
+    train(study, every=5)
+    failed = [trial for trial in study.trials if trial.state is TrialState.FAILED]
+    assert failed
+    for trial in failed:
+        assert f"it began at step 20, where trial {trial.parent} had paused: report the last step" in str(trial.failure)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,19 @@ def test_a_trial_that_is_promoted_where_it_was_paused_continues_in_place(save: s
     assert ReporterHooks(steps.reporter).cut_at == 10  # past the whole budget, which ends the function in another way
 
 
+@pytest.mark.parametrize("save", ["before", "after"])
+def test_a_trial_whose_report_skips_to_the_last_step_is_not_paused_there(save: str, tmp_path: Path) -> None:
+    """So its function returns as always, instead of once more from the saved state."""
+    steps = Steps(tmp_path)
+    if save == "before":
+        steps.reporter.checkpoint(9)
+    steps.reporter.report(1.0, step=9)
+    if save == "after":
+        steps.reporter.checkpoint(9, step=9)
+    assert not ReporterHooks(steps.reporter).has_ended
+    assert steps.paused == []
+
+
 def test_a_report_after_the_pause_pauses_again(tmp_path: Path) -> None:
     steps = Steps(tmp_path)
     steps.train("before")
