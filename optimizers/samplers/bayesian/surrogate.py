@@ -252,7 +252,8 @@ class Surrogate:
         self.units = np.empty((0, self.axes.d))
         self._history = history  # its observations only ever grow
         self._min_share, self._cut = min_share, cut
-        self._earlier = [self._read(seen, problem.max_budget) for seen in problem.earlier if seen]
+        earlier = [seen for seen in problem.earlier if seen][:_EARLIER_SIZE]  # so that each has a point
+        self._earlier = [self._read(seen, problem.max_budget) for seen in earlier]
         self._has_levels = problem.max_budget > 1
         self._depth = max(int(np.ceil(np.log2(problem.max_budget))), 1)
         n_extra = int(self._has_levels) + bool(self._earlier)
@@ -346,7 +347,7 @@ class Surrogate:
         for results, points in self._earlier:
             rows, scores = results.scores(len(results))
             size = _EARLIER_SIZE // len(self._earlier)
-            best = np.lexsort((scores, -results.levels[rows]))[: size // 2]
+            best = np.lexsort((scores, -results.levels[rows]))[: max(1, size // 2)]
             kept = np.union1d(best, np.linspace(0, len(rows) - 1, size - len(best)).astype(int))
             units.append(points[rows[kept]])
             features.append(self._features(units[-1], results.levels_for_model(rows[kept]), is_earlier=True))

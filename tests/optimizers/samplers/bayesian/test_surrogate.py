@@ -81,6 +81,19 @@ def test_levels_and_earlier_searches_have_axes_of_their_own() -> None:
     assert made.features(np.array([[0.1, 0.2]])).tolist() == [[0.1, 0.2, 1.0, 0.0]]  # what is proposed runs to the end
 
 
+@pytest.mark.parametrize(("searches", "points"), [(20, 60), (31, 31), (60, 60), (61, 60)])
+def test_of_many_earlier_searches_each_has_its_best_point_in_the_model(searches: int, points: int) -> None:
+    trials = tuple(observations(60, bowl))
+    problem = Problem(PLANE, max_budget=9, earlier=tuple(trials[search % 2 :] for search in range(searches)))
+    made = surrogate(History(problem))
+    data = made.data(0)
+    assert len(data.scores) == points
+    best = min(trials, key=lambda seen: seen.loss).config
+    assert (data.units == [best["x"], best["y"]]).all(axis=1).sum() == min(searches, 60)
+    improvement, starts = made.improvement(np.random.default_rng(0))
+    assert np.isfinite(improvement(starts)).all()
+
+
 @pytest.mark.parametrize(("early", "floored"), [(bowl, False), (lambda x, y: -bowl(x, y), True)])
 def test_short_trainings_are_modelled_where_that_predicts_long_ones_better(
     early: Callable[[float, float], float], *, floored: bool
