@@ -161,7 +161,8 @@ def check_search(
 ) -> tuple[SearchSettings, tuple[str, ...]]:
     """Check the settings of a search, and fill in defaults. Return the settings, and hints for the user.
 
-    A resumed run has its directions, and what it learned from earlier runs, in its files.
+    A resumed run has its directions, what it learned from earlier runs, and the number of trials with which it began,
+    in its files.
     """
     from maggy_like.api import run_settings as checks
     from maggy_like.driver.settings import SearchSettings
@@ -179,10 +180,11 @@ def check_search(
     value_rule = cast("ValueRule", one_of("value", options.value, VALUE_RULES))
     earlier: Earlier = ()
     hint = ""
+    began_with: int | None = n_trials or 0
     if files.resume:
         from maggy_like.api.warm_start import recorded
 
-        earlier, known = recorded(files.paths.journal, options.warm_start, space)
+        earlier, known, began_with = recorded(files.paths.journal, options.warm_start, space)
         directions = known if direction is None and len(known) == len(directions) else directions
     elif options.warm_start != ():
         from maggy_like.api.warm_start import gather
@@ -210,6 +212,7 @@ def check_search(
         max_budget=max_budget,
         open_ended=open_ended,
         n_trials=n_trials,
+        began_with=began_with,
         is_timed=n_trials is None,
         points=points,
         earlier=earlier,

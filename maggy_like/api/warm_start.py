@@ -70,8 +70,8 @@ def gather(
 
 def recorded(
     journal: str, warm_start: Sequence[Result | str | Path], space: SearchSpace
-) -> tuple[Earlier, tuple[Direction | None, ...]]:
-    """Read from a run's journal what it learned from earlier runs when it began, and its directions.
+) -> tuple[Earlier, tuple[Direction | None, ...], int | None]:
+    """Read from a run's journal what it learned from earlier runs when it began, its directions, and ``began_with``.
 
     The runs in ``warm_start`` must be the same as then. They may have continued, or be deleted.
     """
@@ -79,7 +79,7 @@ def recorded(
     with reading(backend):
         exists = backend.exists()
     if not exists:
-        return (), ()  # open_journal reports it
+        return (), (), None  # open_journal reports it
     header = read_header(backend)
     if warm_start and not header.earlier:
         raise ConfigError(f"the run {header.name!r} was started without warm_start; leave it out")
@@ -89,7 +89,7 @@ def recorded(
             f"warm_start must have the runs that {header.name!r} was started with, got "
             f"{short([_folder(run) for run in warm_start])}; leave it out"
         )
-    return earlier, read_directions(header.directions)
+    return earlier, read_directions(header.directions), header.began_with
 
 
 def _is_same(earlier: Earlier, warm_start: Sequence[Result | str | Path], space: SearchSpace) -> bool:

@@ -356,6 +356,7 @@ def _header(name: str, search: SearchSettings) -> RunHeader:
         earlier=to_records(search.earlier),
         groups=list(search.groups),
         comparisons=dict(search.comparisons),
+        began_with=search.began_with,
     )
 
 

@@ -186,6 +186,7 @@ class SearchSettings:
     max_budget: int = 1
     open_ended: bool = False  # whether nobody has given ``max_budget``
     n_trials: int | None = None  # number of configurations to try. None for no limit, 0 to train without a search
+    began_with: int | None = None  # the same as it was given when the search began (see :class:`Problem`)
     is_timed: bool = False  # whether only time limits the search
     n_configs: int | None = None  # number of configurations of the space, if the search ends once each was tried
     points: tuple[Config, ...] = ()  # all of :func:`~optimizers.core.study.initial_points`
@@ -206,6 +207,7 @@ class SearchSettings:
             n_objectives=len(self.directions),
             is_timed=self.is_timed,
             direction=self.directions[0],
+            began_with=self.began_with,
         )
 
     @property

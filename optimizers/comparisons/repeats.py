@@ -251,14 +251,21 @@ class TunedRepeats(Optimizer):
         return answer if isinstance(answer, dict) else None
 
     def validate(self, problem: Problem) -> None:
-        self.optimizer.validate(replace(problem, space=self.space, n_trials=self.n_configs))
+        self.optimizer.validate(replace(problem, space=self.space, n_trials=self.n_configs, began_with=None))
 
     def _sort(self, history: History) -> tuple[dict[tuple[str, int], _Search], set[tuple[str, int]]]:
         """Return the search of each variant and repeat, and the repeats that have started."""
         searches: dict[tuple[str, int], _Search] = {}
         for repeat in range(len(self.seeds)):
             drawn = int(np.random.SeedSequence([history.problem.seed, repeat]).generate_state(1)[0])
-            problem = replace(history.problem, space=self.space, n_trials=self.n_configs, earlier=(), seed=drawn)
+            problem = replace(
+                history.problem,
+                space=self.space,
+                n_trials=self.n_configs,
+                began_with=None,
+                earlier=(),
+                seed=drawn,
+            )
             searches |= {(name, repeat): _Search(History(problem)) for name in self.variants}
         begun: set[tuple[str, int]] = set()
         for trial, config in history.pending.items():

@@ -56,6 +56,8 @@ class Problem:
         n_objectives: Number of objectives.
         is_timed: Whether only time bounds the search, so that the duration of trials matters.
         direction: Direction of the first objective, ``max`` or ``min``; None if it is not known yet.
+        began_with: ``n_trials`` as it was given when the search began, which a resume may change. 0 if it was not
+            given; None (the default) if it is ``n_trials``.
     """
 
     space: SearchSpace
@@ -66,6 +68,12 @@ class Problem:
     n_objectives: int = 1
     is_timed: bool = False
     direction: Literal["max", "min"] | None = None
+    began_with: int | None = None
+
+    @property
+    def planned(self) -> int | None:
+        """The number of trials from which an optimizer derives its defaults, so that a resume changes none of them."""
+        return self.n_trials if self.began_with is None else self.began_with or None
 
 
 class Wait(enum.Enum):

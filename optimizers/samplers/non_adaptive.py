@@ -136,7 +136,8 @@ class Grid(Optimizer):
 
     Args:
         resolution: Maximum number of values of a range. Listed values, and up to 1,000 values of a range with a
-            ``step``, are all tried. Default: 5, but all integers and steps if ``n_trials`` suffices to combine them.
+            ``step``, are all tried. Default: 5, but all integers and steps if ``n_trials`` suffices to combine them. If
+            only that of a resumed search does, the others follow those of its beginning.
 
     Raises:
         OptimizerError: ``resolution`` is not a positive integer.
@@ -152,6 +153,7 @@ class Grid(Optimizer):
     def __init__(self, resolution: int | None = None) -> None:
         self.resolution = None if resolution is None else integer("resolution", resolution, least=1)
         self._known: tuple[SearchSpace, int | None, _Combinations] | None = None
+        self._extended: tuple[Problem, list[Config]] | None = None
 
     def size(self, space: SearchSpace) -> int:
         """Return the number of configurations in the grid of ``space``.
@@ -165,7 +167,13 @@ class Grid(Optimizer):
         return self._combinations(space).at(index)
 
     def ask(self, index: int, history: History) -> Config | None:
-        return self._combinations(history.problem.space, history.problem.n_trials).at(index)
+        problem = history.problem
+        if (config := self._combinations(problem.space, problem.planned).at(index)) is not None:
+            return config
+        if self._extended is None or self._extended[0] is not problem:
+            self._extended = problem, self._extend(problem)
+        extended = self._extended[1]
+        return dict(extended[index]) if index < len(extended) else None
 
     def remarks(self, problem: Problem) -> list[str]:
         tried = self._combinations(problem.space, problem.n_trials).values
@@ -182,6 +190,17 @@ class Grid(Optimizer):
             f"the grid leaves values out, and tries {', '.join(thinned)}; use optimizer=Grid(resolution=N) for more, "
             "or list the values"
         ]
+
+    def _extend(self, problem: Problem) -> list[Config]:
+        """Return all combinations if only the ``n_trials`` of a resumed search suffices for them, the tried ones first.
+
+        If it does not suffice, return nothing.
+        """
+        space = problem.space
+        if self.resolution is not None or (everything := self._everything(space, problem.n_trials or 0)) is None:
+            return []
+        tried = {space.key(config): config for config in self._combinations(space, problem.planned)}
+        return list((tried | {space.key(config): config for config in everything}).values())
 
     def _combinations(self, space: SearchSpace, n_trials: int | None = None) -> _Combinations:
         if self._known is None or self._known[0] is not space or self._known[1] != n_trials:
@@ -234,6 +253,12 @@ class _Combinations:
         self._space = space
         self._groups = [_Tied(space, names, values) for names in _tied(space)]
         self._filtered = FilteredSequence(space, self._candidate)
+
+    def __iter__(self) -> Iterator[Config]:
+        index = 0
+        while (config := self.at(index)) is not None:
+            yield config
+            index += 1
 
     @cached_property
     def product(self) -> int:

@@ -289,9 +289,9 @@ class PBT(Optimizer):
         if self.population is not None:
             return self.population
         least = math.ceil(1.0 / self.quantile)
-        if problem.n_trials is None:
+        if problem.planned is None:
             return max(least, _POPULATION)
-        return min(problem.n_trials, max(least, min(_POPULATION, problem.n_trials // 2)))
+        return min(problem.planned, max(least, min(_POPULATION, problem.planned // 2)))
 
     def _explore(self, space: SearchSpace, config: Config, rng: np.random.Generator) -> Config:
         """Return a configuration near ``config``, with its missing parameters and some choices drawn again."""

@@ -96,6 +96,7 @@ class RunHeader(msgspec.Struct, frozen=True, tag="run"):
     # Descriptions of the groups of trials to compare. Empty if the best trial is sought.
     groups: list[str] = msgspec.field(default_factory=list, name="variants")
     comparisons: dict[str, Any] = {}  # how the groups are compared, for readers
+    began_with: int | None = None  # number of configurations, as it was given; 0 if it was not, null if unknown
 
     @property
     def finds_best(self) -> bool:

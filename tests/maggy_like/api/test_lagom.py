@@ -12,7 +12,7 @@ import pytest
 import train_functions as fns
 from family import family
 
-from maggy_like import Choice, Float, LocalEngine, Result, lagom
+from maggy_like import Choice, Float, Integer, LocalEngine, Result, lagom
 from maggy_like.driver import supervisor as watch
 from maggy_like.driver.loop import Driver
 from maggy_like.errors import ConfigError, OptimizerError
@@ -242,6 +242,20 @@ def test_resume_runs_no_finished_trial_again(search: Any, tmp_path: Path, capsys
     fewer = search(fns.climb_on, optimizer="random", n_trials=2, name="run", resume=True, progress="plain", **INLINE)
     assert len(fewer.trials) == 6
     assert "there are 6 trials already, and n_trials=2: no more are tried; " in capsys.readouterr().out
+
+
+def test_a_grid_is_tried_in_full_next_to_a_point(search: Any) -> None:
+    result = search(fns.climb_on, {"x": Integer(1, 6)}, optimizer="grid", points_to_evaluate=[{"x": 3}], **INLINE)
+    assert [trial.config["x"] for trial in result.trials] == [3, 1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("n_trials", [5, None])
+def test_a_grid_that_is_resumed_with_more_trials_tries_the_other_values(search: Any, n_trials: int | None) -> None:
+    options = {"optimizer": "grid", "name": "run", **INLINE}
+    first = search(fns.climb_on, {"x": Integer(1, 10)}, n_trials=n_trials, **options)
+    assert len(first.trials) == 5
+    again = search(fns.climb_on, {"x": Integer(1, 10)}, n_trials=10, resume=True, **options)
+    assert sorted(trial.config["x"] for trial in again.trials) == list(range(1, 11))
 
 
 @pytest.mark.parametrize(("tried", "verb"), [(1, "was"), (2, "were")])

@@ -132,9 +132,10 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
 ) -> None:
     """The backlog keeps 5 events, and the callback gets its first one after the last one was added."""
     folder = str(tmp_path) if kind == "path" else f"memory://{tmp_path.name}-{is_resumed}"
-    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
-    monkeypatch.setattr("maggy_like.storage.journal.journal.BLOCK", 1000)
-    monkeypatch.setattr("maggy_like.driver.stream.BLOCK", 1000)
+    block = 2000  # more than two of the longest records, since a look ends with a part of less than half a block
+    monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", block)
+    monkeypatch.setattr("maggy_like.storage.journal.journal.BLOCK", block)
+    monkeypatch.setattr("maggy_like.driver.stream.BLOCK", block)
     options: dict[str, Any] = {
         "engine": "inline",
         "optimizer": "asha",

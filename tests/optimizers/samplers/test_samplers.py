@@ -228,6 +228,26 @@ def test_all_values_are_tried_if_there_are_trials_for_them(domains: dict[str, An
     assert any("'n'" in remark for remark in remarks) == (size in (5, 10, 25))
 
 
+@pytest.mark.parametrize(
+    ("began_with", "n_trials", "tried"),
+    [
+        (5, 10, [1, 3, 6, 8, 10, 2, 4, 5, 7, 9]),
+        (0, 10, [1, 3, 6, 8, 10, 2, 4, 5, 7, 9]),  # nobody gave a number
+        (5, 9, [1, 3, 6, 8, 10]),
+        (10, 12, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (10, 7, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (None, 10, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ],
+)
+def test_a_grid_that_is_resumed_with_other_trials_tries_each_value_once(
+    began_with: int | None, n_trials: int, tried: list[int]
+) -> None:
+    history = History(Problem(SearchSpace(x=Integer(1, 10)), n_trials=n_trials, began_with=began_with))
+    grid = Grid()
+    asked = [grid.ask(index, history) for index in range(len(tried) + 1)]
+    assert asked == [*({"x": value} for value in tried), None]
+
+
 def test_a_space_larger_than_any_number_is_counted_at_once() -> None:
     space = SearchSpace({f"x{i}": Integer(1, 2**32) for i in range(5)})
     assert n_configurations(space, 50) is None

@@ -302,6 +302,14 @@ def test_the_default_population_fits_the_number_of_trials(n_trials: int | None, 
     assert study.ask() is None  # no place is free until a member pauses
 
 
+def test_the_default_population_is_that_of_the_beginning_of_a_resumed_search() -> None:
+    history = History(Problem(LINE, 0, 9, n_trials=24, began_with=10))
+    for trial in range(5):
+        assert isinstance(PBT().ask(trial, history), dict)
+        history.apply(Pending(trial, {"x": 0.5}))
+    assert PBT().ask(5, history) is WAIT
+
+
 @pytest.mark.parametrize("max_budget", [2, 9])
 def test_a_short_search_with_the_defaults_trains_to_the_end(max_budget: int) -> None:
     study = Study(LINE, PBT(), direction="min", max_budget=max_budget, n_trials=8, seed=1)
