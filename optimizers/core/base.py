@@ -109,7 +109,7 @@ Answer = Config | Proposal | Wait | None
 
 
 class Observation(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Record a result: an attempt ended (completed, stopped, paused or failed), or a running one reached a milestone.
+    """Record a result: an attempt ended (completed, stopped, paused or failed), or a running one passed a milestone.
 
     Attributes:
         trial: Number of the trial. A promoted trial is observed once per rung.

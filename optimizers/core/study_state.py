@@ -333,16 +333,19 @@ class StudyState:
         if trial.reported is None:  # it has the returned values of attempts that reported nothing
             curves.pop(objective, None)
         fresh: Columns = [], []
+        before = 0  # step of the report before
         for name, (steps, values) in event.columns.items():
             curve = curves.get(name)
             if curve is None:
                 curve = curves[name] = Curve()
+            last = curve.last_step
             taken = curve.extend(steps, values)
             if name == objective:
-                fresh = taken
+                before, fresh = last, taken
         decision = CONTINUE
         scheduler, number = self._scheduler_of(trial), trial.id
-        milestones = scheduler.grant(number).milestones
+        grant = scheduler.grant(number)
+        milestones, budget = grant.milestones, grant.budget
         for step, value in zip(*fresh, strict=True):
             loss = self.objectives.loss(value)
             trial.reported = step
@@ -352,8 +355,9 @@ class StudyState:
                 decision, trial.stop_due = verdict, True
             elif verdict is not CONTINUE:
                 raise _no_decision(scheduler, verdict)
-            elif step in milestones:
+            elif milestones and step < budget and any(before < milestone <= step for milestone in milestones):
                 self._observe(Observation(number, trial.config, step, loss, ended=False))
+            before = step
         return decision
 
     def _returned(self, trial: Trial, event: Measured) -> Decision:

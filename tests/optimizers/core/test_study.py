@@ -98,6 +98,22 @@ def test_promotion_is_drained_to_the_end(direction: Direction, seed: int) -> Non
     assert top.attempt == 4
 
 
+@pytest.mark.parametrize(("every", "seen"), [(1, [1, 3, 9]), (2, [2, 4, 10]), (5, [5, 10]), (10, [10]), (27, [])])
+def test_the_optimizer_sees_the_first_report_at_or_past_each_rung_of_a_running_trial(
+    every: int, seen: list[int]
+) -> None:
+    optimizer = ASHA(sampler="random", mode="stopping")
+    reported, batched = (Study(SPACE, optimizer, direction="max", max_budget=27) for _ in range(2))
+    steps = list(range(every, 28, every))
+    trial, other = started(reported), started(batched)
+    for step in steps:
+        reported.report(trial, step, 0.5)
+    batched.apply(Measured(other.id, other.attempt, "value", {"value": (steps, [0.5] * len(steps))}))
+    for study in (reported, batched):
+        updates = [update for update in study.take_updates() if isinstance(update, Observation)]
+        assert [update.step for update in updates if not update.ended] == seen
+
+
 @pytest.mark.parametrize(
     ("direction", "reached"),
     [
