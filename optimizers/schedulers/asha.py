@@ -52,8 +52,9 @@ class ASHA(Optimizer):
 
     Args:
         eta: Reduction factor, an integer of at least 2: the best ``1 / eta`` of a rung continue. Default 3.
-        min_budget: Steps of the lowest rung, which may be slightly higher (see :func:`rung_levels`). None (the default)
-            for ``max_budget // eta**3``, or for 1 if ``sampler`` is given.
+        min_budget: Fewest steps of the lowest rung. Rungs are ``max_budget`` divided by powers of ``eta``, so the
+            lowest one may be up to ``eta`` times higher (see :func:`rung_levels`). None (the default) for
+            ``max_budget // eta**3``, or for 1 if ``sampler`` is given.
         mode: ``promotion`` pauses each trial at its rung and later continues the best from their checkpoints. Without
             checkpoints they start over, which costs up to ``eta / (eta - 1)`` of the steps. ``stopping`` decides once,
             when a trial reaches a rung. None (the default) lets ``lagom`` choose: ``promotion`` if the training
@@ -124,7 +125,12 @@ class ASHA(Optimizer):
         self.sampler.load_libraries()
 
     def remarks(self, problem: Problem) -> list[str]:
-        return self.sampler.remarks(problem)
+        remarks, most = self.sampler.remarks(problem), problem.max_budget
+        if most > 1 and len(self.levels(most)) == 1:
+            highest = most // self.eta
+            use = f"min_budget={highest} or less" if highest else f"max_budget={self.eta} or more"
+            remarks = [*remarks, f"no trial stops early, since no rung is below max_budget={most}; use {use}"]
+        return remarks
 
     def levels(self, max_budget: int) -> tuple[int, ...]:
         """Return the steps of the rungs in a search of ``max_budget`` steps."""
@@ -188,7 +194,7 @@ class MOBSTER(ASHA):
 
     Args:
         eta: Reduction factor, as in :class:`ASHA`. Default 3.
-        min_budget: Steps of the lowest rung, which may be slightly higher. Default 1.
+        min_budget: Fewest steps of the lowest rung, which may be up to ``eta`` times higher. Default 1.
         mode: ``promotion`` or ``stopping``, as in :class:`ASHA`.
         n_initial: Number of results before the model is used. Until then, Sobol' points are proposed. Default 8.
 
@@ -214,7 +220,7 @@ class Hyperband(ASHA):
 
     Args:
         eta: Reduction factor, as in :class:`ASHA`. Default 3.
-        min_budget: Steps of the lowest rung, which may be slightly higher. Default 1.
+        min_budget: Fewest steps of the lowest rung, which may be up to ``eta`` times higher. Default 1.
         mode: ``promotion`` or ``stopping``, as in :class:`ASHA`.
 
     Raises:
@@ -239,7 +245,7 @@ class BOHB(ASHA):
 
     Args:
         eta: Reduction factor, as in :class:`ASHA`. Default 3.
-        min_budget: Steps of the lowest rung, which may be slightly higher. Default 1.
+        min_budget: Fewest steps of the lowest rung, which may be up to ``eta`` times higher. Default 1.
         mode: ``promotion`` or ``stopping``, as in :class:`ASHA`.
 
     Raises:

@@ -89,6 +89,22 @@ def test_two_in_three_pass_a_early_rung_and_one_in_three_a_strict_one() -> None:
     assert steps == {1: 6, 3: 8, 9: 4}
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "max_budget", "use"),
+    [
+        (ASHA(min_budget=10), 27, "use min_budget=9 or less"),
+        (Hyperband(min_budget=34), 100, "use min_budget=33 or less"),
+        (MedianRule(ASHA(eta=4)), 3, "use max_budget=4 or more"),
+        (ASHA(min_budget=9), 27, ""),
+        (ASHA(), 1, ""),
+    ],
+)
+def test_a_schedule_without_a_rung_below_the_top_says_so(optimizer: Optimizer, max_budget: int, use: str) -> None:
+    remarks = optimizer.remarks(Problem(LINE, max_budget=max_budget))
+    start = f"no trial stops early, since no rung is below max_budget={max_budget}; "
+    assert remarks == ([start + use] if use else [])
+
+
 def test_a_lowest_rung_above_the_top_is_refused() -> None:
     with pytest.raises(OptimizerError, match="min_budget must be at most max_budget=9, got 10"):
         Study({"x": Float(0, 1)}, ASHA(sampler="random", min_budget=10), max_budget=9)
