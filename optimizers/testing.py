@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 from typing import Any, cast
@@ -507,9 +507,11 @@ def check_search(factory: Callable[[], Optimizer], problem: Problem) -> None:
         AssertionError: A clause is broken.
     """
     where = f"a whole search of {problem.n_trials} trials"
-    try:
-        study = _Recorded(factory(), problem)
-    except OptimizerError:
+    study: _Recorded | None = None
+    for direction in ("max", "min"):  # a rule may only serve one of them
+        with suppress(OptimizerError):
+            study = study or _Recorded(factory(), replace(problem, direction=direction))
+    if study is None:
         return  # an optimizer may ask for more trials
     with survives(where, "a search must not raise"):
         _run(study, np.random.default_rng(problem.seed))
@@ -523,7 +525,7 @@ def check_search(factory: Callable[[], Optimizer], problem: Problem) -> None:
             must = "the parent of a proposal must be an earlier trial"
             got = f"parent={trial.parent} for trial {trial.id}"
             require(trial.parent < trial.id, where, must, got, "trial of an observation")
-    replayed = _Recorded(factory(), problem)
+    replayed = _Recorded(factory(), study.problem)
     with survives(where, "a search that is resumed must not raise"):
         for event in study.events:
             replayed.apply(event)
@@ -539,7 +541,12 @@ def check_search(factory: Callable[[], Optimizer], problem: Problem) -> None:
 class _Recorded(Study):
     def __init__(self, optimizer: Optimizer, problem: Problem) -> None:
         super().__init__(
-            problem.space, optimizer, seed=problem.seed, max_budget=problem.max_budget, n_trials=problem.n_trials
+            problem.space,
+            optimizer,
+            direction=problem.direction,
+            seed=problem.seed,
+            max_budget=problem.max_budget,
+            n_trials=problem.n_trials,
         )
         self.events: list[Event] = []
 

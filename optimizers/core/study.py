@@ -381,6 +381,7 @@ def checked_problem(
         tuple(map(tuple, earlier)),
         n_objectives=len(objectives),
         is_timed=is_timed,
+        direction=None if objectives.is_open else objectives.directions[0],
     )
     optimizer.check(problem)
     return problem

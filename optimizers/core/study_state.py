@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 from optimizers.checks import short
@@ -181,6 +182,15 @@ class StudyState:
         """Return the direction that the first measurement of ``metric`` settles; None if it was known before."""
         return (direction_of(metric) or "max") if self.objectives.is_open else None
 
+    def check_direction(self, metric: str) -> None:
+        """Check that the direction that the first measurement of ``metric`` settles suits the optimizer.
+
+        Raises:
+            OptimizerError: It does not.
+        """
+        if (direction := self.settled(metric)) is not None:
+            self.optimizer.check(replace(self.problem, direction=direction))
+
     def loss(self, value: float | None) -> float:
         """Return a value of the objective as algorithms see it: smaller is better, ``inf`` if it is not finite."""
         return self.objectives.loss(value)
@@ -323,6 +333,8 @@ class StudyState:
     def _measured(self, event: Measured) -> Decision:
         objective = event.objective
         if direction := event.direction or self.settled(objective):  # before anything is decided by it
+            if event.direction is None:
+                self.check_direction(objective)
             self.objectives.settle(direction)
         trial = self.trials[event.trial]
         if trial.objective != objective:

@@ -24,7 +24,7 @@ from maggy_like.driver.state_machine.notices import (
     warn_of_restart,
 )
 from maggy_like.driver.state_machine.run import Run, RunningAttempt, Worker, WorkerState, is_fault, standing
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, OptimizerError
 from maggy_like.protocol.endings import StopReason
 from maggy_like.protocol.messages import (
     MAX_NAMES,
@@ -132,9 +132,15 @@ def _check_sign(run: Run, event: AttemptEnded) -> list[Show]:
 
 
 def _is_unclear(run: Run, trial: Trial, objective: str) -> bool:
-    """Whether a first measurement leaves the direction of the search open, so that the search must end."""
-    if run.study.objectives.is_open and not trial.training and (message := contradiction(objective)):
-        run.unclear = ConfigError(f"{message}. Then use resume=True, or start another run")
+    """Whether a first measurement leaves the direction open, or settles a wrong one, so that the search must end."""
+    if run.study.objectives.is_open and not trial.training:
+        if message := contradiction(objective):
+            run.unclear = ConfigError(f"{message}. Then use resume=True, or start another run")
+        else:
+            try:
+                run.study.check_direction(objective)
+            except OptimizerError as error:
+                run.unclear = error
     return run.unclear is not None
 
 

@@ -17,7 +17,7 @@ import msgspec
 from maggy_like.driver.settings import Settings
 from maggy_like.driver.state_machine.failures import IdenticalFailures, StoreOutage
 from maggy_like.driver.state_machine.proposals import Proposals
-from maggy_like.errors import ConfigError
+from maggy_like.errors import UserError
 from maggy_like.protocol.endings import UNEVEN, Ending, StopReason
 from maggy_like.protocol.messages import Finished
 from maggy_like.protocol.state_names import parse_name
@@ -287,7 +287,7 @@ class Run:
         self.known_until = 0.0  # the newest time in the journal
         self.is_named = bool(study.objectives.given)  # whether the metric, and so its direction, is settled
         self.is_sign_known = not settings.search.guessed  # whether a first result has been compared with the direction
-        self.unclear: ConfigError | None = None  # the error with which the search ends, if its direction stays unknown
+        self.unclear: UserError | None = None  # with which the search ends if its direction is unclear or wrong
         self.warned: set[str] = set()  # keys of warnings that were shown
         # for each cause of failures: the trial whose traceback was shown, and its message
         self.traced: dict[tuple[str, str, str], tuple[int, str]] = {}

@@ -130,6 +130,17 @@ def test_threshold_knows_the_worse_side(direction: Any, values: dict[int, float]
     assert trial.state is TrialState.STOPPED
 
 
+def test_a_threshold_of_the_other_direction_is_refused_before_it_stops_the_good_trials() -> None:
+    match = r"Threshold\(direction='min'\) contradicts the search, which has direction='max'"
+    rule = Threshold(step=1, worse_than=0.2, direction="min")
+    with pytest.raises(OptimizerError, match=match):
+        Study(PROBLEM.space, rule, direction="max")
+    study = Study(PROBLEM.space, rule)  # the first report settles it: a value without a name is maximized
+    trial = study.ask()
+    with pytest.raises(OptimizerError, match=match):
+        study.report(trial, 1, 0.9)
+
+
 def test_rules_stack_and_leave_the_inner_scheduler_its_say() -> None:
     study = Study(
         PROBLEM.space,

@@ -8,10 +8,11 @@ import pytest
 from hand import Hand
 
 from maggy_like.driver.settings import TrainingSettings
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, OptimizerError
 from optimizers.core.events import Measured, from_json, to_json
 from optimizers.core.study import Study
 from optimizers.schedulers.asha import ASHA
+from optimizers.schedulers.stopping import Threshold
 
 
 def measurements(hand: Hand) -> list[Measured]:
@@ -77,6 +78,25 @@ def test_a_first_report_that_contradicts_itself_ends_the_search_before_it_counts
     again.start()
     again.report(again.join(0), 1, 0.5)
     assert [event.direction for event in measurements(again)] == ["min"]  # a reader of the journal knows it too
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_first_report_that_contradicts_a_rule_s_direction_ends_the_search_before_it_counts(returns: bool) -> None:
+    rule = Threshold(step=1, worse_than=0.2, direction="max")
+    hand = Hand(rule, metric="loss").start()
+    worker = hand.join(0)
+    if returns:
+        hand.finish(worker, 0.5, metrics={"loss": 0.5})
+    else:
+        hand.report(worker, 1, 0.5, awaiting=True)
+        hand.finish(worker, outcome="stopped")
+    assert isinstance(hand.machine.error, OptimizerError)
+    assert "contradicts the search, which has direction='min'" in str(hand.machine.error)
+    assert measurements(hand) == []
+    suited = Hand(rule, metric="accuracy").start()
+    suited.report(suited.join(0), 1, 0.5)
+    assert suited.machine.error is None
+    assert len(measurements(suited)) == 1
 
 
 def test_a_training_alone_needs_no_direction() -> None:
