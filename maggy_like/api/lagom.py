@@ -242,13 +242,18 @@ def _check_confirmation(
         raise ConfigError(
             f"confirm= compares values of one objective, got a search of {len(searched.directions)}; leave it out"
         )
-    if searched.optimizer.needs_checkpoints:
-        raise ConfigError(
-            f"confirm= trains a configuration from its first step, and optimizer={searched.optimizer_name!r} changes "
-            "configurations during the training; leave one of them out"
-        )
+    _check_configurations("confirm=", searched)
     check_seed(train_fn, searched.space)
     return confirmation
+
+
+def _check_configurations(argument: str, searched: SearchSettings) -> None:
+    """Check that a trial's configuration is that of its whole training, since ``argument`` trains it again."""
+    if searched.optimizer.needs_checkpoints:
+        raise ConfigError(
+            f"{argument} trains a configuration from its first step, and optimizer={searched.optimizer_name!r} changes "
+            "configurations during the training; leave one of them out"
+        )
 
 
 def _check_training(train_best: bool | int, searched: SearchSettings) -> TrainingSettings | None:
@@ -262,6 +267,7 @@ def _check_training(train_best: bool | int, searched: SearchSettings) -> Trainin
             f"train_best={train_best!r} needs a best configuration, and a search of {len(searched.directions)} "
             "objectives has a Pareto set; leave it out, and pass the one you choose to maggy_like.run"
         )
+    _check_configurations(f"train_best={train_best!r}", searched)
     is_default = train_best is True
     steps = searched.max_budget if is_default else whole("train_best", train_best, least=1, remedy="use True")
     return TrainingSettings(steps)

@@ -142,12 +142,13 @@ def test_mistakes(tmp_path: Path, function: Any, space: Any, options: dict[str, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_search_whose_optimizer_changes_configurations_is_not_confirmed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("argument", ["confirm", "train_best"])
+def test_a_search_whose_optimizer_changes_configurations_trains_none_again(argument: str, tmp_path: Path) -> None:
     def train(x: float, reporter: Any, seed: int = 0) -> None:
         reporter.checkpoint(reporter.restore())
 
-    with pytest.raises(UserError, match=r"optimizer='pbt' changes configurations during the training"):
-        lagom(train, SPACE, optimizer="pbt", confirm=True, engine="local", directory=tmp_path)
+    with pytest.raises(UserError, match=rf"{argument}=.* and optimizer='pbt' changes configurations during the train"):
+        lagom(train, SPACE, optimizer="pbt", engine="local", directory=tmp_path, **{argument: True})
 
 
 @pytest.mark.parametrize("wrong", [{"top": 0}, {"repeats": 1}, {"repeats": 2.5}])
