@@ -229,6 +229,7 @@ class Study(StudyState):
         decision = self.apply(Measured(trial.id, trial.attempt, "value", column))
         if decision is Decision.STOP:
             self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.STOPPED, 0.0))
+        self._update_history()
         return decision
 
     def tell(self, trial: Trial, value: float | Sequence[float] | None = None) -> None:
@@ -252,6 +253,7 @@ class Study(StudyState):
             metrics = dict(zip(self.objectives.names, values, strict=True)) if len(values) > 1 else {}
         for event in self.conclude(trial, final, metrics, 0.0):
             self.apply(event)
+        self._update_history()
 
     def fail(self, trial: Trial, message: str = "failed") -> None:
         """End a running trial without a value.
@@ -266,6 +268,11 @@ class Study(StudyState):
         self._check_runs(trial)
         failure = Failure(FailureKind.EXCEPTION, message)
         self.apply(AttemptEnded(trial.id, trial.attempt, TrialState.FAILED, 0.0, failure=failure))
+        self._update_history()
+
+    def _update_history(self) -> None:
+        for update in self.take_updates():
+            self.history.apply(update)
 
     def _check_runs(self, trial: Trial) -> None:
         """Check that a trial belongs to this study and is running."""
@@ -283,8 +290,7 @@ class Study(StudyState):
         if self.points_left:
             self.apply(TrialCreated(len(self.trials), self.points_left[0]))
             return self.trials[-1]
-        for update in self.take_updates():
-            self.history.apply(update)
+        self._update_history()
         proposal = self.checked(self.optimizer.ask(self.n_asks, self.history))
         if not isinstance(proposal, Proposal):
             return None

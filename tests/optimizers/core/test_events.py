@@ -207,7 +207,7 @@ def test_the_garbage_collector_looks_at_nothing_that_a_trial_leaves() -> None:
     study, trial = study_of_one()
     study.report(trial, 1, 0.5)
     study.tell(trial)
-    [observation] = study.take_updates()[1:]
+    [observation] = study.history.observations
     kept = trial, trial.curves, trial.config, observation, observation.metrics
     gc.collect()
     assert not any(map(gc.is_tracked, kept))

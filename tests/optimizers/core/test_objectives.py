@@ -175,8 +175,6 @@ def test_a_study_of_two_objectives_has_a_pareto_set_and_no_best() -> None:
     assert [trial.id for trial in study.pareto] == [1, 3]
     assert study.best is None
     assert [trial.values for trial in study.pareto] == [(0.8, 1.0), (0.9, 4.0)]
-    for update in study.take_updates():
-        study.history.apply(update)
     seen = study.history.observations
     assert [observation.losses for observation in seen[:2]] == [(-0.9, 5.0), (-0.8, 1.0)]
     assert [observation.loss for observation in seen[:2]] == [-0.9, -0.8]
@@ -190,7 +188,7 @@ def test_in_a_study_of_one_objective_there_are_no_losses_but_the_one() -> None:
     study.tell(trial, 0.5)
     assert study.pareto == []
     assert trial.values == ()
-    assert study.take_updates()[-1] == Observation(0, trial.config, 1, -0.5)
+    assert study.history.observations == [Observation(0, trial.config, 1, -0.5)]
 
 
 def test_a_value_that_is_missing_fails_the_trial_and_is_named() -> None:

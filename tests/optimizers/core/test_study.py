@@ -109,9 +109,9 @@ def test_the_optimizer_sees_the_first_report_at_or_past_each_rung_of_a_running_t
     for step in steps:
         reported.report(trial, step, 0.5)
     batched.apply(Measured(other.id, other.attempt, "value", {"value": (steps, [0.5] * len(steps))}))
-    for study in (reported, batched):
-        updates = [update for update in study.take_updates() if isinstance(update, Observation)]
-        assert [update.step for update in updates if not update.ended] == seen
+    updates = [update for update in batched.take_updates() if isinstance(update, Observation)]
+    for observations in (reported.history.observations, updates):
+        assert [observation.step for observation in observations if not observation.ended] == seen
 
 
 @pytest.mark.parametrize(
@@ -163,21 +163,39 @@ def test_the_optimizer_is_told_losses_and_what_is_pending(direction: Direction, 
     assert optimizer.seen == [(0, [], {}), (1, [], {0: config}), (2, [], {0: config, 1: config}), (3, observed, {})]
 
 
+@pytest.mark.parametrize("last", ["tell", "stop", "fail"])
+def test_the_history_has_the_newest_result(last: str) -> None:
+    """So all trials of a study that is over can be the earlier ones of another."""
+    study = Study(SPACE, Patience(patience=1), direction="min", max_budget=3, n_trials=2)
+    study.tell(started(study), 0.5)
+    trial = started(study)
+    if last == "tell":
+        study.tell(trial, 0.25)
+    elif last == "stop":
+        study.report(trial, 1, 0.25)
+        assert study.report(trial, 2, 0.25) is Decision.STOP
+    else:
+        study.fail(trial)
+    losses = [observation.loss for observation in study.history.observations]
+    assert losses == [0.5, math.inf if last == "fail" else 0.25]
+    assert study.history.pending == {}
+
+
 def test_a_promotion_is_pending_again_and_a_lost_attempt_still_is() -> None:
     study = Study(SPACE, ASHA(sampler="random", eta=2), max_budget=2)
     first, second = started(study), started(study)
     study.tell(first, 0.5)
     study.apply(AttemptEnded(1, 1, TrialState.PENDING, 0.0, failure=Failure(FailureKind.SIGNAL, "killed")))
     study.apply(AttemptStarted(1, 2, 0, 1, 0.0))
+    assert list(study.history.pending) == [1]
     study.tell(second, 0.1)
     assert study.ask() is first
     config = [trial.config for trial in study.trials]
-    assert study.take_updates() == (
-        Pending(1, config[1]),
+    assert study.history.observations == [
         Observation(0, config[0], 1, -0.5, paused=True),
         Observation(1, config[1], 1, -0.1, paused=True),
-        Pending(0, config[0]),
-    )
+    ]
+    assert study.take_updates() == (Pending(0, config[0]),)
     assert study.take_updates() == ()
 
 
@@ -190,7 +208,7 @@ def test_a_value_returned_early_is_compared_at_the_end_of_the_grant_and_is_no_po
     study.tell(other, 0.6)
     assert (trial.curve.steps.tolist(), trial.curve.values.tolist()) == ([2], [0.3])
     assert (trial.value, trial.value_step, trial.last_value, trial.step) == (0.3, 2, 0.7, 9)
-    seen = [update for update in study.take_updates() if isinstance(update, Observation)]
+    seen = study.history.observations
     assert [(each.step, each.loss, each.paused) for each in seen] == [(9, -0.7, True), (9, -0.6, True)]
     assert study.closing_promotion() is trial
 
@@ -562,8 +580,8 @@ def test_what_a_failed_trial_has_reported_counts_if_the_best_report_does(rule: V
         study.fail(trial, "boom")
         seen.append(study.best and study.best.id)
     assert seen == bests
-    updates = [update for update in study.take_updates() if isinstance(update, Observation)]
-    assert [update.loss for update in updates] == [math.inf, math.inf]  # but nobody proposes more like them
+    losses = [observation.loss for observation in study.history.observations]
+    assert losses == [math.inf, math.inf]  # but nobody proposes more like them
 
 
 def test_a_trial_that_failed_without_a_report_is_never_the_best() -> None:
@@ -598,15 +616,14 @@ def test_what_the_optimizer_is_told_of_a_trial_that_ended_is_what_it_is_worth() 
     for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
         study.report(trial, step, value)
     study.tell(trial)
-    seen = [update for update in study.take_updates() if isinstance(update, Observation)]
-    assert [(each.step, each.loss, each.ended) for each in seen] == [(3, -0.9, True)]
+    assert [(seen.step, seen.loss, seen.ended) for seen in study.history.observations] == [(3, -0.9, True)]
     paused = Study(SPACE, ASHA(sampler="random", eta=3, min_budget=3), max_budget=9, n_trials=3)
     trial = started(paused)
     for step, value in ((1, 0.9), (2, 0.3), (3, 0.4)):
         paused.report(trial, step, value)
     paused.tell(trial)
-    seen = [update for update in paused.take_updates() if isinstance(update, Observation)]
-    assert [(each.step, each.loss, each.paused) for each in seen] == [(3, -0.4, True)]  # as the rung compares it
+    [seen] = paused.history.observations
+    assert (seen.step, seen.loss, seen.paused) == (3, -0.4, True)  # as the rung compares it
 
 
 # -- with value="last" -----------------------------------------------------------------------------
