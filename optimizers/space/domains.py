@@ -31,6 +31,7 @@ from optimizers.space.scalars import (
     read_when,
     same,
     to_json,
+    without_numpy,
 )
 
 Array = NDArray[np.float64]
@@ -504,7 +505,7 @@ class _Listed(Dimension):
         return len(self.values)
 
     def normalize(self, value: object) -> Value:
-        value = plain(value)
+        value = without_numpy(value)
         for known in self.values:
             if same(known, value):
                 return fresh(known)
@@ -610,7 +611,7 @@ class Constant(Domain):
         return 1
 
     def normalize(self, value: object) -> Value:
-        if not same(self.value, plain(value)):
+        if not same(self.value, without_numpy(value)):
             raise SearchSpaceError(f"{value!r} is not in {self!r}")
         return fresh(self.value)
 

@@ -27,6 +27,11 @@ def plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def without_numpy(value: object) -> object:
+    """Return a numpy scalar as a Python one, a numpy array as a list, and anything else unchanged."""
+    return value.tolist() if isinstance(value, np.ndarray) else plain(value)
+
+
 def same(a: object, b: object) -> bool:
     """Return whether two values are equal.
 

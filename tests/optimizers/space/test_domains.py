@@ -156,6 +156,9 @@ def test_values_with_a_step_are_the_decimals_that_one_would_write(low: int, step
         (Choice([1.0, 2.0]), 1, 1.0),
         (Choice([1, True]), True, True),
         (Choice(["a", "b"]), np.str_("b"), "b"),
+        (Choice([(64, 64), (128,)]), np.array([64, 64]), (64, 64)),
+        (Ordinal([8, [1.5]]), np.array([1.5]), [1.5]),
+        (Constant((1, 2)), np.array([1, 2]), (1, 2)),
     ],
 )
 def test_normalize_gives_plain_values_of_the_domains_type(domain: Domain, value: Any, expected: Any) -> None:
@@ -179,6 +182,9 @@ def test_normalize_gives_plain_values_of_the_domains_type(domain: Domain, value:
         (Choice([1, 2]), True),
         (Choice(["relu"]), ["relu"]),
         (Constant(3), 4),
+        (Choice([(64, 64), (128,)]), np.array([64, 65])),
+        (Choice(["a", 1]), np.array([1, 1])),
+        (Constant((1, 2)), np.zeros((2, 2))),
     ],
 )
 def test_values_outside_are_refused(domain: Domain, value: Any) -> None:
