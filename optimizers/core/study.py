@@ -415,7 +415,11 @@ def initial_points(problem: Problem, points: Iterable[Mapping[str, Any]]) -> tup
 
 
 def _best(observations: Sequence[Observation]) -> Config | None:
-    """Return the configuration of the trial whose newest result is the best; None if no result is finite."""
-    newest = {seen.trial: seen for seen in observations}
-    best = min(newest.values(), key=lambda seen: seen.loss, default=None)
-    return best.config if best is not None and math.isfinite(best.loss) else None
+    """Return the configuration of the trial whose newest result is the best; None if no result is finite.
+
+    Of several objectives the first one decides, and then the next, so that no other trial dominates it.
+    """
+    newest = {seen.trial: (seen.losses or (seen.loss,), seen.config) for seen in observations}
+    finite = (result for result in newest.values() if all(map(math.isfinite, result[0])))
+    best = min(finite, key=lambda result: result[0], default=None)
+    return None if best is None else best[1]

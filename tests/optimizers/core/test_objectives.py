@@ -182,6 +182,13 @@ def test_a_study_of_two_objectives_has_a_pareto_set_and_no_best() -> None:
     assert seen[5].losses == (math.inf, math.inf)
 
 
+def test_the_first_trial_is_the_best_of_an_earlier_search_in_the_first_objective_that_nobody_dominates() -> None:
+    results = [(0.5, -0.9, math.inf), (0.6, -0.8, 5.0), (0.7, -0.8, 4.0), (0.8, -0.7, 1.0)]
+    earlier = [Observation(n, {"x": x}, 1, a, losses=(a, b)) for n, (x, a, b) in enumerate(results)]
+    assert study_of(earlier=[earlier]).ask().config == {"x": 0.7}
+    assert study_of(earlier=[earlier[:1]]).points == ()
+
+
 def test_in_a_study_of_one_objective_there_are_no_losses_but_the_one() -> None:
     study = Study(SPACE, RandomSearch(), n_trials=1)
     trial = study.ask()
