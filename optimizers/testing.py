@@ -8,6 +8,7 @@ In a test::
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from optimizers.checks import short
+from optimizers.checks import integer, short
 from optimizers.core.base import (
     WAIT,
     Answer,
@@ -92,7 +93,10 @@ _LOSSES: Mapping[str, Loss] = {
 
 
 def check_optimizer(
-    factory: Callable[[], Optimizer], *, spaces: Mapping[str, SearchSpace] | None = None, seed: int = 0
+    factory: Callable[[], Optimizer],
+    *,
+    spaces: Mapping[str, SearchSpace | Mapping[str, Any]] | None = None,
+    seed: int = 0,
 ) -> None:
     """Check that an optimizer and its scheduler keep the contract of :mod:`optimizers.core.base`.
 
@@ -101,12 +105,12 @@ def check_optimizer(
 
     Args:
         factory: Returns a new optimizer: its class, if that needs no arguments.
-        spaces: Search spaces by name. None (the default) for :data:`SPACES`; pass others if the optimizer does not
-            support all of these.
+        spaces: Search spaces by name, also as dicts. None (the default) for :data:`SPACES`; pass others if the
+            optimizer does not support all of these.
         seed: Source of all randomness. Default 0.
 
     Raises:
-        OptimizerError: ``factory`` does not return an optimizer.
+        OptimizerError: ``factory`` does not return an optimizer, or another argument is not valid.
         AssertionError: A clause is broken; the message has the clause, what broke it, and what to use instead.
 
     Example:
@@ -121,8 +125,11 @@ def check_optimizer(
             f"factory must return a new optimizer at each call, got {short(given)}; use the class of "
             "the optimizer, or a function that returns one"
         )
-    spaces = SPACES if spaces is None else spaces
-    for position, (name, space) in enumerate(spaces.items()):
+    read = _read_spaces(SPACES if spaces is None else spaces)
+    seed = integer("seed", seed, least=0, most=None)
+    if given.adaptive:
+        _check_can_be_sent(given)
+    for position, (name, space) in enumerate(read.items()):
         problem = Problem(space, seed, _STEPS)
         factory().validate(problem)
         for kind, loss in _LOSSES.items():
@@ -137,13 +144,31 @@ def check_optimizer(
         if space.size is None:
             check_seeds(factory, problem, f"space {name!r}")
     for max_budget in (1, _STEPS):
-        problem = Problem(next(iter(spaces.values())), seed, max_budget)
+        problem = Problem(next(iter(read.values())), seed, max_budget)
         try:
             factory().validate(problem)
         except OptimizerError:
             continue  # an optimizer may ask for a longer training
         _check_scheduler(factory(), problem, f"a scheduler for max_budget={max_budget}")
     check_search(factory, replace(problem, n_trials=_SEARCH))
+
+
+def _read_spaces(spaces: Mapping[str, SearchSpace | Mapping[str, Any]]) -> dict[str, SearchSpace]:
+    given: object = spaces
+    if not isinstance(given, Mapping) or isinstance(given, SearchSpace) or not given:
+        raise OptimizerError(
+            f"spaces must be a dict of search spaces by name, at least one, got {short(given)}; use {{'mine': space}}"
+        )
+    return {name: it if isinstance(it, SearchSpace) else SearchSpace(it) for name, it in spaces.items()}
+
+
+def _check_can_be_sent(optimizer: Optimizer) -> None:
+    """Check that an optimizer can be pickled, by copying it: its class may be defined in a function."""
+    try:
+        copy.deepcopy(optimizer)
+    except Exception as error:
+        must = "an adaptive optimizer must be picklable, because it is sent to its own process"
+        require(False, "a new optimizer", must, repr(error), "only options in self, and make the rest inside ask")
 
 
 def _check_several(factory: Callable[[], Optimizer], problem: Problem, where: str) -> None:

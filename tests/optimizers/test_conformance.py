@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import math
 import textwrap
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +180,15 @@ class Single(RandomSearch):
         return super().ask(index, history)
 
 
+class Locked(RandomSearch):
+    """Has an attribute that cannot be pickled."""
+
+    adaptive = True
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
 class Rude(RandomSearch):
     """Refuses several objectives by an error that is none of ours."""
 
@@ -193,6 +203,7 @@ class Rude(RandomSearch):
         (OwnPoints, r"ask must not raise, but ask\(0\) did"),
         (Unaware, r"ask must not raise, but ask\(0\) did.*knowledge of an earlier search"),
         (Single, r"ask must not raise, but ask\(\d+\) did.*two objectives"),
+        (Locked, "an adaptive optimizer must be picklable.*cannot pickle '_thread.lock'"),
         (Rude, "check must raise an OptimizerError if the optimizer cannot serve a search.*KeyError"),
         (Forgetful, "ask must return the same configuration again for the same index and history"),
         (Counting, "ask must depend only on index and history"),
@@ -208,6 +219,10 @@ class Rude(RandomSearch):
 def test_broken_optimizers_are_caught(factory: Callable[[], Optimizer], clause: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s){clause}"):
         check_optimizer(factory, spaces={name: SPACES[name] for name in ("mixed", "tiny")})
+
+
+def test_spaces_may_be_dicts() -> None:
+    check_optimizer(RandomSearch, spaces={"mine": {"x": Float(0, 1)}})
 
 
 def test_a_broken_clause_says_what_was_got_and_what_to_use() -> None:

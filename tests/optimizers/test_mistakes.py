@@ -310,6 +310,11 @@ CONTRASTS = {"A": {"without A": 1.0, "base": -1.0}}
             (lambda it=it: check_optimizer(it), "factory must return a new optimizer at each call, got")
             for it in (None, 3, RandomSearch(), lambda: 3)
         ),
+        *(
+            (lambda it=it: check_optimizer(RandomSearch, spaces=it), r"spaces must be a dict .* use {'mine': space}")
+            for it in ({}, [], SearchSpace(x=Float(0, 1)))
+        ),
+        (lambda: check_optimizer(RandomSearch, seed=-1), "seed must be an integer of at least 0, got -1"),
     ],
 )
 def test_an_optimizer_says_what_is_wrong(make: Callable[[], Any], message: str) -> None:
