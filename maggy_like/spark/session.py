@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from maggy_like.errors import EngineError
-from maggy_like.spark.connection import check_server
+from maggy_like.spark.connection import check_server, is_classic, is_stopped
 
 LONG_TASK_DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
@@ -115,19 +115,42 @@ def spark_session(
 
 
 def active_session() -> SparkSession | None:
-    """Return the session of this process, created in any thread; None if there is none.
+    """Return the session of this process, created in any thread; None if there is none, or it was stopped.
 
     Raise EngineError if the session's Java process is gone, after which this process can have no other session.
     """
     try:
-        return SparkSession.active()
+        session = SparkSession.active()
     except PySparkRuntimeError:
         return None
     except (Py4JError, OSError) as error:
-        raise EngineError(
-            f"the Spark session of this process is gone: its Java process no longer answers ({_reason(error)}); "
-            "restart this Python process, or use engine='local'"
-        ) from error
+        raise _java_gone(error) from error
+    if not is_over(session):
+        return session
+    with contextlib.suppress(Exception):  # where only its SparkContext was stopped, PySpark would return it again
+        session.stop()
+    return None
+
+
+def is_over(session: SparkSession) -> bool:
+    """Whether a session was stopped, in this process or from outside, as a cluster does to an application.
+
+    Raise EngineError if its Java process is gone.
+    """
+    if not is_classic(session):
+        return is_stopped(session)
+    context = session.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError) as error:
+        raise _java_gone(error) from error
+
+
+def _java_gone(error: Exception) -> EngineError:
+    return EngineError(
+        f"the Spark session of this process is gone: its Java process no longer answers ({_reason(error)}); "
+        "restart this Python process, or use engine='local'"
+    )
 
 
 def masters_of(session: SparkSession) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.engines.base import EngineStopped
 from maggy_like.spark.connection import SESSION_STOPPED, is_classic, is_local_master, ping
 from maggy_like.spark.resources import Resources, own_executors, shared_executors
+from maggy_like.spark.session import is_over
 
 if TYPE_CHECKING:
     import pyarrow
@@ -130,14 +131,17 @@ class Slots:
             return None
         return shared_executors(self._session, self.gpus_asked, self.cpus_asked)
 
+    def check_running(self) -> None:
+        """Raise EngineStopped if a classic session was stopped."""
+        if is_classic(self._session) and is_over(self._session):
+            raise EngineStopped(f"{SESSION_STOPPED}; create a new one with maggy_like.spark_session()")
+
     def _java_context(self) -> Any:
         """Return the JVM's SparkContext, or None on Spark Connect."""
         if not is_classic(self._session):
             return None
-        context = self._session.sparkContext._jsc
-        if context is None or context.sc().isStopped():
-            raise EngineStopped(f"{SESSION_STOPPED}; create a new one with maggy_like.spark_session()")
-        return context.sc()
+        self.check_running()
+        return self._session.sparkContext._jsc.sc()
 
 
 LEAST_DEFAULT = 2

@@ -22,7 +22,9 @@ class Session(SimpleNamespace):
 
 
 def session_of(conf: dict[str, str]) -> Any:
-    return Session(_sc=None, conf=SimpleNamespace(get=conf.get))
+    java = SimpleNamespace(isStopped=lambda: False)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java))
+    return Session(_sc=context, sparkContext=context, conf=SimpleNamespace(get=conf.get))
 
 
 def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:

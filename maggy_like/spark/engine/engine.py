@@ -185,6 +185,7 @@ class SparkEngine(Engine, DriverHost):
         return self._slots.is_elastic
 
     def check_workers(self, together: str) -> None:
+        self._slots.check_running()
         check_resources(self._slots, in_sql=not is_classic(self._session))
         if self.is_elastic and self._barrier is True:
             raise EngineError(BARRIER_REFUSED)
@@ -309,6 +310,7 @@ class SparkEngine(Engine, DriverHost):
         return not self.is_elastic if self._barrier == "auto" else self._barrier
 
     def check_cluster_driver(self) -> None:
+        self._slots.check_running()
         check_resources(self._slots, in_sql=True)
         if self._barrier is True:
             raise EngineError(DRIVER_TASK_REFUSED)

@@ -243,6 +243,47 @@ def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(process: ScriptPro
     assert "lost" not in done.stdout.replace('"lost"', "")
 
 
+STOPPED = """
+import maggy_like
+from maggy_like import Float, SparkEngine, lagom
+from maggy_like.errors import EngineError
+from maggy_like.spark.session import active_session
+
+def train(x):
+    return x
+
+def stop_java():  # as a cluster does that ends the application
+    spark.sparkContext._jsc.sc().stop()
+
+def stop_context():
+    spark.sparkContext.stop()
+
+search = {"n_trials": 1, "optimizer": "random", "workers": 1, "directory": "runs", "direction": "max",
+          "progress": False}
+for stop in (stop_java, stop_context):
+    before, engine = spark, SparkEngine(spark)
+    stop()
+    try:
+        lagom(train, {"x": Float(0, 1)}, engine=engine, **search)
+    except EngineError as error:
+        print("SAID", error)
+    print("ACTIVE", active_session())
+    spark = spark_session("local[2]", conf=CONF)
+    print("ANOTHER", spark is not before, spark.range(3).count())
+print("ENDED", lagom(train, {"x": Float(0, 1)}, **search).ending)
+"""
+
+
+def test_after_a_stopped_session_there_is_none_until_another_one_is_made(
+    process: ScriptProcess, tmp_path: Path
+) -> None:
+    done = process.run(SESSION + STOPPED, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith(("SAID", "ACTIVE", "ANOTHER", "ENDED"))]
+    told = f"SAID {SESSION_STOPPED}; create a new one with maggy_like.spark_session()"
+    assert said == [told, "ACTIVE None", "ANOTHER True 3"] * 2 + ["ENDED completed"]
+
+
 A_SESSION_OF_THEIR_OWN = """
 import os, sys, time
 from pathlib import Path
