@@ -185,7 +185,8 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     # below then knows what spark-submit and spark-defaults.conf say, too: the master, and what is set.
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
     configured = SparkConf()
-    local = (configured.get("spark.master") or "").startswith("local")
+    # A JVM that runs already keeps the master of the session that it was started for.
+    local = (conf.get("spark.master") or configured.get("spark.master") or "").startswith("local")
     defaults = LONG_TASK_DEFAULTS | (_LOCAL_DEFAULTS if local else {})
     settings = {key: value for key, value in defaults.items() if not configured.contains(key)}
     # Spark's launcher turns this one on for every program that it did not start itself.

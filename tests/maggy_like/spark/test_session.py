@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import train_functions as fns
@@ -40,6 +42,28 @@ def test_settings_of_a_new_session(spark_local: SparkSession) -> None:
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.ui.showConsoleProgress"] == "false"
     assert spark_local.sparkContext.uiWebUrl is None
+
+
+@pytest.fixture
+def made(spark_local: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Settings of the sessions that are made in the JVM of ``spark_local`` as if that were stopped; none is made."""
+    made = []
+
+    def get_or_create(builder: Any) -> Any:
+        made.append(builder._options)
+        return SimpleNamespace(sparkContext=SimpleNamespace(master=builder._options["spark.master"]))
+
+    monkeypatch.setattr("maggy_like.spark.session.active_session", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
+    return made
+
+
+def test_the_settings_follow_the_master_of_each_session(made: list[dict[str, str]]) -> None:
+    spark_session("spark://far:7077")
+    spark_session(conf={"spark.master": "yarn"})
+    spark_session("local[3]")
+    names = ("spark.driver.host", "spark.driver.bindAddress", "spark.ui.enabled")
+    assert [[name for name in names if name in settings] for settings in made] == [[], [], [*names]]
 
 
 def test_tasks_run_this_interpreter(spark_local: SparkSession) -> None:
