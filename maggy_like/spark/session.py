@@ -166,9 +166,11 @@ def masters_of(session: SparkSession) -> list[str]:
 
 def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
-    remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    remote = conf.get("spark.remote")
     if master is not None and master.startswith("sc://"):
         remote = master
+    elif not (remote or master or conf.get("spark.master")):
+        remote = os.environ.get("SPARK_REMOTE")
     if remote is not None and remote.startswith("sc://"):
         # The server runs already: it has its own Java, and refuses settings that are read at its start.
         return _remote_session(remote, builder.config(map=conf))
@@ -179,6 +181,9 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     if remote is not None:
         # A Connect server in this process ("local[2]"). PySpark starts its JVM, hiding SPARK_REMOTE from it.
         return builder.remote(remote).config(map=LONG_TASK_DEFAULTS | _LOCAL_DEFAULTS | conf).getOrCreate()
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        # With the first, PySpark refuses any other master; the second stays from an earlier Connect session.
+        os.environ.pop(name, None)
     if master := master or conf.get("spark.master") or os.environ.get("SPARK_MASTER"):
         conf["spark.master"] = master
     # The JVM starts here, with the settings that it reads only at its start (spark.driver.memory). The SparkConf

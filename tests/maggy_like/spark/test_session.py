@@ -50,6 +50,7 @@ def made(spark_local: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[dic
     made = []
 
     def get_or_create(builder: Any) -> Any:
+        assert not {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & set(os.environ)  # PySpark would refuse a master
         made.append(builder._options)
         return SimpleNamespace(sparkContext=SimpleNamespace(master=builder._options["spark.master"]))
 
@@ -64,6 +65,17 @@ def test_the_settings_follow_the_master_of_each_session(made: list[dict[str, str
     spark_session("local[3]")
     names = ("spark.driver.host", "spark.driver.bindAddress", "spark.ui.enabled")
     assert [[name for name in names if name in settings] for settings in made] == [[], [], [*names]]
+
+
+@pytest.mark.parametrize("given", [{"master": "local[3]"}, {"conf": {"spark.master": "local[3]"}}])
+@pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_a_given_master_goes_before_spark_connect_in_the_environment(
+    made: list[dict[str, str]], given: dict[str, Any], variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is the user's, the second what PySpark leaves behind after a session of Spark Connect."""
+    monkeypatch.setenv(variable, "sc://127.0.0.1:1")
+    spark_session(**given)
+    assert [settings["spark.master"] for settings in made] == ["local[3]"]
 
 
 def test_tasks_run_this_interpreter(spark_local: SparkSession) -> None:
