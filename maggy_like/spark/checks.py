@@ -156,6 +156,31 @@ def check_driver_task_speculation(slots: Slots) -> None:
         raise EngineError(DRIVER_TASK_SPECULATION_REFUSED)
 
 
+_WORKER, _UDF = "spark.python.worker.", "spark.sql.execution.pyspark.udf."
+"""Prefixes of settings for the Python workers of RDD jobs, and of queries, which default to the former."""
+
+KILLS_IDLE = (
+    "{}killOnIdleTimeout must be false while {}idleTimeoutSeconds={}, because Spark would kill each worker, which "
+    "returns no rows until the search is over; {}"
+)
+
+
+def check_idle_timeout(slots: Slots, *, in_sql: bool) -> None:
+    """Check that Spark does not kill the Python process of a task that returns nothing for a configured time."""
+    prefixes = (_UDF, _WORKER) if in_sql else (_WORKER,)
+
+    def conf(name: str) -> str:
+        given = (slots.conf(prefix + name, "") for prefix in prefixes)
+        return next(filter(None, given), "").strip().lower()
+
+    timeout = conf("idleTimeoutSeconds")
+    if conf("killOnIdleTimeout") == "true" and timeout.strip("0s"):
+        first = prefixes[0]
+        key = f"{first}killOnIdleTimeout"
+        remedy = f"use spark.conf.set({key!r}, 'false')" if in_sql else f"start the session with {key}=false"
+        raise EngineError(KILLS_IDLE.format(first, first, timeout, remedy))
+
+
 def check_room(slots: Slots, workers: int, reserve: int) -> None:
     """Check that the session may grow to this number of workers, with ``reserve`` slots left to other jobs."""
     most = most_workers(slots)

@@ -38,6 +38,7 @@ from maggy_like.spark.checks import (
     DRIVER_TASK_REFUSED,
     TOGETHER_REFUSED,
     check_driver_task_speculation,
+    check_idle_timeout,
     check_resources,
     check_room,
     check_speculation,
@@ -188,7 +189,9 @@ class SparkEngine(Engine, DriverHost):
 
     def check_workers(self, together: str) -> None:
         self._slots.check_running()
-        check_resources(self._slots, in_sql=not is_classic(self._session))
+        in_sql = not is_classic(self._session)
+        check_resources(self._slots, in_sql=in_sql)
+        check_idle_timeout(self._slots, in_sql=in_sql)
         if self.is_elastic and self._barrier is True:
             raise EngineError(BARRIER_REFUSED)
         if self.is_elastic and self._barrier == "auto" and together and not self._slots.has_own_executors:
@@ -314,6 +317,7 @@ class SparkEngine(Engine, DriverHost):
     def check_cluster_driver(self) -> None:
         self._slots.check_running()
         check_resources(self._slots, in_sql=True)
+        check_idle_timeout(self._slots, in_sql=True)
         if self._barrier is True:
             raise EngineError(DRIVER_TASK_REFUSED)
         for name, value in (("host", self._host), ("bind", self._bind)):

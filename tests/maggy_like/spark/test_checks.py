@@ -95,3 +95,23 @@ def test_workers_with_executors_of_their_own_may_train_together_and_come_one_by_
     bounded = {**ELASTIC, "spark.dynamicAllocation.maxExecutors": "3", "spark.executor.cores": "16"}
     assert engine_on(bounded, resources=RESOURCES).most_workers() == 3  # one in each executor
     assert engine_on(bounded, resources={"gpu": 0.5}).most_workers() == 6
+
+
+IDLE = "spark.python.worker.", "spark.sql.execution.pyspark.udf."
+
+
+def idle(prefix: str, seconds: str, kills: str = "true") -> dict[str, str]:
+    return {f"{prefix}idleTimeoutSeconds": seconds, f"{prefix}killOnIdleTimeout": kills}
+
+
+def test_a_python_worker_must_not_be_killed_for_returning_nothing_until_the_search_is_over() -> None:
+    worker, udf = IDLE
+    said = rf"{worker}killOnIdleTimeout must be false while {worker}idleTimeoutSeconds=600, .* start the session with"
+    with pytest.raises(EngineError, match=said):
+        engine_on(FIXED | idle(worker, "600")).check_workers("")
+    for conf in (idle(udf, "600"), idle(worker, "600"), idle(worker, "600", "false") | idle(udf, "10min")):
+        with pytest.raises(EngineError, match=rf"use spark.conf.set\('{udf}killOnIdleTimeout', 'false'\)"):
+            engine_on(FIXED | conf).check_cluster_driver()  # a query
+    for conf in (idle(worker, "600", "false"), idle(worker, "0"), idle(worker, "0s"), idle(worker, ""), idle(udf, "9")):
+        engine_on(FIXED | conf).check_workers("")
+    engine_on(FIXED | idle(worker, "600") | idle(udf, "600", "false")).check_cluster_driver()
