@@ -93,6 +93,7 @@ class TrainAgain:
         spec = replace(
             self.spec,
             settings=settings,
+            engine=self.spec.engine.renewed(),
             preload=(*self.spec.preload, RENDEZVOUS),
             displays=[make_display(progress)],
             callbacks=(),

@@ -178,6 +178,10 @@ class Engine(Launcher):
     rank_ports: PortRange | None = None
     """Ports for rank 0 of workers that train together. None for any free port."""
 
+    def renewed(self) -> Engine:
+        """Return the engine for another run: this one, or one like it if the environment of this one was stopped."""
+        return self
+
     @abstractmethod
     def endpoint(self) -> Endpoint:
         """Return where the driver listens, and the address to which its workers connect."""

@@ -59,7 +59,7 @@ from maggy_like.spark.executors import Executors
 from maggy_like.spark.jobs import RunningJob, running_jobs, spare_searches
 from maggy_like.spark.pods import pending_pods
 from maggy_like.spark.resources import read_resources
-from maggy_like.spark.session import active_session
+from maggy_like.spark.session import active_session, is_over
 from maggy_like.spark.slots import Slots, slots_of
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.checks import explains_init
@@ -169,6 +169,17 @@ class SparkEngine(Engine, DriverHost):
         self._bind = "" if bind is None else read_host("bind", bind)
         self._ports = ANY_PORT if port is None else read_ports("port", port)
         self.rank_ports = None if rank_ports is None else read_ports("rank_ports", rank_ports)
+        self._options: dict[str, Any] = {
+            "barrier": barrier,
+            "host": host,
+            "bind": bind,
+            "port": port,
+            "rank_ports": rank_ports,
+            "reserve": reserve,
+            "resources": resources,
+            "isolation": isolation,
+            "working_directory": working_directory,
+        }
         self._session = session if session is not None else require_session()
         self._slots = slots_of(self._session, None if resources is None else read_resources(resources))
         self._server = None
@@ -182,6 +193,9 @@ class SparkEngine(Engine, DriverHost):
         self._address = ""
         self._barrier = barrier
         self._executors = Executors(self._session)
+
+    def renewed(self) -> SparkEngine:
+        return SparkEngine(**self._options) if is_over(self._session) else self
 
     @cached_property
     def is_elastic(self) -> bool:

@@ -314,6 +314,7 @@ def stop_context():
 
 search = {"n_trials": 1, "optimizer": "random", "workers": 1, "directory": "runs", "direction": "max",
           "progress": False}
+found = lagom(train, {"x": Float(0, 1)}, **search)
 for stop in (stop_java, stop_context):
     before, engine = spark, SparkEngine(spark)
     stop()
@@ -325,6 +326,7 @@ for stop in (stop_java, stop_context):
     spark = spark_session("local[2]", conf=CONF)
     print("ANOTHER", spark is not before, spark.range(3).count())
 print("ENDED", lagom(train, {"x": Float(0, 1)}, **search).ending)
+print("TRAINED", found.train(workers=1, progress=False).trial.state.value)  # in a session that the search did not have
 """
 
 
@@ -333,9 +335,10 @@ def test_after_a_stopped_session_there_is_none_until_another_one_is_made(
 ) -> None:
     done = process.run(SESSION + STOPPED, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = [line for line in done.stdout.splitlines() if line.startswith(("SAID", "ACTIVE", "ANOTHER", "ENDED"))]
+    words = ("SAID", "ACTIVE", "ANOTHER", "ENDED", "TRAINED")
+    said = [line for line in done.stdout.splitlines() if line.startswith(words)]
     told = f"SAID {SESSION_STOPPED}; create a new one with maggy_like.spark_session()"
-    assert said == [told, "ACTIVE None", "ANOTHER True 3"] * 2 + ["ENDED completed"]
+    assert said == [told, "ACTIVE None", "ANOTHER True 3"] * 2 + ["ENDED completed", "TRAINED completed"]
 
 
 A_SESSION_OF_THEIR_OWN = """
