@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -199,11 +201,15 @@ class LocalEngine(Engine):
         return LocalRun(process, index, incarnation, log)
 
 
+_GPU = re.compile(r"\d+|(GPU|MIG)-.+")
+"""A GPU in ``CUDA_VISIBLE_DEVICES``: its index, or the beginning of its UUID."""
+
+
 def find_gpus() -> tuple[str, ...]:
     """Return the addresses of this machine's NVIDIA GPUs, without making a CUDA context."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(address.strip() for address in visible.split(",") if address.strip() not in ("", "-1"))
+    if visible is not None:  # CUDA ignores what follows the first entry that is not a GPU: -1, none or NoDevFiles
+        return tuple(takewhile(_GPU.fullmatch, map(str.strip, visible.split(","))))
     if shutil.which("nvidia-smi") is None:
         return ()
     query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]

@@ -41,6 +41,26 @@ def test_workers_share_gpus_in_the_fraction_that_each_needs(fraction: float, wor
     assert LocalEngine(["0", "1"], gpu_fraction=fraction).default_workers() == workers
 
 
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [
+        ("0,1", 2),
+        ("GPU-8932f937, MIG-d5fa0b1a", 2),
+        ("0,-1,1", 1),
+        ("0,", 1),
+        ("NoDevFiles", 0),  # of Slurm, for a job without GPUs
+        ("none", 0),
+        ("", 0),
+    ],
+)
+def test_a_worker_runs_for_each_gpu_that_cuda_sees_or_for_each_core_if_it_sees_none(
+    visible: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maggy_like.engines.local.usable_cores", lambda: 64)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert LocalEngine().default_workers() == (gpus or 64)
+
+
 @pytest.mark.parametrize("fraction", [0, -1, 1.5, True, "half"])
 def test_a_fraction_that_is_none_is_told(fraction: object) -> None:
     with pytest.raises(ConfigError, match="gpu_fraction must be above 0 and at most 1"):
