@@ -104,7 +104,7 @@ def pickle_named(value: Any, what: str) -> bytes:
         where, name, found = culprit
         why, remedy = f" ({error})", "create it inside the function"
         if isinstance(error, _Useless):
-            remedy = "pass its value"
+            remedy = error.remedy
         elif type(found).__module__.startswith("pyspark."):
             why, remedy = ": Spark's sessions and tables exist only on the driver", _OF_SPARK
         raise TrainFunctionError(
@@ -113,16 +113,28 @@ def pickle_named(value: Any, what: str) -> bytes:
         ) from error
 
 
+_OF_VARIABLES = {
+    "Accumulator": "report the values with reporter.report(count=...), or return them",
+    "Broadcast": "pass its value",
+}
+"""What serves instead of a shared variable of Spark, by its class."""
+
+
 class _Useless(TypeError):
     """A value that can be pickled would not work in a trial."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 class _Pickler(Pickler):
     """Rejects what would not work in a trial."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj).__name__ == "Broadcast" and type(obj).__module__.startswith("pyspark."):
-            raise _Useless("Spark loads it only in its own tasks, and a trial has its own process")
+        if type(obj).__name__ in _OF_VARIABLES and type(obj).__module__.startswith("pyspark."):
+            why = "it works only in Spark's own tasks, and a trial has its own process"
+            raise _Useless(why, _OF_VARIABLES[type(obj).__name__])
         if type(obj).__name__ in ("SparkSession", "DataFrame") and type(obj).__module__.startswith("pyspark.sql."):
             raise TypeError("it exists only on the driver")  # those of Spark Connect can be pickled, but not loaded
         return super().reducer_override(obj)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.svm
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
 from pyspark.core.broadcast import Broadcast
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -32,13 +34,19 @@ def train(x: float, data: Any) -> float:
     return float(x * data.value[0])
 
 
-def test_a_broadcast_variable_is_refused_since_no_trial_could_load_it() -> None:
-    table: Any = Broadcast.__new__(Broadcast)
-    with pytest.raises(
-        TrainFunctionError,
-        match=r"train uses the argument 'data' of type Broadcast, which cannot be sent .*; pass its value$",
-    ):
-        pickle_train_fn(partial(train, data=table))
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [
+        (Broadcast.__new__(Broadcast), "pass its value"),
+        (Accumulator(0, 0, INT_ACCUMULATOR_PARAM), "report the values with reporter.report(count=...), or return them"),
+    ],
+)
+def test_a_shared_variable_of_spark_is_refused_since_it_would_not_work_in_a_trial(variable: Any, remedy: str) -> None:
+    said = f"train uses the argument 'data' of type {type(variable).__name__}, which cannot be sent .*; "
+    with pytest.raises(TrainFunctionError, match=rf"{said}{re.escape(remedy)}$"):
+        pickle_train_fn(partial(train, data=variable))
+    with pytest.raises(TrainFunctionError, match=f"{re.escape(remedy)}$"):
+        pickle_train_fn(partial(train, data=[variable]))
 
 
 class DataFrame:
