@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 import sys
@@ -43,6 +44,11 @@ def is_stopped(session: SparkSession) -> bool:
 def is_in_task() -> bool:
     """Whether this process runs a Spark task: a function that Spark calls for rows, batches or partitions."""
     return TaskContext.get() is not None or "pyspark.worker" in sys.modules
+
+
+def is_on_worker() -> bool:
+    """Whether Spark has started this process or its ancestor to run tasks, so that it may be that of a trial."""
+    return is_in_task() or os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
 
 
 DETACHED = "spark.connect.execute.manager.detachedTimeout"

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from maggy_like.errors import EngineError
-from maggy_like.spark.connection import check_server, is_classic, is_stopped
+from maggy_like.spark.connection import check_server, is_classic, is_on_worker, is_stopped
 from maggy_like.spark.jobs import spare_searches
 
 LONG_TASK_DEFAULTS = {
@@ -42,6 +42,12 @@ LOUD = (
     "org.apache.spark.scheduler.cluster.k8s.ExecutorPodsAllocator",
 )
 """Classes of Spark that log the complete error of each failed task, or of each pod that Kubernetes refuses."""
+
+ON_WORKER = (
+    "spark_session() must be called on the driver, because the session does not exist in tasks and trials, and each "
+    "would start another Spark; write tables with df.write.parquet(...) and read the files there, or use the master "
+    "'sc://...'"
+)
 
 _LOCAL_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -90,7 +96,8 @@ def spark_session(
 
     Raises:
         EngineError: The active session has another master, there is no Java, or Spark cannot create a session, because
-            nothing answers at the address or the master is unknown.
+            nothing answers at the address or the master is unknown. In a Spark task or a trial of a search on Spark,
+            each call would start another Spark, so only ``sc://`` masters are accepted there.
 
     Example:
         >>> spark = spark_session("local[2]")
@@ -175,6 +182,8 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     if remote is not None and remote.startswith("sc://"):
         # The server runs already: it has its own Java, and refuses settings that are read at its start.
         return _remote_session(remote, builder.config(map=conf))
+    if is_on_worker():
+        raise EngineError(ON_WORKER)
 
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

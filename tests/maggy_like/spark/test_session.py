@@ -78,6 +78,14 @@ def test_a_given_master_goes_before_spark_connect_in_the_environment(
     assert [settings["spark.master"] for settings in made] == ["local[3]"]
 
 
+def test_no_session_is_made_on_a_worker(made: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    for master in (None, "local[2]"):
+        with pytest.raises(EngineError, match=r"must be called on the driver, .*; write tables with df.write.parquet"):
+            spark_session(master)
+    assert made == []
+
+
 def test_tasks_run_this_interpreter(spark_local: SparkSession) -> None:
     def interpreter(batches):
         import pyarrow as pa

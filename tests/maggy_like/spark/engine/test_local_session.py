@@ -10,6 +10,7 @@ import pytest
 from script_process import ScriptProcess
 
 from maggy_like.spark.connection import SESSION_STOPPED
+from maggy_like.spark.session import ON_WORKER
 
 pytestmark = pytest.mark.spark
 
@@ -326,6 +327,15 @@ for stop in (stop_java, stop_context):
     spark = spark_session("local[2]", conf=CONF)
     print("ANOTHER", spark is not before, spark.range(3).count())
 print("ENDED", lagom(train, {"x": Float(0, 1)}, **search).ending)
+
+def train_with_session():
+    from maggy_like import spark_session
+    try:
+        spark_session()
+    except EngineError as error:
+        return str(error)
+
+print("IN A TRIAL", maggy_like.run(train_with_session, workers=1, directory="runs", progress=False))
 print("TRAINED", found.train(workers=1, progress=False).trial.state.value)  # in a session that the search did not have
 """
 
@@ -335,10 +345,14 @@ def test_after_a_stopped_session_there_is_none_until_another_one_is_made(
 ) -> None:
     done = process.run(SESSION + STOPPED, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    words = ("SAID", "ACTIVE", "ANOTHER", "ENDED", "TRAINED")
+    words = ("SAID", "ACTIVE", "ANOTHER", "ENDED", "IN A TRIAL", "TRAINED")
     said = [line for line in done.stdout.splitlines() if line.startswith(words)]
     told = f"SAID {SESSION_STOPPED}; create a new one with maggy_like.spark_session()"
-    assert said == [told, "ACTIVE None", "ANOTHER True 3"] * 2 + ["ENDED completed", "TRAINED completed"]
+    assert said == [told, "ACTIVE None", "ANOTHER True 3"] * 2 + [
+        "ENDED completed",
+        f"IN A TRIAL {ON_WORKER}",
+        "TRAINED completed",
+    ]
 
 
 A_SESSION_OF_THEIR_OWN = """
