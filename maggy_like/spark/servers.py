@@ -24,7 +24,8 @@ from typing import Self
 
 import pyspark
 
-from maggy_like.errors import ConfigError, EngineError, UserError
+from maggy_like.argument_checks import whole
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.session import LONG_TASK_DEFAULTS, active_session, ensure_java, masters_of
 
 START_TIMEOUT_S = 120.0
@@ -198,7 +199,7 @@ class StandaloneCluster(Daemons):
             remove ``spark.driver.extraJavaOptions`` and ``spark.executor.extraJavaOptions``.
 
     Raises:
-        UserError: A number is too small.
+        ConfigError: A number is not an integer, or too small.
         EngineError: There is no Java, or a process did not start. The message has the end of its log.
 
     Example:
@@ -209,9 +210,8 @@ class StandaloneCluster(Daemons):
     def __init__(
         self, workers: int = 2, *, cores: int = 1, memory: str = "2g", gpus: int = 0, dynamic: bool = False
     ) -> None:
-        for name, value, least in (("workers", workers, 1), ("cores", cores, 1), ("gpus", gpus, 0)):
-            if value < least:
-                raise UserError(f"{name} must be at least {least}, got {value}")
+        workers, cores = whole("workers", workers, least=1), whole("cores", cores, least=1)
+        gpus = whole("gpus", gpus, least=0)
         self.conf = {
             "spark.executor.cores": str(cores),
             "spark.executor.memory": memory,
@@ -261,8 +261,11 @@ class StandaloneCluster(Daemons):
 
         Args:
             index: Number of the Worker, from 0.
+
+        Raises:
+            ConfigError: There is no Worker of this number.
         """
-        self._daemons[1 + index].kill()
+        self._daemons[self._place(index)].kill()
 
     def start_worker(self, index: int) -> None:
         """Start a killed Worker again, and wait until it is registered with the Master.
@@ -271,10 +274,12 @@ class StandaloneCluster(Daemons):
             index: Number of the Worker, from 0.
 
         Raises:
+            ConfigError: There is no Worker of this number.
             EngineError: It did not start. The message has the end of its log.
         """
-        self._daemons[1 + index].kill()
-        self._daemons[1 + index] = worker = self._launch_worker(index)
+        place = self._place(index)
+        self._daemons[place].kill()
+        self._daemons[place] = worker = self._launch_worker(index)
         worker.wait_ready(time.monotonic() + START_TIMEOUT_S)
 
     def add_worker(self) -> int:
@@ -298,8 +303,21 @@ class StandaloneCluster(Daemons):
 
         Args:
             index: Number of the Worker, from 0.
+
+        Raises:
+            ConfigError: There is no Worker of this number.
         """
-        os.kill(self._daemons[1 + index].pid, signal.SIGPWR)
+        os.kill(self._daemons[self._place(index)].pid, signal.SIGPWR)
+
+    def _place(self, index: int) -> int:
+        """Return the place of a Worker among the processes, of which the Master is the first."""
+        place = 1 + whole("index", index, least=0)
+        if place >= len(self._daemons):
+            raise ConfigError(
+                f"index must be below the number of Workers, {len(self._daemons) - 1}, got {index}; use add_worker() "
+                "for one more"
+            )
+        return place
 
     def _launch_worker(self, index: int) -> Daemon:
         cores, memory, gpus = self._size

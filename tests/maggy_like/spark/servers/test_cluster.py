@@ -11,21 +11,48 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from maggy_like import StandaloneCluster
-from maggy_like.errors import EngineError, UserError
+from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.servers import Daemon
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.mark.parametrize("wrong", [{"workers": 0}, {"cores": 0}, {"gpus": -1}])
-def test_numbers_that_are_too_small(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"cores": 0}, {"gpus": -1}, {"workers": "2"}, {"cores": None}])
+def test_numbers_that_are_too_small_or_none(wrong: dict[str, Any]) -> None:
     [(name, value)] = wrong.items()
-    with pytest.raises(UserError, match=f"{name} must be at least [01], got {value}"):
+    with pytest.raises(ConfigError, match=f"{name} must be an integer of at least [01], got {value!r}"):
         StandaloneCluster(**wrong)
+
+
+@pytest.mark.parametrize("index", [-1, 2, "0"])
+def test_only_workers_are_killed(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = []
+
+    class Process:
+        pid = 0
+
+        def __init__(self, name: str, *_: object) -> None:
+            self.name = name
+
+        def wait_ready(self, deadline: float) -> str:
+            return "spark://127.0.0.1:7077"
+
+        def kill(self) -> None:
+            killed.append(self.name)
+
+    monkeypatch.setattr("maggy_like.spark.servers.Daemon", Process)
+    with StandaloneCluster(2) as cluster:
+        for change in (cluster.kill_worker, cluster.start_worker, cluster.decommission_worker):
+            with pytest.raises(ConfigError, match=f"^index must be .*, got {index!r}"):
+                change(index)
+        assert killed == []
+        cluster.kill_worker(0)
+        assert killed == ["Worker"]
 
 
 def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
