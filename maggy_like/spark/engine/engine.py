@@ -260,7 +260,7 @@ class SparkEngine(Engine, DriverHost):
         return f"{before}{why}" if (why := pending_pods(self._session)) else ""
 
     def hints(self, workers: int) -> list[str]:
-        hints = host_hints(self._host)
+        hints = [*host_hints(self._host), *thread_hints(self._session)]
         if not self.is_elastic:
             return [*hints, *other_jobs_hints(self._session, self._slots, workers), *resource_hints(self._slots)]
         if self._slots.count() != 0:
@@ -412,6 +412,16 @@ def other_jobs_hints(session: SparkSession, slots: Slots, workers: int) -> list[
     return [
         f"the search takes all {count} slots of the Spark session until it ends, and other jobs wait; use "
         "SparkEngine(reserve=1) to leave one"
+    ]
+
+
+def thread_hints(session: SparkSession) -> list[str]:
+    """Return a hint if the threads of this process share those of the JVM, where Spark keeps a job's description."""
+    if not is_classic(session) or os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true":
+        return []
+    return [
+        "with PYSPARK_PIN_THREAD=false, other jobs of this program may get the description and the tags of the search, "
+        "and be cancelled with it; unset it before the session starts"
     ]
 
 

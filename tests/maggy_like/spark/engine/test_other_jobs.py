@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from settings_of_spark import session_of
 
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.engine import engine as module
-from maggy_like.spark.engine.engine import Diagnosis, SparkEngine, holders, other_jobs_hints
+from maggy_like.spark.engine.engine import Diagnosis, SparkEngine, holders, other_jobs_hints, thread_hints
 from maggy_like.spark.jobs import RunningJob
 from maggy_like.spark.slots import Slots
 
@@ -142,6 +143,14 @@ def test_a_gang_that_takes_all_slots_says_so_once_a_session(monkeypatch: pytest.
 def test_where_nobody_has_to_wait_nothing_is_said(slots: FakeSlots) -> None:
     ask: Any = other_jobs_hints
     assert ask(FakeSession(), slots, 2) == []
+
+
+def test_where_threads_share_what_spark_knows_of_their_jobs_a_hint_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert thread_hints(session_of({})) == []
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    [hint] = thread_hints(session_of({}))
+    assert hint.startswith("with PYSPARK_PIN_THREAD=false, other jobs of this program may get")
+    assert thread_hints(FakeSession()) == []  # of Spark Connect
 
 
 def job(number: int, name: str, tasks: int, *tags: str, group: str = "") -> RunningJob:
