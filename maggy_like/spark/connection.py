@@ -41,6 +41,21 @@ def is_stopped(session: SparkSession) -> bool:
     return bool(session.is_stopped)  # type: ignore[attr-defined]
 
 
+OF_SESSIONS = "spark.sql.", "spark.rapids."
+"""Beginnings of the names of settings that each session has for itself; all others belong to the application."""
+
+
+def setting(session: SparkSession, key: str, default: str) -> str:
+    """Return a setting that is in force.
+
+    ``SparkSession.builder.config(...).getOrCreate()`` also writes settings of the application into a session that
+    exists already. They have no effect, but ``session.conf`` returns them.
+    """
+    if is_classic(session) and not key.startswith(OF_SESSIONS):
+        return str(session.sparkContext._conf.get(key, default))
+    return str(session.conf.get(key, default))
+
+
 def is_in_task() -> bool:
     """Whether this process runs a Spark task: a function that Spark calls for rows, batches or partitions."""
     return TaskContext.get() is not None or "pyspark.worker" in sys.modules
@@ -278,7 +293,7 @@ def driver_endpoint(session: SparkSession, host: str, bind: str, ports: PortRang
     own, otherwise the session's ``spark.driver.bindAddress``. This machine must know the name ``host`` if workers run
     on it.
     """
-    master = str(session.conf.get("spark.master", "")) if is_classic(session) else ""
+    master = setting(session, "spark.master", "") if is_classic(session) else ""
     if host and is_local_master(master) and not resolves(host):
         raise EngineError(
             f"host must resolve on this machine, which runs the workers of the master {master!r}, got {host!r}; omit "
@@ -299,17 +314,17 @@ def host_hints(host: str) -> list[str]:
 def driver_address(session: SparkSession) -> str:
     """Return the name or address by which the session's executors reach this machine."""
     if is_classic(session):
-        return unbracketed(session.conf.get("spark.driver.host", "127.0.0.1"))
+        return unbracketed(setting(session, "spark.driver.host", "127.0.0.1"))
     return address_towards(*server_endpoint(session))
 
 
 def bind_address(session: SparkSession) -> str:
     """Return the name or address of this machine that Spark's own driver is bound to."""
     if is_classic(session):
-        return unbracketed(session.conf.get("spark.driver.bindAddress", driver_address(session)))
+        return unbracketed(setting(session, "spark.driver.bindAddress", driver_address(session)))
     return driver_address(session)
 
 
-def unbracketed(host: str | None) -> str:
+def unbracketed(host: str) -> str:
     """Remove the brackets in which Spark expects IPv6 addresses."""
-    return str(host).removeprefix("[").removesuffix("]")
+    return host.removeprefix("[").removesuffix("]")

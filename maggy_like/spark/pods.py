@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from maggy_like.spark.connection import is_classic
+from maggy_like.spark.connection import is_classic, setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def pending_pods(session: SparkSession) -> str:
     """
     with contextlib.suppress(Exception):
         if is_classic(session) and str(session.sparkContext.master).startswith("k8s://"):
-            return _pending_of(_executor_pods(session), int(session.conf.get("spark.executor.instances", "0") or 0))
+            return _pending_of(_executor_pods(session), int(setting(session, "spark.executor.instances", "0")))
     return ""
 
 
@@ -34,7 +34,7 @@ def _executor_pods(session: SparkSession) -> list[dict[str, Any]]:
     backend = context._jsc.sc().schedulerBackend()
     field = backend.getClass().getDeclaredField("kubernetesClient")
     field.setAccessible(True)
-    namespace = session.conf.get("spark.kubernetes.namespace", "default")
+    namespace = setting(session, "spark.kubernetes.namespace", "default")
     pods = field.get(backend).pods().inNamespace(namespace)
     found = pods.withLabel("spark-app-selector", context.applicationId).withLabel("spark-role", "executor").list()
     read = context._jvm.io.fabric8.kubernetes.client.utils.Serialization.asJson(found)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.engines.base import EngineStopped
-from maggy_like.spark.connection import SESSION_STOPPED, is_classic, is_local_master, ping
+from maggy_like.spark.connection import SESSION_STOPPED, is_classic, is_local_master, ping, setting
 from maggy_like.spark.resources import Resources, own_executors, shared_executors
 from maggy_like.spark.session import is_over
 
@@ -78,8 +78,8 @@ class Slots:
         return is_local_master(self.conf("spark.master", ""))
 
     def conf(self, key: str, default: str) -> str:
-        """Return a setting of the session."""
-        return str(self._session.conf.get(key, default))
+        """Return a setting that is in force."""
+        return setting(self._session, key, default)
 
     @property
     def is_elastic(self) -> bool:

@@ -23,8 +23,9 @@ class Session(SimpleNamespace):
 
 def session_of(conf: dict[str, str]) -> Any:
     java = SimpleNamespace(isStopped=lambda: False)
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java))
-    return Session(_sc=context, sparkContext=context, conf=SimpleNamespace(get=conf.get))
+    settings = SimpleNamespace(get=conf.get)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: java), _conf=settings)
+    return Session(_sc=context, sparkContext=context, conf=settings)
 
 
 def engine_on(conf: dict[str, str], **options: Any) -> SparkEngine:

@@ -46,6 +46,7 @@ from maggy_like.ml.estimator.train import search_network, train_network
 from maggy_like.ml.loader.parquet_loader import check_fits
 from maggy_like.ml.spark_columns import columns_of_spark
 from maggy_like.protocol.endings import Ending
+from maggy_like.spark.connection import setting
 from maggy_like.spark.engine.engine import SparkEngine
 from optimizers.core.trial import TrialState
 from optimizers.space.search_space import SearchSpace
@@ -116,7 +117,7 @@ def prepare_rows(
 def _trains_here(engine: Any, df: DataFrame) -> bool:
     """Whether the workers are on this machine."""
     if isinstance(choose_engine(engine), SparkEngine):
-        return hasattr(df, "_jdf") and str(df.sparkSession.conf.get("spark.master")).startswith("local")
+        return hasattr(df, "_jdf") and setting(df.sparkSession, "spark.master", "").startswith("local")
     return True
 
 

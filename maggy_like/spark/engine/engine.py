@@ -53,6 +53,7 @@ from maggy_like.spark.connection import (
     is_classic,
     is_stopped,
     orphan_hint,
+    setting,
 )
 from maggy_like.spark.engine.job import ClusterDriverRun, SparkRun, check_local_workers
 from maggy_like.spark.executors import Executors
@@ -518,9 +519,9 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
         return f"Databricks {version}"
     if not is_classic(session):
         return None
-    if session.conf.get("spark.submit.deployMode", "client") == "cluster":
+    if setting(session, "spark.submit.deployMode", "client") == "cluster":
         return "spark.submit.deployMode=cluster"
-    master = str(session.conf.get("spark.master", ""))
+    master = setting(session, "spark.master", "")
     if master.startswith("k8s://") and "KUBERNETES_SERVICE_HOST" in environment:
         return "a Kubernetes pod"
     if master == "yarn" and "CONTAINER_ID" in environment:

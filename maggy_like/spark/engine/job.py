@@ -36,6 +36,7 @@ from maggy_like.spark.connection import (
     is_released,
     is_stopped,
     is_unknown,
+    setting,
     unknown_session,
 )
 from maggy_like.spark.engine.task import (
@@ -228,7 +229,7 @@ def java_end(session: SparkSession) -> JavaEnd | None:
 
 def check_local_workers(session: SparkSession) -> None:
     """Check that the workers of a local master, which run here, run a compatible Python."""
-    if is_classic(session) and is_local_master(str(session.conf.get("spark.master", ""))):
+    if is_classic(session) and is_local_master(setting(session, "spark.master", "")):
         check_python(session.sparkContext)
 
 
@@ -614,7 +615,7 @@ class ClusterDriverRun(SparkRun):
         size = len(self._rows)
         each = self._session.range(0, size, 1, size)
         rows = each.join(broadcast(self._session.createDataFrame(table)), "id")
-        towards = str(self._session.conf.get("spark.driver.host", "") or "")
+        towards = setting(self._session, "spark.driver.host", "")
         function = entry(cluster_driver_task(self._task, size - 1, self._journal, towards))
         found = rows.mapInArrow(function, "worker bigint", profile=self._profile)
         return [row["worker"] for row in found.collect()]

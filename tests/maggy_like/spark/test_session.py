@@ -15,7 +15,7 @@ import train_functions as fns
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from maggy_like import Float, lagom, spark_session
+from maggy_like import Float, SparkEngine, lagom, spark_session
 from maggy_like.errors import EngineError
 from maggy_like.spark.session import ensure_java, find_java
 
@@ -33,6 +33,29 @@ def test_the_active_session_is_returned(spark_local: SparkSession) -> None:
 def test_another_master_is_refused_by_name(spark_local: SparkSession) -> None:
     with pytest.raises(EngineError, match=r"'local\[2\]'.* got 'local\[3\]'.* stop\(\)"):
         spark_session("local[3]")
+
+
+def test_what_is_written_into_a_session_that_exists_is_not_in_force(spark_local: SparkSession) -> None:
+    written = {
+        "spark.driver.host": "10.9.9.9",
+        "spark.driver.bindAddress": "10.9.9.9",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.master": "spark://far:7077",
+    }
+    assert SparkSession.builder.config(map=written).getOrCreate() is spark_local
+    try:
+        assert {key: spark_local.conf.get(key) for key in written} == written
+        engine = SparkEngine()
+        endpoint = engine.endpoint()
+        assert (endpoint.host, endpoint.bind) == ("127.0.0.1", "127.0.0.1")
+        assert not engine.is_elastic
+        with pytest.raises(EngineError, match=r"workers must fit in the 2 slots"):
+            engine.require(3)
+        with pytest.raises(EngineError, match=r"resources must be used on a cluster, got master 'local\[2\]'"):
+            SparkEngine(resources={"cpu": 1}).check_workers("")
+    finally:
+        for key in written:
+            spark_local._jsparkSession.sessionState().conf().unsetConf(key)
 
 
 def test_settings_of_a_new_session(spark_local: SparkSession) -> None:

@@ -167,7 +167,8 @@ class Classic:
     _sc = None
 
     def __init__(self, **conf: str) -> None:
-        self.conf = SimpleNamespace(get=lambda key, default=None: conf.get(key.replace(".", "_"), default))
+        settings = SimpleNamespace(get=lambda key, default: conf.get(key.replace(".", "_"), default))
+        self.sparkContext = SimpleNamespace(_conf=settings)
 
 
 @pytest.mark.parametrize(

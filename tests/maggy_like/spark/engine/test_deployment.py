@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ class Session:
     def __init__(self, conf: dict[str, str], *, is_classic: bool = True) -> None:
         self.conf = conf
         if is_classic:
-            self._sc = None
+            self._sc = self.sparkContext = SimpleNamespace(_conf=conf)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def another_python(tmp_path: Path) -> str:
 def test_a_local_master_s_other_python_is_told_before_anything_starts(another_python: str) -> None:
     settings = {"spark.master": "local[2]"}
     session = SimpleNamespace(
-        _sc=None, conf=settings, sparkContext=SimpleNamespace(pythonExec=another_python, _jsc=None)
+        _sc=None, sparkContext=SimpleNamespace(pythonExec=another_python, _jsc=None, _conf=settings)
     )
     for ask in (lambda engine: engine.require(2), lambda engine: engine.default_workers()):
         with pytest.raises(EngineError, match=r"must run Python .*, got 3\.8 .*spark_session\(\), or set PYSPARK_"):
