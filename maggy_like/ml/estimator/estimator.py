@@ -54,7 +54,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         optimizer: Optimizer: a name, a class of torch.optim, an instance, or ``f(parameters, **optimizerParams)``.
             Default: ``"adam"``.
         optimizerParams: Further arguments of the optimizer.
-        learningRate: Step size of the optimizer.
+        learningRate: Step size of the optimizer, its argument ``lr``. Default: 0.001, or the step size that an instance
+            or a function sets.
         lrScheduler: Learning rate schedule: a name such as ``"OneCycleLR"``, a class of torch.optim.lr_scheduler, or
             ``f(optimizer, **lrSchedulerParams)``. If it takes ``total_steps``, it gets how often the schedule advances.
             ``"ReduceLROnPlateau"`` follows the loss of the validation, if there is one. Default: a constant rate.

@@ -22,7 +22,7 @@ from maggy_like.ml.columns import Column, fractions_of, with_fractions
 from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
-from maggy_like.ml.estimator.objective import Kind
+from maggy_like.ml.estimator.objective import Kind, check_rate
 from maggy_like.ml.estimator.param_checks import (
     check_indicator,
     check_model,
@@ -281,6 +281,8 @@ def plan_of(params: TrainingParams) -> TrainingPlan:
         seed=params._given("seed"),
     )
     check_model(plan)
+    if plan.rate is not None and not is_lightning(plan.model):
+        check_rate(optimizer, plan.optimizer_params)
     if weights is not None and (len(plan.labels) > 1 or is_lightning(plan.model)):
         raise ConfigError(
             "classWeights must be used with one label column and a loss that the Estimator computes; use loss=..."
@@ -306,6 +308,8 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
         _check_confirmation(is_search, {*given, *of_stages})
     if not is_search:
         return None
+    if "learningRate" in given:
+        check_rate(plan.optimizer, plan.optimizer_params)
     for name in given:
         home_of(name, plan)
         if name in of_stages:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import precision_of
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, short
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]
 """Input of a loss: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
@@ -79,17 +79,18 @@ def make_optimizer(
         optimizer: A name, a class of torch.optim, an instance (its class and options are used), or a function of the
             parameters and ``options``.
         parameters: All parameters; frozen ones are left out.
-        rate: Learning rate; None if an instance has its own. It is not passed to functions.
+        rate: Learning rate, the argument ``lr``; None if an instance or a function has its own.
         options: Further arguments.
 
     Raises:
-        ConfigError: The name is unknown, or the options are not accepted.
+        ConfigError: The name is unknown, or the rate or the options are not accepted.
     """
     kind, given = optimizer_class(optimizer), dict(options)
     if isinstance(optimizer, torch.optim.Optimizer):
         known = inspect.signature(kind).parameters
         given = {name: value for name, value in optimizer.defaults.items() if name in known} | given
-    if inspect.isclass(kind) and rate is not None:
+    if rate is not None:
+        check_rate(optimizer, options)
         given["lr"] = rate
     there = list(parameters)
     trained = [parameter for parameter in there if parameter.requires_grad]
@@ -167,6 +168,25 @@ def optimizer_class(optimizer: Any) -> Callable[..., Any]:
     if not callable(optimizer):
         raise ConfigError(f"optimizer must be a name, a class of torch.optim or a function, got {optimizer!r}")
     return optimizer  # type: ignore[no-any-return]
+
+
+def arguments_of(function: Any) -> list[str]:
+    """Return the names that a function takes, without an optimizer's ``params``; ``**`` if it takes any."""
+    kinds = inspect.Parameter
+    given = inspect.signature(function).parameters.values()
+    taken = [p.name for p in given if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
+    return [name for name in taken if name != "params"] + ["**" for p in given if p.kind is kinds.VAR_KEYWORD]
+
+
+def check_rate(optimizer: Any, options: Mapping[str, Any]) -> None:
+    """Check that ``learningRate`` reaches the optimizer, and is its only learning rate."""
+    if "lr" in options:
+        raise ConfigError(f"optimizerParams must not have 'lr', got {options['lr']!r}; use learningRate")
+    if not {"lr", "**"}.intersection(arguments_of(optimizer_class(optimizer))):
+        raise ConfigError(
+            f"optimizer must take lr, the value of learningRate, got {short(optimizer)}; add the argument lr to the "
+            "function, or omit learningRate"
+        )
 
 
 def _per_row(loss: Any) -> Callable[..., Any] | None:

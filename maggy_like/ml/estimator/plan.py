@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +11,8 @@ import torch
 from torch import nn
 
 from maggy_like.errors import ConfigError
-from maggy_like.ml.estimator.network import freeze, make_network
-from maggy_like.ml.estimator.objective import Loss, Objective, optimizer_class, read_loss
+from maggy_like.ml.estimator.network import freeze, is_lightning, make_network
+from maggy_like.ml.estimator.objective import Loss, Objective, arguments_of, optimizer_class, read_loss
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 from maggy_like.worker.child.reporter import Reporter
 from optimizers.checks import did_you_mean
@@ -129,7 +128,7 @@ class TrainingPlan:
 
     def with_config(self, config: Mapping[str, Any]) -> TrainingPlan:
         """Apply the values of a configuration to Params, the model's function or the optimizer, by :func:`home_of`."""
-        of_model = () if isinstance(self.model, nn.Module) else _arguments(self.model)
+        of_model = () if isinstance(self.model, nn.Module) else arguments_of(self.model)
         rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
         if self.variants:
             return self.variants[tuple(config[name] for name in self.stage_params)].with_config(rest)
@@ -165,10 +164,14 @@ def home_of(name: str, plan: TrainingPlan) -> str:
     """
     if name in SEARCHABLE:
         return "param"
-    of_model = [] if isinstance(plan.model, nn.Module) else _arguments(plan.model)
+    of_model = [] if isinstance(plan.model, nn.Module) else arguments_of(plan.model)
     if name in of_model:
         return "model"
-    of_optimizer = _arguments(optimizer_class(plan.optimizer))
+    of_optimizer = arguments_of(optimizer_class(plan.optimizer))
+    if plan.rate is not None and not is_lightning(plan.model):
+        if name == "lr":
+            raise ConfigError("search must not have 'lr', which learningRate sets; use learningRate")
+        of_optimizer = [it for it in of_optimizer if it != "lr"]
     if name in of_optimizer:
         return "optimizer"
     known = [*SEARCHABLE, *of_model, *of_optimizer]
@@ -178,14 +181,6 @@ def home_of(name: str, plan: TrainingPlan) -> str:
         f"search must have Params, or arguments of the model's function or of the optimizer, got "
         f"{name!r}{did_you_mean(name, known)}; use some of {', '.join(known)}"
     )
-
-
-def _arguments(function: Any) -> list[str]:
-    """Return the names that a function takes; ``**`` if it takes any."""
-    kinds = inspect.Parameter
-    given = inspect.signature(function).parameters.values()
-    taken = [p.name for p in given if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
-    return [name for name in taken if name != "params"] + ["**" for p in given if p.kind is kinds.VAR_KEYWORD]
 
 
 State = dict[str, Any]

@@ -338,9 +338,12 @@ def test_an_optimizer_has_its_rate_and_options() -> None:
     assert make_optimizer("sgd", PARAMETERS, 0.5, {"momentum": 0.9}).defaults["momentum"] == 0.9
     assert make_optimizer(torch.optim.AdamW, PARAMETERS, 0.5, {}).defaults["lr"] == 0.5
     of_function = make_optimizer(
-        lambda p, nesterov: torch.optim.SGD(p, 0.1, 0.9, nesterov=nesterov), PARAMETERS, 0.5, {"nesterov": True}
+        lambda p, nesterov: torch.optim.SGD(p, 0.1, 0.9, nesterov=nesterov), PARAMETERS, None, {"nesterov": True}
     )
     assert of_function.defaults["lr"] == 0.1
+    of_partial = make_optimizer(partial(torch.optim.SGD, lr=0.1, momentum=0.9), PARAMETERS, 0.5, {})
+    assert (of_partial.defaults["lr"], of_partial.defaults["momentum"]) == (0.5, 0.9)
+    assert make_optimizer(lambda p, **given: torch.optim.SGD(p, **given), PARAMETERS, 0.5, {}).defaults["lr"] == 0.5
 
 
 def test_one_that_was_made_keeps_its_options_for_other_parameters() -> None:
@@ -355,7 +358,9 @@ def test_one_that_was_made_keeps_its_options_for_other_parameters() -> None:
     [
         ("adem", {}, "name of an optimizer of torch.optim, got 'adem'"),
         ("sgd", {"betas": (0.9, 0.99)}, "optimizerParams must be arguments of"),
-        (lambda parameters: 1, {}, "must return an optimizer of torch"),
+        (lambda parameters, lr: 1, {}, "must return an optimizer of torch"),
+        (lambda parameters: 1, {}, "optimizer must take lr, the value of learningRate, got <function"),
+        ("sgd", {"lr": 0.5}, "optimizerParams must not have 'lr', got 0.5; use learningRate"),
     ],
 )
 def test_a_wrong_optimizer_is_told(optimizer: object, options: dict[str, object], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,40 @@ def test_options_that_the_run_does_not_take_are_told(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         checked(**given, runOptions=options)
+
+
+def fixed_rate(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+RATES: list[tuple[dict[str, Any], str]] = [
+    ({"optimizerParams": {"lr": 0.5}}, "optimizerParams must not have 'lr', got 0.5; use learningRate"),
+    ({"search": {"lr": Float(0.1, 1)}}, "search must not have 'lr', which learningRate sets; use learningRate"),
+    (
+        {"optimizer": fixed_rate, "learningRate": 0.5},
+        "optimizer must take lr, the value of learningRate, got <function",
+    ),
+    ({"optimizer": fixed_rate, "search": {"learningRate": Float(0.1, 1)}}, "optimizer must take lr"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), RATES)
+def test_a_learning_rate_that_would_have_no_effect_is_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(**given)
+
+
+def test_a_learning_rate_belongs_to_whatever_takes_it() -> None:
+    def rate_of(name: str, **given: Any) -> Any:
+        estimator = TorchEstimator(**{"model": nn.Linear(1, 1), "loss": "mse", "search": {name: Float(0.1, 1)}} | given)
+        plan = plan_of(estimator)
+        space_of(estimator, plan, {})
+        plan = plan.with_config({name: 0.5})
+        return plan.rate, plan.model_params, plan.optimizer_params
+
+    assert rate_of("learningRate", optimizer=partial(torch.optim.SGD, lr=0.1)) == (0.5, {}, {})
+    assert rate_of("lr", optimizer=partial(torch.optim.SGD, lr=0.1)) == (None, {}, {"lr": 0.5})
+    assert rate_of("lr", model=lambda lr: nn.Linear(1, 1))[1:] == ({"lr": 0.5}, {})
 
 
 def test_what_is_right_is_taken() -> None:
