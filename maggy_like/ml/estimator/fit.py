@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from maggy_like.ml.columns import Column, fractions_of, with_fractions
 from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
-from maggy_like.ml.estimator.objective import Kind, check_rate
+from maggy_like.ml.estimator.objective import Kind, arguments_of, check_rate, optimizer_class
 from maggy_like.ml.estimator.param_checks import (
     check_indicator,
     check_model,
@@ -105,7 +106,8 @@ def prepare_rows(
     is_balanced = params._given("classWeights") == "balanced"
     given = [name for name in _OF_LOSS_AND_OPTIMIZER if params.isSet(name)]
     searched = params._given("search") or {}
-    given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or home_of(name, plan) == "optimizer"]
+    homes = {} if space is None else homes_of(searched, space, plan)
+    given += [name for name in searched if name in _OF_LOSS_AND_OPTIMIZER or homes[name] == "optimizer"]
     checked = check_data(plan, config, df, prepared, is_balanced, given)
     check_room(df, made_columns(params, _kinds(params, checked)))
     if _trains_here(params._given("engine"), df):  # elsewhere only a worker knows its memory
@@ -311,7 +313,6 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
     if "learningRate" in given:
         check_rate(plan.optimizer, plan.optimizer_params)
     for name in given:
-        home_of(name, plan)
         if name in of_stages:
             raise ConfigError(
                 f"search must not have {name!r}, which PipelineSearch searches for an earlier stage; rename or remove "
@@ -319,7 +320,50 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
             )
     space = SearchSpace({**of_stages, **given})
     check_values(params, {name: space.domains[name] for name in given})
+    homes_of(given, space, plan)
     return space
+
+
+def homes_of(names: Collection[str], space: SearchSpace, plan: TrainingPlan) -> dict[str, str]:
+    """Return what names of the search belong to, by :func:`home_of`.
+
+    An argument of the optimizer must be one of every optimizer that is drawn with it.
+    """
+    searched = values_of(space.domains["optimizer"]) if "optimizer" in names else [plan.optimizer]
+    for name, optimizer in itertools.product(plan.optimizer_params, searched if "optimizer" in names else ()):
+        if not {name, "**"}.intersection(arguments_of(optimizer_class(optimizer))):
+            raise ConfigError(
+                f"optimizerParams must be arguments of each searched optimizer, got {name!r}, which {optimizer!r} does "
+                f"not take; use search={{{name!r}: Constant(value, when={{'optimizer': ...}})}}"
+            )
+    homes: dict[str, str] = {}
+    for name in names:
+        without: dict[Any, ConfigError] = {}
+        drawn = _optimizers_with(name, space, searched)
+        for optimizer in drawn:
+            try:
+                homes[name] = home_of(name, replace(plan, optimizer=optimizer))
+            except ConfigError as error:
+                without[optimizer] = error
+        if without and name in homes:
+            takers = [it for it in drawn if it not in without]
+            raise ConfigError(
+                f"search: {name} must be an argument of each optimizer that is drawn with it, got "
+                f"{', '.join(map(repr, without))}; add when={{'optimizer': {takers!r}}} to {space.domains[name]!r}"
+            )
+        if without:
+            raise next(iter(without.values()))
+    return homes
+
+
+def _optimizers_with(name: str, space: SearchSpace, searched: Sequence[Any]) -> Sequence[Any]:
+    """Return the searched optimizers with which a parameter is active."""
+    for parent, values in space.domains[name].conditions.items():
+        if parent == "optimizer":
+            searched = [it for it in searched if it in values]
+        else:
+            searched = _optimizers_with(parent, space, searched)
+    return searched
 
 
 def _check_confirmation(is_search: bool, names: set[str]) -> None:

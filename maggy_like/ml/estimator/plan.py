@@ -132,17 +132,15 @@ class TrainingPlan:
         rest = {name: v for name, v in config.items() if name not in self.stage_params or name in of_model}
         if self.variants:
             return self.variants[tuple(config[name] for name in self.stage_params)].with_config(rest)
-        fields: dict[str, Any] = {}
+        plan = replace(self, **{SEARCHABLE[name]: value for name, value in rest.items() if name in SEARCHABLE})
         model_params, optimizer_params = dict(self.model_params), dict(self.optimizer_params)
         for name, value in rest.items():
-            match home_of(name, self):
-                case "param":
-                    fields[SEARCHABLE[name]] = value
+            match home_of(name, plan):  # whose optimizer is that of the configuration
                 case "model":
                     model_params[name] = value
-                case _:
+                case "optimizer":
                     optimizer_params[name] = value
-        return replace(self, **fields, model_params=model_params, optimizer_params=optimizer_params)
+        return replace(plan, model_params=model_params, optimizer_params=optimizer_params)
 
 
 SEARCHABLE = {

@@ -6,14 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from maggy_like import Float, Integer
+from maggy_like import Choice, Float, Integer
 from maggy_like.errors import ConfigError
 from maggy_like.ml import TorchEstimator
 from maggy_like.ml.estimator.fit import plan_of, space_of
+from maggy_like.ml.estimator.objective import make_optimizer
 from maggy_like.ml.estimator.param_checks import check_model
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
 
@@ -116,6 +118,54 @@ def test_a_learning_rate_belongs_to_whatever_takes_it() -> None:
     assert rate_of("learningRate", optimizer=partial(torch.optim.SGD, lr=0.1)) == (0.5, {}, {})
     assert rate_of("lr", optimizer=partial(torch.optim.SGD, lr=0.1)) == (None, {}, {"lr": 0.5})
     assert rate_of("lr", model=lambda lr: nn.Linear(1, 1))[1:] == ({"lr": 0.5}, {})
+
+
+MOMENTUM = Float(0.1, 0.9)
+NESTED = {
+    "is_fast": Choice([True, False], when={"optimizer": "sgd"}),
+    "momentum": Float(0.1, 0.9, when={"is_fast": True}),
+}
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"optimizer": ["sgd", "rmsprop"], "momentum": MOMENTUM},
+        {"optimizer": ["adam", "sgd"], "momentum": Float(0.1, 0.9, when={"optimizer": "sgd"})},
+        {"optimizer": ["adam", "sgd", "rmsprop"], "momentum": Float(0.1, 0.9, when={"optimizer": ["sgd", "rmsprop"]})},
+        {"optimizer": ["adam", "sgd"], **NESTED},
+    ],
+)
+def test_an_argument_of_some_optimizers_is_searched_with_these(search: dict[str, Any]) -> None:
+    estimator = TorchEstimator(model=lambda is_fast=False: nn.Linear(1, 1), loss="mse", search=search)
+    plan = plan_of(estimator)
+    space = space_of(estimator, plan, {})
+    assert space is not None
+    random = np.random.default_rng(0)
+    for config in (space.sample(random) for _ in range(20)):
+        made = plan.with_config(config)
+        assert made.optimizer_params.keys() == config.keys() & {"momentum"}
+        make_optimizer(made.optimizer, [nn.Parameter(torch.zeros(1))], made.rate, made.optimizer_params)
+
+
+@pytest.mark.parametrize("default", ["adam", "sgd"])
+def test_an_argument_that_a_drawn_optimizer_does_not_take_is_told(default: str) -> None:
+    message = (
+        r"momentum must be an argument of each optimizer .* got 'adam'; add when={'optimizer': \['sgd'\]} to Float"
+    )
+    with pytest.raises(ConfigError, match=message):
+        checked(optimizer=default, search={"optimizer": ["adam", "sgd"], "momentum": MOMENTUM})
+    with pytest.raises(
+        ConfigError, match=r"optimizerParams must be arguments of each .* 'momentum', which 'adam' does"
+    ):
+        checked(optimizer=default, optimizerParams={"momentum": 0.5}, search={"optimizer": ["sgd", "adam"]})
+    with pytest.raises(ConfigError, match=r"search must have Params.*got 'momentum'"):
+        checked(optimizer=default, search={"optimizer": ["adam", "adamw"], "momentum": MOMENTUM})
+    with pytest.raises(ConfigError, match=r"search must have Params.*got 'momentum'"):
+        checked(
+            optimizer=default,
+            search={"optimizer": ["adam", "sgd"], "momentum": Float(0, 1, when={"optimizer": "adam"})},
+        )
 
 
 def test_what_is_right_is_taken() -> None:
