@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +43,8 @@ def train_network(plan: TrainingPlan, config: Mapping[str, Any], reporter: Repor
     the training. Return ``network``, the weights, and ``history``, the metrics of each epoch.
     """
     plan = plan.with_config(config)
+    # The training after a search may have more epochs than its trials (train_best=100), for which a schedule is made.
+    plan = replace(plan, epochs=max(plan.epochs, reporter.budget))
     data = plan.data
     check_precision(plan.precision, reporter.device)
     check_batches(plan)

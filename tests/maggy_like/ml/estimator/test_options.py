@@ -195,6 +195,11 @@ def test_a_schedule_trains_as_by_hand(
     assert expected != by_hand(plan, plain)
 
 
+def test_a_schedule_is_made_for_a_training_that_is_longer_than_the_trials_before_it(plan: TrainingPlan) -> None:
+    plan = replace(plan, schedule="one_cycle", schedule_params={"max_lr": 0.2}, schedule_interval="step")
+    assert losses(replace(plan, epochs=1)) == losses(plan)
+
+
 def test_a_training_with_a_schedule_and_bf16_is_resumed_as_if_nothing_had_been(plan: TrainingPlan) -> None:
     plan = replace(plan, schedule="one_cycle", schedule_params={"max_lr": 0.2}, schedule_interval="step", accumulate=2)
     plan = replace(plan, precision="bf16", clip=0.3)
@@ -226,6 +231,7 @@ def test_the_options_apply_to_a_lightning_module(plan: TrainingPlan, lightning: 
 
     plan = replace(plan, accumulate=2, clip=0.3, precision="bf16", drop_last=True)
     assert losses(replace(plan, model=Module, loss=None)) == pytest.approx(losses(plan), rel=1e-6)
+    assert len(losses(replace(plan, model=Module, loss=None, epochs=1))) == EPOCHS  # as many as the run asks for
 
 
 def test_a_compiled_network_trains_as_the_plain_one_and_is_kept_as_one(plan: TrainingPlan) -> None:
