@@ -188,7 +188,7 @@ def _absolute(url: str | Path) -> str:
     text = str(url).rstrip("/")
     if "://" in text or text.startswith("file:"):
         return text
-    return Path(text).expanduser().absolute().as_uri()
+    return f"file://{Path(text).expanduser().absolute()}"  # neither Spark nor fsspec decode an encoded path
 
 
 def _remove(folder: str) -> None:

@@ -119,6 +119,20 @@ def test_what_is_in_parquet_files_is_left_there(files: DataFrame, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_a_copy_is_written_below_the_directory_whatever_its_name(
+    files: DataFrame, tmp_path: Path, fraction: float
+) -> None:
+    directory = tmp_path / "my runs, jörg #1" / "50%20?"
+    prepared = prepare_data(files.where("id > 3"), ["id", "x"], directory, validation_fraction=fraction)
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "my runs, jörg #1"}
+    assert len(list(directory.iterdir())) == 1
+    assert sorted(ids(prepared.train) + ids(prepared.validation)) == list(range(4, 10))
+    assert ParquetLoader(list(prepared.train), ["x"], batch_size=1).rows == len(ids(prepared.train))
+    prepared.delete()
+    assert not list(directory.iterdir())
+
+
 def test_what_is_filtered_computed_or_renamed_is_written_once(files: DataFrame, tmp_path: Path) -> None:
     plans = {
         "filter": lambda: files.where("id > 3"),
