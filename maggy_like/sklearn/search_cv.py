@@ -227,6 +227,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         others = {
             seed: list(_shuffled(splitter, seed).split(X, y, **routed.splitter.split)) for seed in self._other_seeds()
         }
+        if others and len(set(map(_folds_of, others.values()))) == 1:  # it has a seed that it does not use
+            raise _not_shuffled(splitter)
         to_folds = {name: value for name, value in params.items() if name != "groups"}
         config, filters = get_config(), caught_warnings.current_filters()
         to_scorer = {} if config["enable_metadata_routing"] else dict(routed.scorer.score)
@@ -355,13 +357,22 @@ def _why(result: Result, trial: Trial) -> str:
 def _shuffled(splitter: Any, seed: int) -> Any:
     """Return a copy of a splitter that makes other splits, or reject a splitter that cannot."""
     if not hasattr(splitter, "random_state"):
-        kind = type(getattr(splitter, "cv", splitter)).__name__  # scikit-learn wraps a list
-        raise ConfigError(
-            f"confirm= needs a cv that can make other splits, got a {kind}; use a number of folds, or a splitter such "
-            "as ShuffleSplit or StratifiedKFold"
-        )
+        raise _not_shuffled(splitter)
     made = copy.copy(splitter)
     made.random_state = seed
     if hasattr(made, "shuffle"):
         made.shuffle = True
     return made
+
+
+def _not_shuffled(splitter: Any) -> ConfigError:
+    kind = type(getattr(splitter, "cv", splitter)).__name__  # scikit-learn wraps a list
+    return ConfigError(
+        f"confirm= needs a cv that can make other splits, got a {kind}; use a number of folds, or a splitter such as "
+        "ShuffleSplit or StratifiedKFold"
+    )
+
+
+def _folds_of(splits: Sequence[tuple[Any, Any]]) -> frozenset[bytes]:
+    """Return the test samples of each fold, in no order."""
+    return frozenset(np.sort(test).tobytes() for _, test in splits)

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, TimeSeriesSplit, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
@@ -78,6 +78,14 @@ def test_the_best_are_confirmed_on_other_splits() -> None:
 def test_a_confirmation_needs_a_splitter_with_other_splits() -> None:
     with pytest.raises(UserError, match=r"confirm= needs a cv that can make other splits, got a list; use a number of"):
         search(cv=[(np.arange(100), np.arange(100, 150))], confirm=True).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("cv", "groups"), [(TimeSeriesSplit(3), None), (GroupKFold(3, shuffle=True), np.arange(len(X)) % 3)]
+)
+def test_splits_that_are_the_same_with_each_seed_confirm_nothing(cv: Any, groups: Any) -> None:
+    with pytest.raises(UserError, match=f"confirm= needs a cv that can make other splits, got a {type(cv).__name__};"):
+        search(cv=cv, confirm=True).fit(X, Y, groups=groups)
 
 
 def test_a_seed_repeats_the_search() -> None:
