@@ -122,7 +122,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         estimator: Estimator to tune. Parameters of a ``Pipeline`` have names such as ``clf__C``.
         search_space: Domains by parameter, as :func:`maggy_like.lagom` or ``RandomizedSearchCV`` takes them. A value
             may also be an array, ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``, or a list of objects:
-            ``{"scaler": [StandardScaler(), "passthrough"]}``.
+            ``{"scaler": [StandardScaler(), "passthrough"]}``. A parameter that only some objects have needs ``when``,
+            with the object as it prints: ``{"clf": [SVC(), tree], "clf__C": Float(0.1, 10, when={"clf": "SVC()"})}``.
         n_trials: Number of configurations to try.
         optimizer: Optimizer, as :func:`maggy_like.lagom` takes it.
         scoring: Metric: a name, a scorer, or None for the estimator's ``score``. Greater values are better.
@@ -260,7 +261,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             raise ConfigError(
                 f"estimator must be an estimator of scikit-learn, such as SVC(), got {short(self.estimator)}"
             )
-        (space, objects), known = read_space(self.search_space), self.estimator.get_params()
+        space, objects = read_space(self.search_space)
+        known = dict.fromkeys([*self.estimator.get_params(), *objects.parameters()])
         wrong = [name for name in space if name not in known]
         if wrong:
             inner = [name for name in known if name.endswith(f"__{wrong[0]}")]  # of a step of a pipeline

@@ -35,6 +35,16 @@ class Objects:
             for parameter, value in config.items()
         }
 
+    def parameters(self) -> list[str]:
+        """Return the names of the objects' own parameters, such as ``clf__C``."""
+        return [
+            f"{parameter}__{name}"
+            for parameter, named in self.by_name.items()
+            for value in named.values()
+            if hasattr(value, "get_params") and not isinstance(value, type)
+            for name in value.get_params()
+        ]
+
 
 def read_space(given: Any) -> tuple[SearchSpace, Objects]:
     """Convert what ``SearchCV`` received into a search space, and the objects that names stand for in it.

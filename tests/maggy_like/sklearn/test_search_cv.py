@@ -21,6 +21,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, T
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 from maggy_like import Choice, Confirmation, Float, Integer, RandomSearch, load_run
@@ -230,6 +231,23 @@ def test_a_list_may_have_objects_such_as_the_steps_of_a_pipeline() -> None:
     assert not hasattr(steps[0], "mean_") and not hasattr(steps[1], "min_")  # noqa: PT018  # none was fitted
     best = clone(pipeline).set_params(**found.best_params_)
     assert cross_val_score(best, X, Y, cv=3).mean() == pytest.approx(found.best_score_)
+
+
+def test_parameters_of_objects_are_searched_with_these() -> None:
+    pipeline = Pipeline([("clf", Ridge())])
+    space = {
+        "clf": [SVC(), DecisionTreeClassifier()],
+        "clf__C": Float(0.1, 10, when={"clf": "SVC()"}),
+        "clf__max_depth": Integer(1, 3, when={"clf": "DecisionTreeClassifier()"}),
+    }
+    found = search(pipeline, space, cv=2, n_trials=6, optimizer="random").fit(X, Y)
+    kinds = {type(params["clf"]): params.keys() - {"clf"} for params in found.cv_results_["params"]}
+    assert kinds == {SVC: {"clf__C"}, DecisionTreeClassifier: {"clf__max_depth"}}
+    assert found.best_estimator_["clf"].get_params().items() >= {
+        (name.removeprefix("clf__"), value) for name, value in found.best_params_.items() if name != "clf"
+    }
+    with pytest.raises(UserError, match=r"got 'clf__max_dept' .did you mean 'clf__max_depth'"):
+        search(pipeline, {**space, "clf__max_dept": [1]}, cv=2).fit(X, Y)
 
 
 def test_objects_have_names_of_their_own_in_the_space() -> None:
