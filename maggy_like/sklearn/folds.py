@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ from maggy_like.sklearn.spaces import Objects
 
 if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
+
+
+_cross_validate = inspect.unwrap(cross_validate)
+"""Without the check of its arguments, which would present a wrong parameter of the estimator as one of its own."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Folds:
         estimator = clone(self.estimator).set_params(**clone(self.objects.of(config), safe=False))
         scores: list[float] = []
         for fold, split in enumerate(splits[: reporter.budget], start=1):
-            measured = cross_validate(
+            measured = _cross_validate(
                 estimator,
                 self.x,
                 self.y,

@@ -216,6 +216,8 @@ def test_failures_alike_end_no_search_and_if_all_fail_the_first_is_told() -> Non
         search(scoring=lambda *_: {"a": 1.0, "b": 2.0}, cv=2, n_trials=3).fit(X, Y)
     with pytest.raises(RuntimeError, match=r"'precomputed'.* failed: .*X should be a square kernel matrix"):
         search(SVC(), space, cv=2, n_trials=8, optimizer=RandomSearch(), error_score="raise").fit(X, Y)
+    with pytest.raises(TypeError, match="The 'C' parameter of SVC must be a float"):
+        search(SVC(), {"C": [-1.0, -2.0]}, cv=2, n_trials=2).fit(X, Y)
 
 
 def test_a_list_may_have_objects_such_as_the_steps_of_a_pipeline() -> None:
