@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
+import torch
 from pyspark.ml import Transformer
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -16,7 +18,9 @@ from pyspark.sql import functions as F  # as all of Spark's documentation calls 
 from torch import nn
 
 from maggy_like.errors import ConfigError
+from maggy_like.ml.columns import precision_of
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
+from maggy_like.ml.estimator.objective import is_fraction
 from maggy_like.ml.estimator.params import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
 from maggy_like.ml.inference.predict import predict
 from maggy_like.ml.spark_columns import columns_of_spark, quoted
@@ -27,7 +31,8 @@ from optimizers.checks import did_you_mean
 class LayerOutput(nn.Module):
     """A network that ends at one of its modules: the output is that of the module, and later ones are not computed.
 
-    ``layer`` is the name of the module, as in ``network.named_modules()``.
+    ``layer`` is the name of the module, as in ``network.named_modules()``. Integers become fractions if the network
+    fails with integers only. This is tried with each batch, because the length of arrays is unknown before.
     """
 
     def __init__(self, network: nn.Module, layer: str) -> None:
@@ -40,9 +45,18 @@ class LayerOutput(nn.Module):
             )
         self.network, self.layer = network, layer
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: torch.Tensor) -> Any:
         """The module's output."""
+        try:
+            return self._computed(inputs)
+        except RuntimeError:
+            if all(map(is_fraction, inputs)):
+                raise
+            with contextlib.suppress(RuntimeError):
+                return self._computed([it.to(precision_of(self.network)) for it in inputs])
+            raise
 
+    def _computed(self, inputs: Sequence[torch.Tensor]) -> Any:
         def leave(_module: nn.Module, _given: Any, output: Any) -> None:
             raise _Reached(output)
 
@@ -73,7 +87,8 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
     Args:
         model: Trained network.
         layer: Name of a module of the network, as in ``model.named_modules()``.
-        inputCol: Input column of numbers, arrays, vectors or bytes.
+        inputCol: Input column of numbers, arrays, vectors or bytes. Integers stay integers, as an embedding needs them,
+            unless the network takes only fractions.
         outputCol: Name of the new column.
         outputType: ``"array"`` of floats, or ``"vector"`` for estimators of pyspark.ml.
         inputShape: Shape of a row's value, to which flat arrays are reshaped. Default: the shape of the column.
@@ -135,8 +150,13 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         """Set Params by name. Those that are None are not changed.
 
         Raises:
-            ConfigError: A value is invalid for its Param.
+            ConfigError: A Param does not exist, or a value is invalid for it.
         """
+        known = [param.name for param in self.params]
+        for name, value in given.items():
+            if name not in known:
+                meant = did_you_mean(name, known) or f"; use one of {', '.join(known)}"
+                raise ConfigError(f"TorchFeaturizer has no Param {name!r}, got {name}={value!r}{meant}")
         if given.get("outputType", "array") not in ("array", "vector"):
             raise ConfigError(f"outputType must be 'array' or 'vector', got {given['outputType']!r}")
         try:

@@ -43,6 +43,11 @@ def test_arguments_are_checked(network: nn.Module) -> None:
             TorchFeaturizer(network, **options)  # type: ignore[arg-type]
 
 
+def test_a_param_that_it_does_not_have_is_told(network: nn.Module) -> None:
+    with pytest.raises(ConfigError, match=r"no Param 'inputCl', got inputCl='y' .did you mean 'inputCol'"):
+        TorchFeaturizer(network, "1").setParams(inputCl="y")
+
+
 @pytest.fixture
 def df(spark_local: SparkSession) -> DataFrame:
     rows = [(float(i % 2), [float(i), 1.0, -float(i), float(i % 2)]) for i in range(20)]
@@ -68,6 +73,35 @@ def test_a_network_in_double_precision_computes_in_it(spark_local: SparkSession)
     featurizer = TorchFeaturizer(nn.Sequential(Since(), nn.Identity()), "1", inputCol="x", outputCol="f")
     for rows in (arrays, vectors):
         assert [row.f for row in featurizer.transform(rows).collect()] == [[0.0], [10.0], [20.0], [30.0], [40.0]]
+
+
+class Words(nn.Module):
+    """Takes integers only, up to 9."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(10, 1), nn.Flatten()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.words(x))
+        return found
+
+
+@pytest.mark.spark
+def test_integers_are_fractions_only_if_the_network_takes_no_integers(
+    network: nn.Module, spark_local: SparkSession
+) -> None:
+    rows = [[1, 2, 3, 4], [5, 6, 7, 88]]
+    df = spark_local.createDataFrame([(row, bytearray(row)) for row in rows], "x array<int>, bytes binary")
+    computed = [pytest.approx(row) for row in expected(network, [[float(it) for it in row] for row in rows])]
+    for options in ({"inputCol": "x"}, {"inputCol": "x", "inputShape": [4]}, {"inputCol": "bytes", "inputShape": [4]}):
+        featurizer = TorchFeaturizer(network, "1", **options)  # type: ignore[arg-type]
+        assert [row.embedding for row in featurizer.transform(df).collect()] == computed
+    words = Words()
+    with torch.no_grad():
+        first = words(torch.tensor(rows[:1])).flatten().tolist()
+    found = [row.embedding for row in TorchFeaturizer(words, "last", inputCol="x").transform(df).collect()]
+    assert found == [pytest.approx(first), None]  # there is no word 88
 
 
 @pytest.mark.spark
