@@ -25,13 +25,17 @@ FOLDER = "tensorboard"
 """Name of the folder of event files in the folder of a run."""
 
 
+_OWNER = ".maggy_like"
+"""Name of the file with the directory of the run whose event files are in a folder of ``logdir``."""
+
+
 @dataclass(frozen=True)
 class TensorBoard(Tracker):
     """Write TensorBoard event files. ``tensorboard --logdir FOLDER`` shows the curves and the HParams table.
 
     Args:
-        logdir: Folder of the event files of all runs. Each run has a folder in it. Default: ``tensorboard`` in the
-            folder of the run.
+        logdir: Folder of the event files of all runs. Each run has a folder of its name in it, or ``NAME-2`` if a run
+            in another directory has that name. Default: ``tensorboard`` in the folder of the run.
         patience: Seconds that the end of the run waits for the last files.
 
     Raises:
@@ -62,9 +66,28 @@ class TensorBoard(Tracker):
 
     def open(self, run: TrackedRun) -> Session:
         """Create the run's folder."""
-        root = Path(run.directory) / FOLDER if self.logdir is None else Path(self.logdir).expanduser() / run.name
+        if self.logdir is not None:
+            return _Session(_folder_in(Path(self.logdir).expanduser(), run))
+        root = Path(run.directory) / FOLDER
         root.mkdir(parents=True, exist_ok=True)
         return _Session(root)
+
+
+def _folder_in(logdir: Path, run: TrackedRun) -> Path:
+    """Create a folder that only this run has. Runs in other directories may have its name."""
+    owner = os.fsencode(run.directory if "://" in run.directory else os.path.abspath(run.directory))
+    number, root = 1, logdir / run.name
+    while True:
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(root / _OWNER, "xb") as file:
+                file.write(owner)
+            return root
+        except FileExistsError:
+            if (root / _OWNER).read_bytes() == owner:
+                return root
+        number += 1
+        root = logdir / f"{run.name}-{number}"
 
 
 class _Session(Session):

@@ -61,6 +61,18 @@ def test_the_folder_is_one_of_this_machine(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "run" / "trial-00000").is_dir()
 
 
+def test_runs_of_one_name_in_several_directories_have_curves_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = TensorBoard(logdir=tmp_path / "curves")
+    for directory, options in (("a", {"n_trials": 2}), ("b", {"n_trials": 1}), ("a", {"n_trials": 3, "resume": True})):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / directory)
+        search(Path("runs"), curves, **options)
+    trials = {it.name: len(list(it.glob("trial-*/*"))) for it in (tmp_path / "curves").iterdir()}
+    assert trials == {"run": 3, "run-2": 1}
+
+
 def job(reporter: Any) -> int:
     reporter.report(loss=0.5, step=1)
     return 3
