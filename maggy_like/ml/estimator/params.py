@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 OBJECTS = (
     "model",
+    "modelParams",
     "loss",
     "optimizer",
     "optimizerParams",

@@ -152,7 +152,9 @@ def test_a_wrong_value_is_told_at_once(given: dict[str, Any], message: str) -> N
 
 
 def test_it_is_saved_and_loaded(estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path) -> None:
-    estimator.setParams(optimizer=torch.optim.SGD, classWeights=[1, 2, 3])
+    estimator.setParams(
+        optimizer=torch.optim.SGD, classWeights=[1, 2, 3], modelParams={"act": nn.ReLU, "sizes": (4, 2)}
+    )
     estimator.save(f"{tmp_path}/estimator")
     again = TorchEstimator.load(f"{tmp_path}/estimator")
     assert again.uid == estimator.uid
