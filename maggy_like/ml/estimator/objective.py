@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -194,12 +196,9 @@ def _per_row(loss: Any) -> Callable[..., Any] | None:
         twin = copy.deepcopy(loss)
         setattr(twin, "reduction", "none")  # noqa: B010  # which nn.Module says is a tensor or a module
         return twin
-    if inspect.isfunction(loss) and "reduction" in inspect.signature(loss).parameters:
-
-        def unreduced(output: Any, label: Any) -> Any:
-            return loss(output, label, reduction="none")
-
-        return unreduced
+    with contextlib.suppress(ValueError):  # a builtin without a signature
+        if "reduction" in inspect.signature(loss).parameters:
+            return partial(loss, reduction="none")
     return None
 
 

@@ -326,13 +326,19 @@ def test_a_loss_says_what_its_labels_are(loss: object, kind: str) -> None:
     assert read_loss(loss).kind == kind
 
 
+class Doubled:
+    def __call__(self, output: torch.Tensor, label: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+        return 2 * functional.mse_loss(output, label, reduction=reduction)
+
+
 def test_a_loss_of_torch_gives_one_for_each_row_too() -> None:
     output, label = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0])
-    for given in ("mse", nn.MSELoss(), functional.mse_loss):
+    for given in ("mse", nn.MSELoss(), functional.mse_loss, partial(functional.huber_loss, delta=1e9), Doubled()):
         loss = read_loss(given)
         assert loss.per_row is not None
-        assert loss.per_row(output, label).tolist() == [1.0, 9.0]
-        assert loss.function(output, label).item() == 5.0
+        scale = loss.function(output, label).item() / 5.0
+        assert loss.per_row(output, label).tolist() == [1.0 * scale, 9.0 * scale]
+    assert read_loss(torch.dist).per_row is None  # a builtin
 
 
 def test_an_unknown_loss_is_told_with_what_is_near() -> None:
