@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from maggy_like.distributed.ddp import DataParallel
+from maggy_like.errors import ConfigError
 from maggy_like.ml.columns import fractions_of
 from maggy_like.ml.estimator.lightning import train_module
 from maggy_like.ml.estimator.network import is_lightning, normalizes_batches, to_cpu, uncompiled
@@ -243,4 +244,9 @@ def configure_optimizer(plan: TrainingPlan, objective: Objective) -> tuple[torch
         return optimizer, None
     advances = plan.epochs * (plan.steps if plan.schedule_interval == "step" else 1)
     scheduler = make_scheduler(plan.schedule, optimizer, plan.schedule_params, advances)
+    if plan.schedule_interval == "step" and isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError(
+            "lrSchedulerInterval must be 'epoch' for ReduceLROnPlateau, which follows the loss of an epoch, got "
+            "'step'; omit it"
+        )
     return optimizer, Schedule(scheduler, plan.schedule_interval, loss_name(plan))

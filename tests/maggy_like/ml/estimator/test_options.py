@@ -264,6 +264,10 @@ def test_a_compiled_network_trains_as_the_plain_one_and_is_kept_as_one(plan: Tra
         ),
         ({"schedule": 0.1}, r"lrScheduler must be a name, .* got 0\.1"),
         ({"schedule": "StepLR"}, r"lrSchedulerParams must be arguments of lrScheduler='StepLR', got \{\}: .*step_size"),
+        (
+            {"schedule": "ReduceLROnPlateau", "schedule_interval": "step"},
+            "lrSchedulerInterval must be 'epoch' for ReduceLROnPlateau",
+        ),
         ({"schedule": lambda optimizer: None}, r"lrScheduler=.* must return a scheduler of torch, got None"),
         ({"drop_last": True, "batch_size": 71}, r"dropLast=True must leave a batch, got 70 rows .* batchSize=71; use"),
         ({"precision": "fp16"}, r"precision='fp16' must have workers with GPUs, got a CPU; use precision='bf16'"),
