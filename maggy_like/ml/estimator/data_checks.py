@@ -13,7 +13,7 @@ import torch
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from maggy_like.errors import DataError
+from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import Column, columns_of_arrow
 from maggy_like.ml.data import (
     VALIDATION,
@@ -84,6 +84,8 @@ def check_data(
         check_rows(found)
     if plan.weight is not None:
         check_weight(plan.weight, found.columns[plan.weight])
+    if is_balanced or plan.class_weights is not None:
+        check_classes(plan.labels[0], found.columns[plan.labels[0]], plan.labels[0] in plan.decode)
     plan = replace(plan, data=Data(prepared.train, prepared.validation, found.rows, held))
     check_batches(plan.with_config(config))
     loader = ParquetLoader(
@@ -150,6 +152,16 @@ def check_weight(name: str, found: ColumnStatistics, rows: str = "rows") -> None
         raise DataError(f"weightCol {name!r} must have weights of at least 0, got {found.least}")
     if not found.total:
         raise DataError(f"weightCol {name!r} must have a weight above 0 in some row, got 0 in all {rows}")
+
+
+def check_classes(name: str, found: ColumnStatistics, is_decoded: bool) -> None:
+    """Check that each row has one class, by which it is weighted."""
+    if found.shortest is not None or is_decoded:
+        raise ConfigError(
+            f"classWeights must be used with a number as the class of each row, got "
+            f"{'bytes' if is_decoded else 'arrays'} in labelCol {name!r}; use a loss with weights, such as "
+            "CrossEntropyLoss(weight=...)"
+        )
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

@@ -78,6 +78,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         decode: Functions from the bytes of a row to a tensor, by column: ``{"image": decode_png}``.
         weightCol: Column with the weight of each row.
         classWeights: Weight of each class, or ``"balanced"`` to weight classes as if they had equal numbers of rows.
+            Each row must have one class.
         validationIndicatorCol: Boolean column that is true for validation rows.
         validationFraction: Fraction of the rows used for validation, from 0 to less than 1, drawn with ``seed``.
         batchSize: Number of rows of a batch, over all workers.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from maggy_like.errors import DataError
+from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.data import ColumnStatistics, Statistics
-from maggy_like.ml.estimator.data_checks import check_rows, check_weight
+from maggy_like.ml.estimator.data_checks import check_classes, check_rows, check_weight
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ from maggy_like.ml.estimator.data_checks import check_rows, check_weight
 def test_rows_that_no_network_takes_are_told(rows: int, column: ColumnStatistics, message: str) -> None:
     with pytest.raises(DataError, match=message):
         check_rows(Statistics(rows, {"x": column}))
+
+
+@pytest.mark.parametrize(
+    ("column", "is_decoded", "kind"),
+    [(ColumnStatistics(0, 0, 1, 1), False, "arrays"), (ColumnStatistics(0, 0), True, "bytes")],
+)
+def test_classes_that_cannot_be_weighted_are_told(column: ColumnStatistics, is_decoded: bool, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"classWeights must be used with .*, got {kind} in labelCol 'y'; use a loss"):
+        check_classes("y", column, is_decoded)
 
 
 @pytest.mark.parametrize(
