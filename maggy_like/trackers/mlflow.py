@@ -153,7 +153,7 @@ class _Names:
         if (known := names.get(key)) is not None:
             return known
         taken = set(names.values())
-        fitted = cleaned = _ODD.sub("_", name)[:_MOST_NAME]
+        fitted = cleaned = _as_path(_ODD.sub("_", name))
         number = 1
         while fitted in taken:
             number += 1
@@ -162,6 +162,12 @@ class _Names:
             self.numbered.setdefault(kind, {})[key] = fitted
         names[key] = fitted
         return fitted
+
+
+def _as_path(name: str) -> str:
+    """Return a name as a path that is spelled in only one way, as MLflow requires it."""
+    parts = [f"__{part[2:]}" if part.startswith("..") else part for part in name.split("/") if part not in ("", ".")]
+    return "/".join(parts)[:_MOST_NAME].rstrip("/") or "_"
 
 
 class _Session(Session):

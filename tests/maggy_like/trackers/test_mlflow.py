@@ -197,6 +197,7 @@ def test_a_confirmation_has_its_runs_and_its_mean(
 
 def report_alike(reporter: Any, **config: Any) -> dict[str, Any]:
     alike = {"recall@5": 0.5, "recall#5": 0.25, "recall_5": 0.125, "x" * 251: 1.0, "x" * 252: 2.0, "best_loss": 9.0}
+    alike |= {"val//loss": 3.0, "val/loss": 4.0, "acc/": 5.0, "./f1": 6.0, "../up": 7.0, "/": 8.0}
     for step in (1, 2):
         reporter.report(loss=config["a b"], **alike, step=step)
     return {"loss": config["a b"], "note@": "first", "note#": "second"}
@@ -223,7 +224,8 @@ def test_names_that_mlflow_would_make_one_stay_apart_in_a_resumed_run_too(
         long = "x" * 250
         assert data.metrics == {
             "loss": loss, "recall_5": 0.5, "recall_5_2": 0.25, "recall_5_3": 0.125, long: 1.0, f"{long[:-2]}_2": 2.0,
-            "best_loss": 9.0, "best_loss_2": loss,
+            "best_loss": 9.0, "best_loss_2": loss, "val/loss": 3.0, "val/loss_2": 4.0, "acc": 5.0, "f1": 6.0,
+            "__/up": 7.0, "_": 8.0,
         }  # fmt: skip
         assert {name: data.params[name] for name in ("lr_1_", "lr_1__2")} == {"lr_1_": "0.5", "lr_1__2": "0.25"}
         assert (data.tags["note_"], data.tags["note__2"]) == ("first", "second")
