@@ -276,6 +276,10 @@ def _wanted(columns: Sequence[str | Column] | None, source: RowSource, fractions
                 "partitionBy; write the rows without partitionBy, or partition by a copy of the column"
             )
     check_names(names, source.schema.names)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"columns must have different names, got {twice[0]!r} {names.count(twice[0])} times; use it once"
+        )
     return tuple(columns_of_arrow(source.schema, [it], fractions)[0] if isinstance(it, str) else it for it in columns)
 
 

@@ -357,6 +357,7 @@ def test_what_is_no_data_in_a_folder_is_passed_over(tmp_path: Path) -> None:
         ({"batch_size": 2, "rank": 2, "ranks": 2}, "rank must be less than ranks=2, got 2"),
         ({"batch_size": 2, "columns": "x"}, r"columns must be a list, got 'x'; use \['x'\]"),
         ({"batch_size": 2, "columns": []}, "columns must be a list"),
+        ({"batch_size": 2, "columns": ["row", "row"]}, "columns must have different names, got 'row' 2 times"),
     ],
 )
 def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
