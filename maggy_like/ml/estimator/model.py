@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from torch import nn
 
+from maggy_like.errors import ConfigError
 from maggy_like.ml.columns import Column
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import Kind
@@ -34,6 +35,7 @@ from maggy_like.ml.estimator.params import (
 from maggy_like.ml.inference.predict import as_udf, predict
 from maggy_like.ml.inference.predictor import Kinds
 from maggy_like.ml.spark_columns import quoted
+from optimizers.space.scalars import from_json, to_json
 
 if TYPE_CHECKING:
     from maggy_like.ml.estimator.fit import Fitted
@@ -148,7 +150,13 @@ class TorchModel(Model, PredictionParams, MLReadable["TorchModel"], MLWritable):
 
     def _inputs(self) -> list[Column]:
         """Return the network's inputs under the names of the DataFrame's columns."""
-        return [replace(it, name=name) for it, name in zip(self.inputs, self._given("featuresCol"), strict=True)]
+        names = self._given("featuresCol")
+        if len(names) != len(self.inputs):
+            raise ConfigError(
+                f"featuresCol must have one column for each input of the network, {len(self.inputs)} "
+                f"({', '.join(it.name for it in self.inputs)}), got {', '.join(names)}"
+            )
+        return [replace(it, name=name) for it, name in zip(self.inputs, names, strict=True)]
 
     def _kinds(self) -> Kinds:
         return self.outputs if len(self.outputs) > 1 else next(iter(self.outputs.values()))
@@ -175,7 +183,7 @@ class _Writer(PartsWriter):
             "outputs": model.outputs,
             "history": model.history,
             "bestEpoch": model.best_epoch,
-            "config": model.config,
+            "config": {name: to_json(value) for name, value in model.config.items()},
         }
         parts = {**network_to_bytes(model.network), "decode": pickled("decode", model._given("decode"))}
         save_metadata(model, path, self.sparkSession, about)
@@ -191,7 +199,8 @@ class _Reader(MLReader[TorchModel]):
         model._take({"decode": cloudpickle.loads(parts["decode"])})
         model.inputs = tuple(_column(it) for it in about["inputs"])
         model.outputs, model.history = about["outputs"], about["history"]
-        model.best_epoch, model.config = about["bestEpoch"], about["config"]
+        model.best_epoch = about["bestEpoch"]
+        model.config = {name: from_json(value) for name, value in about["config"].items()}
         return model
 
 

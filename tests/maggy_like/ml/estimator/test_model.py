@@ -70,6 +70,12 @@ def test_an_output_that_is_not_there_is_named(spark_local: SparkSession, model: 
         predict(df, model.network, inputs, {"kind": "classes"}, into={"p": ("kind", "label")})
 
 
+def test_columns_that_are_not_as_many_as_the_inputs_are_told(spark_local: SparkSession, model: TorchModel) -> None:
+    df = spark_local.createDataFrame([([1.0, 3.0],)], "x array<double>")
+    with pytest.raises(ConfigError, match=r"featuresCol must have one column for each .* 1 \(features\), got x, y"):
+        model.setParams(featuresCol=["x", "y"]).transform(df)
+
+
 # -- what earlier versions saved ---------------------------------------------------------------------
 
 
@@ -127,8 +133,10 @@ def test_to_overwrite_removes_what_was_there(
     request.addfinalizer(lambda: spark_local.conf.unset("spark.sql.sources.partitionOverwriteMode"))
     folder = tmp_path / "model"
     model = TorchModel.load((SAVED / "model").as_uri())
+    model.config = {"sizes": (8, (4, 2)), "act": "relu", "splits": [0.5, 1.0]}
     model.save(folder.as_uri())
     (folder / "old").touch()
     model.write().overwrite().save(folder.as_uri())
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".crc") == ["_SUCCESS", "data", "metadata"]
-    assert TorchModel.load(folder.as_uri()).uid == model.uid
+    again = TorchModel.load(folder.as_uri())
+    assert (again.uid, again.config) == (model.uid, model.config)
