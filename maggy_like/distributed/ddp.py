@@ -26,7 +26,8 @@ class DataParallel(DistributedDataParallel):
     """:class:`~torch.nn.parallel.DistributedDataParallel` with the original names, and with weights for uneven shares.
 
     Parameters, buffers and states have the names of the original module. Attributes that the wrapper lacks are the
-    module's, to be read and set: ``model.fc``, ``model.temperature = 2``. A state saved with n ranks loads with any
+    module's, to be read and set: ``model.fc``, ``model.temperature = 2``. So are the items of an ``nn.Sequential``,
+    ``nn.ModuleList`` or ``nn.ModuleDict``: ``model[0]``. A state saved with n ranks loads with any
     number of ranks, and a pickle is that of the original module. (The functions of
     ``torch.distributed.checkpoint.state_dict`` recognize DDP by its prefix; pass them ``model.module``.)
 
@@ -148,6 +149,23 @@ class DataParallel(DistributedDataParallel):
             super().__delattr__(name)
         else:
             delattr(self.module, name)
+
+    # Python finds special methods only in the class. Those of an nn.Sequential and its like:
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.module[index]
+
+    def __len__(self) -> int:
+        return len(self.module)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.module)
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.module
+
+    def __bool__(self) -> bool:  # of a module without a length, too
+        return bool(self.module)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
         """Make a data-parallel copy, without communication."""

@@ -177,6 +177,18 @@ def attributes() -> list[Any]:
     return [model.module.temperature, model.temperature, model.module.note, twin.module.temperature, type(twin)]
 
 
+def items() -> None:
+    layers, named = prepare(nn.Sequential(nn.Linear(4, 3), nn.ReLU())), prepare(nn.ModuleDict({"a": nn.Linear(4, 1)}))
+    assert (layers[0], layers[-1], len(layers), list(layers)) == (*layers.module, 2, list(layers.module))
+    assert (list(named), named["a"], "a" in named, "b" in named) == (["a"], named.module["a"], True, False)
+    plain = prepare(Network())
+    assert plain
+    with pytest.raises(TypeError, match="'Network' object is not iterable"):
+        list(plain)
+    with pytest.raises(TypeError, match="'Network' has no len"):
+        len(plain)
+
+
 def copies(rank: int) -> tuple[bytes, list[float]]:
     """The pickled model; rank 0 makes a copy alone."""
     model = prepare(Network())
@@ -223,6 +235,7 @@ def two_ranks() -> dict[str, Any]:
         "frozen between": freeze_between_forwards(),
         "twice": twice(),
         "attributes": attributes(),
+        "items": items(),
         "copies": copies(rank),
         "normalize": normalize(rank),
         "kept": kept_batches(),
