@@ -26,6 +26,7 @@ from maggy_like.ml.estimator.network import build_network, is_lightning, make_po
 from maggy_like.ml.estimator.objective import Kind, arguments_of, check_rate, optimizer_class
 from maggy_like.ml.estimator.param_checks import (
     check_indicator,
+    check_metric,
     check_model,
     check_names,
     check_options,
@@ -305,7 +306,7 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
     """
     given = params._given("search") or {}
     is_search = bool(given or of_stages)
-    check_options(params, plan, is_search)
+    check_options(params, is_search)
     if params._given("confirm"):
         _check_confirmation(is_search, {*given, *of_stages})
     if not is_search:
@@ -321,6 +322,7 @@ def space_of(params: TrainingParams, plan: TrainingPlan, of_stages: Mapping[str,
     space = SearchSpace({**of_stages, **given})
     check_values(params, {name: space.domains[name] for name in given})
     homes_of(given, space, plan)
+    check_metric(params, plan, values_of(space.domains["loss"]) if "loss" in given else [plan.loss])
     return space
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -118,8 +119,8 @@ def values_of(domain: Domain) -> list[Any]:
     return domain.grid(max(_POINTS, min(domain.size or 0, _LISTED)))
 
 
-def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -> None:
-    """Check that the run accepts ``runOptions``, and that the metric is one that epochs report."""
+def check_options(params: TrainingParams, is_search: bool) -> None:
+    """Check that the run accepts ``runOptions``."""
     given = params._given("runOptions")
     target, name_of = (lagom, "lagom, which searches") if is_search else (run, "run, which trains without a search")
     known = [name for name in inspect.signature(target).parameters if name not in _OWN]
@@ -134,14 +135,31 @@ def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -
     if is_search and not given.get("train_best", True):
         raise ConfigError("runOptions must not have train_best=False, because fit returns a trained model; omit it")
     metric = given.get("metric")
-    if metric is None:
-        return
-    if not isinstance(metric, str):
+    if metric is not None and not isinstance(metric, str):
         raise ConfigError(
             f"runOptions: metric must be the name of one metric, got {metric!r}, because fit returns one model"
         )
-    reported = list(_metrics(params, plan))
-    if reported and metric not in reported:
+
+
+def check_metric(params: TrainingParams, plan: TrainingPlan, losses: Sequence[Any]) -> None:
+    """Check that the metric is one that epochs report, whichever of the losses is drawn, and that it compares them.
+
+    ``losses`` are the values of the search, or the only loss.
+    """
+    metric = params._given("runOptions").get("metric")
+    if is_lightning(plan.model) or None in losses:  # only the module knows its metrics
+        return
+    found = [list(_metrics(params, replace(plan, loss=loss))) for loss in losses]
+    reported = [name for name in found[0] if all(name in others for others in found)]
+    if len(losses) > 1:
+        reported = [name for name in reported if name.removeprefix("validation_") != "loss"]
+        if not reported or metric is None or metric.removeprefix("validation_") == "loss":
+            remedy = f"use runOptions={{'metric': {reported[-1]!r}}}" if reported else "search with each loss by itself"
+            raise ConfigError(
+                f"search over loss must have a metric other than the loss, got {', '.join(map(repr, losses))}, because "
+                f"values of different losses cannot be compared; {remedy}"
+            )
+    if metric is not None and metric not in reported:
         raise ConfigError(
             f"runOptions: metric must be one that epochs report, got {metric!r}{did_you_mean(metric, reported)}; use "
             f"one of {', '.join(reported)}{_why(metric, reported)}"
@@ -149,9 +167,7 @@ def check_options(params: TrainingParams, plan: TrainingPlan, is_search: bool) -
 
 
 def _metrics(params: TrainingParams, plan: TrainingPlan) -> Iterable[str]:
-    """Return the metrics of an epoch; none if only the module, or the drawn loss, determines them."""
-    if plan.loss is None or is_lightning(plan.model) or "loss" in (params._given("search") or {}):
-        return
+    """Return the metrics of an epoch."""
     found = ["loss"]
     for loss, label in zip(plan.losses, plan.labels, strict=True):
         if loss.kind in ("classes", "binary", "probability"):

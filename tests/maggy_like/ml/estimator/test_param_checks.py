@@ -90,6 +90,22 @@ def fixed_rate(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
+LOSSES: list[tuple[dict[str, Any], list[str], str]] = [
+    ({}, ["mse", "huber"], "got 'mse', 'huber', because values of .* be compared; search with each loss by itself"),
+    ({"runOptions": {"metric": "accuracy"}}, ["mse", "nll"], "compared; search with each loss by itself"),
+    ({}, ["nll", "cross_entropy"], "compared; use runOptions={'metric': 'accuracy'}"),
+    ({"validationFraction": 0.5}, ["nll", "bce"], "compared; use runOptions={'metric': 'validation_accuracy'}"),
+    ({"runOptions": {"metric": "loss"}}, ["nll", "bce"], "compared; use runOptions={'metric': 'accuracy'}"),
+    ({"runOptions": {"metric": "acuracy"}}, ["nll", "bce"], "got 'acuracy' .did you mean 'accuracy'"),
+]
+
+
+@pytest.mark.parametrize(("given", "losses", "message"), LOSSES)
+def test_values_of_several_losses_are_not_compared(given: dict[str, Any], losses: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        checked(search={"loss": losses}, **given)
+
+
 RATES: list[tuple[dict[str, Any], str]] = [
     ({"optimizerParams": {"lr": 0.5}}, "optimizerParams must not have 'lr', got 0.5; use learningRate"),
     ({"search": {"lr": Float(0.1, 1)}}, "search must not have 'lr', which learningRate sets; use learningRate"),
@@ -172,5 +188,6 @@ def test_what_is_right_is_taken() -> None:
     search = {"learningRate": Float(1e-4, 1e-1, log=True), "batchSize": Integer(8, 64), "patience": [None, 3]}
     options = {"metric": "validation_accuracy", "n_trials": 3, "train_best": 5}
     assert checked(search=search, validationFraction=0.2, runOptions=options).names == tuple(search)
-    assert checked(search={"loss": ["mse", "l1"]}, runOptions={"metric": "accuracy"}) is not None  # as it is drawn
+    assert checked(search={"loss": ["cross_entropy", "nll"]}, runOptions={"metric": "accuracy"}) is not None
+    assert checked(search={"loss": ["mse"]}) is not None
     assert checked(search={"optimizer": ["adam", "sgd"]}, loss=torch.nn.MSELoss()) is not None
