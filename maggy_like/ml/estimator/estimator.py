@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -214,7 +215,8 @@ class PipelineSearch(Estimator[PipelineModel]):
 
     Args:
         stages: Stages of pyspark.ml; the last must be a :class:`TorchEstimator`.
-        search: Lists of values, by Params of the stages before it.
+        search: Lists of values, by Params of the stages before it. In configurations, lists are tuples and infinite
+            numbers are text.
 
     Raises:
         ConfigError: The last stage is not a TorchEstimator, or a Param belongs to none of the other stages.
@@ -238,11 +240,8 @@ class PipelineSearch(Estimator[PipelineModel]):
         if not stages or not isinstance(stages[-1], TorchEstimator):
             raise ConfigError("stages must end in a TorchEstimator")
         self._before, self._network = list(stages[:-1]), stages[-1]
-        # As tuples, which tell combinations apart, where a Param takes lists.
-        self._search = {
-            param: [tuple(value) if isinstance(value, list) else value for value in values]
-            for param, values in search.items()
-        }
+        # The values by what stands for them in the search space.
+        self._search = {param: {_in_space(value): value for value in values} for param, values in search.items()}
         names = [param.name for param in self._search]
         for param, values in self._search.items():
             if not any(stage.uid == param.parent for stage in self._before):
@@ -265,7 +264,7 @@ class PipelineSearch(Estimator[PipelineModel]):
             if len(parts) > 1:  # which are written together, told apart by a column
                 network = network.copy({network.validationFraction: 0.0, network.validationIndicatorCol: VALIDATION})
             plan = replace(plan_of(network), stage_params=tuple(param.name for param in self._search))
-            space = space_of(network, plan, {param.name: values for param, values in self._search.items()})
+            space = space_of(network, plan, {param.name: list(values) for param, values in self._search.items()})
             fitted = dict(self._variants(parts))
             checked = {
                 values: prepare_rows(network, plan, space, rows, dict(zip(plan.stage_params, values, strict=True)))
@@ -318,11 +317,7 @@ class PipelineSearch(Estimator[PipelineModel]):
             given = dict(zip(self._search, values, strict=True))
             stages, rows, path = list[Transformer](), list(parts), Values()
             for stage in self._before:
-                mine = {
-                    param: list(value) if isinstance(value, tuple) else value
-                    for param, value in given.items()
-                    if param.parent == stage.uid
-                }
+                mine = {param: self._search[param][it] for param, it in given.items() if param.parent == stage.uid}
                 path = (*path, (stage.uid, *map(repr, mine.values())))
                 if path not in known:
                     copied = stage.copy(mine)
@@ -331,6 +326,13 @@ class PipelineSearch(Estimator[PipelineModel]):
                 model, rows = known[path]
                 stages.append(model)
             yield values, (stages, _together(rows))
+
+
+def _in_space(value: Any) -> Any:
+    """Return what stands for a stage's value in a search space: tuples for lists, and text for infinite numbers."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_in_space, value))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _together(parts: Sequence[DataFrame]) -> DataFrame:

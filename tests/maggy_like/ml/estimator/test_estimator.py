@@ -697,16 +697,20 @@ def test_a_mistake_in_an_option_is_found_before_a_worker_starts(
 
 
 def test_a_param_that_takes_lists_is_searched_too(estimator: TorchEstimator, df: DataFrame) -> None:
-    from pyspark.ml.feature import VectorAssembler
+    from pyspark.ml.feature import Bucketizer, VectorAssembler
 
     from maggy_like.ml import PipelineSearch
 
+    bucketizer = Bucketizer(inputCols=["number"], outputCols=["bucket"])
     assembler = VectorAssembler(outputCol="inputs")
     estimator.setParams(model=nn.Linear(2, 3), featuresCol="inputs", runOptions={"progress": False}, epochs=1)
-    columns = [["number", "weight"], ["weight", "number"]]
-    model = PipelineSearch([assembler, estimator], {assembler.inputCols: columns}).fit(df)
-    assert model.stages[0].getInputCols() in columns
-    assert tuple(model.stages[0].getInputCols()) == model.stages[-1].config["inputCols"]
+    columns, splits = [["number", "bucket"], ["bucket", "number"]], [[[-math.inf, 0.0, math.inf]]]
+    search = {bucketizer.splitsArray: splits, assembler.inputCols: columns}
+    model = PipelineSearch([bucketizer, assembler, estimator], search).fit(df)
+    assert model.stages[0].getSplitsArray() == splits[0]
+    assert model.stages[1].getInputCols() in columns
+    columns_of_best = tuple(model.stages[1].getInputCols())
+    assert model.stages[-1].config == {"splitsArray": (("-inf", 0.0, "inf"),), "inputCols": columns_of_best}
 
 
 class Fitted(Model):  # type: ignore[misc]
