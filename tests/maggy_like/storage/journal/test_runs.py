@@ -72,8 +72,10 @@ def test_a_run_at_any_path_or_url_is_overwritten_and_other_files_stay(search: An
     first = search(directory=elsewhere)
     fs, path = fsspec.core.url_to_fs(str(first.directory))
     fs.pipe_file(f"{path}/report.html", b"mine")
-    fs.makedirs(f"{path}/tensorboard")
-    fs.pipe_file(f"{path}/tensorboard/events", b"of the run")
+    of_the_run = [f"{path}/{name}" for name in ("tensorboard/events", "files/00000/model", "work/own/00000/model")]
+    for file in of_the_run:
+        fs.makedirs(file.rpartition("/")[0])
+        fs.pipe_file(file, b"of the run")
     before = set(fs.find(path))
     with pytest.raises(ConfigError) as raised:
         search(directory=elsewhere)
@@ -86,7 +88,7 @@ def test_a_run_at_any_path_or_url_is_overwritten_and_other_files_stay(search: An
     assert again.best_config != first.best_config
     assert load_run(f"{elsewhere}/run").counts == again.counts
     assert fs.cat_file(f"{path}/report.html") == b"mine"
-    assert not fs.exists(f"{path}/tensorboard")
+    assert not [file for file in of_the_run if fs.exists(file)]
     left = {name.removeprefix(f"{path}/checkpoints/").partition("/")[0] for name in fs.find(f"{path}/checkpoints")}
     assert len(left - {".run"}) == 2  # a folder for each trial
     more = search(directory=elsewhere, resume=True, seed=7)
