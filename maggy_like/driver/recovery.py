@@ -41,7 +41,7 @@ from maggy_like.storage.journal import (
     reading,
     to_records,
 )
-from maggy_like.storage.run_paths import WORK, RunPaths, mount_hints
+from maggy_like.storage.run_paths import LEFT, WORK, RunPaths, mount_hints
 from maggy_like.train_function.code import is_comparable
 from maggy_like.version import __version__
 from optimizers.core.study import Study, initial_points
@@ -90,7 +90,7 @@ def _version(package: str) -> str:
         return ""
 
 
-_FOLDERS = ("checkpoints", "files", "logs", "workers", "tensorboard", WORK)
+_FOLDERS = ("checkpoints", "files", "logs", "workers", "tensorboard", WORK, WORK + LEFT)
 """Folders of a run next to its journal and control files. Other files in its folder belong to the user."""
 _MOST_CHANGES = 3
 """Changed parameters that an error about another search space has."""

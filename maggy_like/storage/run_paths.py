@@ -38,6 +38,9 @@ from optimizers.checks import explains_init
 WORK = "work"
 """Name of the folder in a run's folder for the directories of trials that run; it is removed at the end."""
 
+LEFT = "-left"
+"""End of the name of the folder next to it for directories whose files could not be kept."""
+
 _JOURNAL = "journal.jsonl"
 _SEGMENTS = "journal-*.jsonl"
 

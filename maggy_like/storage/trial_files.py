@@ -21,7 +21,7 @@ import msgspec
 
 from maggy_like.protocol.values import is_encodable
 from maggy_like.storage.checkpoints import Retry, once
-from maggy_like.storage.file_systems import OBJECT_STORES, is_local, open_url, puts_whole, write_file
+from maggy_like.storage.file_systems import is_local, lasting_remedy, open_url, puts_whole, write_file
 
 MAX_FILES = 10_000
 """Maximum number of files that are kept of a trial."""
@@ -36,6 +36,9 @@ READ_PATIENCE = 300.0
 """Seconds that a trial waits for the files of its last attempt, which another worker may still be copying."""
 
 _BLOCK = 1 << 20
+
+_NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""Errors of a path at which there is no file."""
 
 
 class KeptFile(msgspec.Struct, frozen=True, array_like=True):
@@ -67,7 +70,6 @@ class Written(NamedTuple):
     size: int
     changed: int
     in_working: bool
-    is_linked: bool  # whether its name is a link to another file of the trial
 
     @property
     def kept(self) -> KeptFile:
@@ -81,6 +83,7 @@ class Found:
     files: dict[str, Written] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     count: int = 0  # number of all files, also of those that are left out
+    _folders: set[str] = field(default_factory=set)  # directories with files
 
     def add(
         self, folder: str, *, in_working: bool = False, is_own: Callable[[os.DirEntry[str]], bool] | None = None
@@ -116,11 +119,15 @@ class Found:
             self.left_out.append(f"{shown} (not a file)")
         elif not is_encodable(name):
             self.left_out.append(f"{shown} (its name is not UTF-8)")
-        elif name in self.files:
+        elif name in self.files or self.replaces(name):
             self.left_out.append(f"{shown} in the working directory (reporter.directory has one of that name)")
         else:
-            linked = path != entry.path
-            self.files[name] = Written(name, path, about.st_size, about.st_mtime_ns, in_working, linked)
+            self.files[name] = Written(name, path, about.st_size, about.st_mtime_ns, in_working)
+            self._folders.update(_folders_of(name))
+
+    def replaces(self, name: str) -> bool:
+        """Whether a file of that name is a directory here, or is in one that is a file here."""
+        return name in self._folders or not self.files.keys().isdisjoint(_folders_of(name))
 
     def limit(self, max_bytes: int) -> None:
         """Leave out what exceeds the limits, the largest files first."""
@@ -133,6 +140,12 @@ class Found:
                     del self.files[over.name]
                     self.left_out.append(f"{over.name} ({readable_size(over.size)})")
                 return
+
+
+def _folders_of(name: str) -> list[str]:
+    """Return the directories of a file in the trial's directory, the outermost first."""
+    parts = name.split("/")
+    return ["/".join(parts[:number]) for number in range(1, len(parts))]
 
 
 def readable_size(size: int) -> str:
@@ -188,14 +201,14 @@ def keep(
     is_valid: Callable[[], bool] = lambda: True,
     host: int = 0,
     hosts: int = 1,
-    move: bool = False,
+    links: bool = False,
     adds: bool = False,
 ) -> bool:
     """Copy a trial's files to the run's folder, without those that it has already, and write the list.
 
-    With ``move``, a file on the same file system is moved, because nobody needs it here any more. Files that a later
-    attempt has kept stay, and with ``adds`` also those of the same attempt, which other ranks have kept. Return False
-    if ``found`` is not valid any more, since its directories were moved.
+    With ``links``, a file on the same file system is not copied but linked, because nobody changes it any more. Files
+    that a later attempt has kept stay, and with ``adds`` also those of the same attempt, which other ranks have kept.
+    Return False if ``found`` is not valid any more, since its directories were moved.
     """
     name = list_name(trial, host)
     before = read_list(folder, trial, host)
@@ -205,25 +218,28 @@ def keep(
     fs, base = open_url(f"{folder}/{name}")
     if is_local(fs):
         os.makedirs(base, 0o700, exist_ok=True)
-    for file in sorted(found.files.values(), key=lambda file: not file.is_linked):  # before what they link to is moved
+    for file in [*found.files.values()]:
         if known.get(file.name) == file.kept:
             continue
         try:
-            _put(fs, file.path, f"{base}/{file.name}", move=move and not file.is_linked)
-        except FileNotFoundError:
-            if os.path.exists(file.path):
-                raise  # else it was removed meanwhile
+            _put(fs, file.path, base, file.name, part=f"{base}.{attempt}.part", links=links)
+        except OSError as error:
+            if os.path.exists(file.path):  # else it was removed meanwhile
+                if os.access(file.path, os.R_OK) and not lasting_remedy(error):
+                    raise
+                found.left_out.append(f"{file.name} ({error.strerror})")
             del found.files[file.name]
     if not is_valid():
         return False
     kept = {file.name: file.kept for file in found.files.values()}
     left_out = found.left_out
     if adds and before is not None and before.attempt == attempt:
-        kept = known | kept
+        kept = {name: file for name, file in known.items() if not found.replaces(name)} | kept
         left_out = [*dict.fromkeys((*before.left_out, *left_out))]
     for gone in known.keys() - kept.keys():
-        with contextlib.suppress(FileNotFoundError):
-            fs.rm_file(f"{base}/{gone}")
+        if puts_whole(fs) or not found.replaces(gone):
+            with contextlib.suppress(*_NOT_THERE):
+                fs.rm_file(f"{base}/{gone}")
     _write_list(f"{folder}/{name}.json", FileList(attempt, kept, tuple(left_out[:20]), hosts))
     return True
 
@@ -237,20 +253,59 @@ def _write_list(url: str, listed: FileList) -> None:
     fs.mv(f"{path}.part", path)
 
 
-def _put(fs: Any, source: str, target: str, *, move: bool) -> None:
+def _put(fs: Any, source: str, base: str, name: str, *, part: str, links: bool) -> None:
+    try:
+        _put_once(fs, source, f"{base}/{name}", part=part, links=links)
+    except Exception:  # each file system raises its own
+        if not _make_way(fs, base, name):
+            raise
+        _put_once(fs, source, f"{base}/{name}", part=part, links=links)
+
+
+def _put_once(fs: Any, source: str, target: str, *, part: str, links: bool) -> None:
     if not is_local(fs):
-        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-        if not protocols & OBJECT_STORES:
+        if not puts_whole(fs):
             fs.makedirs(fs._parent(target), exist_ok=True)
         fs.put_file(source, target)
         return
     os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-    if move:
-        with contextlib.suppress(OSError):  # another file system
-            os.replace(source, target)
-            return
-    copy_file(source, f"{target}.part")
-    os.replace(f"{target}.part", target)
+    if os.path.exists(target) and os.path.samefile(source, target):
+        return  # it was linked before the store refused another
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part)  # left by a killed worker; it may be a link, whose file must not be written
+    try:
+        if not (links and _link(source, part)):
+            copy_file(source, part)
+        os.replace(part, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def _link(source: str, target: str) -> bool:
+    """Link a file, and return whether that was possible; it is not across file systems."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _make_way(fs: Any, base: str, name: str) -> bool:
+    """Remove a directory that has the name of a file to be kept, or a file that has that of one of its directories.
+
+    An earlier attempt has left them. Return whether there were any.
+    """
+    for folder in _folders_of(name):
+        path = f"{base}/{folder}"
+        if fs.exists(path) and not fs.isdir(path):
+            fs.rm_file(path)
+            return True
+    if fs.isdir(f"{base}/{name}"):
+        fs.rm(f"{base}/{name}", recursive=True)
+        return True
+    return False
 
 
 def copy_file(source: str, target: str) -> None:
@@ -266,8 +321,8 @@ def copy_file(source: str, target: str) -> None:
     os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
-def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry: Retry) -> bool:
-    """Put the files of a trial's last attempt into its directories; return whether all of them have come.
+def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry: Retry) -> str:
+    """Put the files of a trial's last attempt into its directories; return what is missing, empty if nothing is.
 
     ``attempt`` is the last one that has left files, or 0 if that is not known. Its files are waited for.
     """
@@ -278,6 +333,7 @@ def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry
         time.sleep(seconds)
         waited += seconds
         seconds = min(2 * seconds, 1.0)
+    missing = []
     for host, listed in reversed(list(enumerate(read_lists(folder, trial, retry)))):  # those of rank 0's host win
         if listed is None:
             continue
@@ -285,9 +341,15 @@ def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry
         for name, file in listed.files.items():
             place = working if file.in_working and working else own
             target = make_place(place, name)
-            retry("read", partial(_get, fs, f"{base}/{name}", target))
-            os.utime(target, ns=(file.changed, file.changed))
-    return not attempt or (first is not None and first.attempt >= attempt)
+            try:
+                retry("read", partial(_get, fs, f"{base}/{name}", target), *_NOT_THERE)
+            except _NOT_THERE:
+                missing.append(name)
+            else:
+                os.utime(target, ns=(file.changed, file.changed))
+    if attempt and (first is None or first.attempt < attempt):
+        return f"the files of attempt {attempt} of this trial have not arrived in {folder}"
+    return f"files of this trial are missing in {folder}: {_some(missing)}" if missing else ""
 
 
 def _get(fs: Any, source: str, target: str) -> None:
@@ -314,14 +376,17 @@ def make_place(folder: str, name: str) -> str:
     return path
 
 
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
 def left_out_note(found: Found, max_bytes: int) -> str:
     """Return the message about files that are not kept; empty if all are."""
     if not found.left_out:
         return ""
-    shown = ", ".join(found.left_out[:SHOWN])
-    more = f" and {len(found.left_out) - SHOWN} others" if len(found.left_out) > SHOWN else ""
     return (
-        f"{len(found.left_out)} of its {found.count} files are not kept: {shown}{more}; a trial keeps up to "
+        f"{len(found.left_out)} of its {found.count} files are not kept: {_some(found.left_out)}; a trial keeps up to "
         f"{MAX_FILES:,} files and {readable_size(max_bytes)}, the smallest first; use Store(max_files_gb=...) for more"
     )
 

@@ -26,8 +26,8 @@ import msgspec
 
 from maggy_like.protocol.messages import Assign, Noted, NoteSubject, RankInfo
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.file_systems import is_visible, refusal, try_local_path
-from maggy_like.storage.run_paths import WORK
+from maggy_like.storage.file_systems import is_store_fault, is_visible, refusal, try_local_path
+from maggy_like.storage.run_paths import LEFT, WORK
 from maggy_like.storage.trial_files import Found, keep, left_out_note
 from maggy_like.worker.agent.mirror import Mirror, Plan, make_parents, make_plan
 
@@ -106,7 +106,6 @@ class TrialFolders:
         self._thread: threading.Thread | None = None
         self._gives_up = threading.Event()
         self._is_seen: bool | None = None  # whether this machine sees the place of the files
-        self._left_behind = False  # whether files stay here, because they could not be kept
         with contextlib.suppress(OSError):  # the working folder is gone
             self._original = os.path.realpath(os.getcwd())
         self._has_mirrors = bool(self._original) and task.working_directory == "trial" and task.isolation != "none"
@@ -281,20 +280,18 @@ class TrialFolders:
     def give_up(self) -> None:
         """Keep no file that the store refuses now."""
         self._gives_up.set()
-
-    def close(self) -> None:
-        """Remove the directories, unless they have files that could not be kept."""
-        self.give_up()
-        self._jobs.put(None)
         if self._thread is not None:
             self._thread.join(CLOSE_PATIENCE)
+
+    def close(self) -> None:
+        """Remove the directories, except those with files that could not be kept."""
+        self._jobs.put(None)
+        self.give_up()
         if not self._root or self.is_busy:
             return
         if self._claims >= 0:  # else it was closed before, and the number may be of another file now
             os.close(self._claims)
             self._claims = -1
-        if self._left_behind:
-            return
         for mirror in (*self._spare, *itertools.chain(*self._retired.values())):
             shutil.rmtree(mirror.path, ignore_errors=True)
         registry = os.path.join(self._root, "workers")
@@ -361,16 +358,16 @@ class TrialFolders:
             self._spare.append(mirror)
 
     def _keep(self, place: Place, assign: Assign, *, is_last: bool) -> None:
-        """Copy the files of an attempt to the run's folder, as often as its store refuses."""
+        """Copy the files of an attempt to the run's folder, and try again if its store refuses."""
         pause = FIRST_PAUSE
         while True:
             try:
                 self._keep_now(place, assign, is_last=is_last)
             except Exception as error:  # each file system raises its own
-                if self._gives_up.is_set():
-                    self._left_behind = True
-                    note = LOST.format(refusal(self._task.files, "written", error), place.own, socket.gethostname())
-                    self._notes.append(("files", note, assign.trial))
+                if self._gives_up.is_set() or not is_store_fault(error):
+                    why = refusal(self._task.files, "written", error)
+                    where = self._leave_behind(place) if is_last else place.own
+                    self._notes.append(("files", LOST.format(why, where, socket.gethostname()), assign.trial))
                     return
                 self._gives_up.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -378,6 +375,17 @@ class TrialFolders:
             if is_last:
                 shutil.rmtree(place.own, ignore_errors=True)
             return
+
+    def _leave_behind(self, place: Place) -> str:
+        """Move ``reporter.directory`` to where nobody removes it, and return its path."""
+        folder = f"{self._root}{LEFT}"
+        left = os.path.join(folder, f"{place.assign.trial:05d}.{place.assign.attempt}")
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            os.rename(place.own, left)
+        except OSError:  # it does not exist, or the disk is full
+            return place.own
+        return left
 
     def _keep_now(self, place: Place, assign: Assign, *, is_last: bool) -> None:
         if self._is_seen is None:
@@ -404,7 +412,7 @@ class TrialFolders:
                     is_valid=partial(_are_equal, place.paths, paths),
                     host=host,
                     hosts=hosts,
-                    move=is_last,
+                    links=is_last,
                     adds=bool(place.registry),
                 )
         if note := left_out_note(found, self._task.max_files):

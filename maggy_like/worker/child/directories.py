@@ -19,8 +19,8 @@ def restore_files(assign: Assign, task: WorkerTask, retry: Retry) -> None:
     if assign.files != NO_FILES and (info is None or info.local_rank == 0):
         known = max(0, assign.files)
         folders = os.fsdecode(assign.directory), os.fsdecode(assign.working_directory)
-        if not restore(task.files, assign.trial, known, *folders, retry):
-            print(f"the files of attempt {known} of this trial have not arrived in {task.files}", file=sys.stderr)
+        if missing := restore(task.files, assign.trial, known, *folders, retry):
+            print(missing, file=sys.stderr)
 
 
 @contextlib.contextmanager

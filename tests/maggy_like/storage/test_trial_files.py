@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -44,16 +46,16 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("move", [False, True])
-def test_files_are_kept_and_restored_elsewhere(store: str, own: Path, tmp_path: Path, *, move: bool) -> None:
+@pytest.mark.parametrize("links", [False, True])
+def test_files_are_kept_and_restored_elsewhere(store: str, own: Path, tmp_path: Path, *, links: bool) -> None:
     (own / "runs" / "a").mkdir(parents=True)
     (own / "runs" / "a" / "events").write_text("1")
     (own / "best.pt").write_text("weights")
-    assert keep(store, 3, 1, found(own), move=move)
+    assert keep(store, 3, 1, found(own), links=links)
     elsewhere = tmp_path / "elsewhere"
-    assert restore(store, 3, 1, str(elsewhere), "", once)
+    assert not restore(store, 3, 1, str(elsewhere), "", once)
     assert content(elsewhere) == {"runs/a/events": "1", "best.pt": "weights"}
-    assert restore(store, 4, 0, str(tmp_path / "none"), "", once)
+    assert not restore(store, 4, 0, str(tmp_path / "none"), "", once)
     assert not (tmp_path / "none").exists()
 
 
@@ -75,6 +77,94 @@ def test_a_later_attempt_copies_what_has_changed_and_removes_what_is_gone(
     fs, path = open_url(f"{store}/00000")
     assert {name.rpartition("/")[2]: fs.cat_file(name) for name in fs.ls(path, detail=False)} == {
         "same": b"same", "changed": b"again"}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [("model", "model/weights/a"), ("model/weights/a", "model")])
+def test_a_file_takes_the_place_of_a_directory_and_a_directory_that_of_a_file(
+    store: str, own: Path, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for attempt, name in enumerate((*names, "other", *names)):  # "other" leaves an empty directory behind
+        shutil.rmtree(own)
+        (own / name).parent.mkdir(parents=True)
+        (own / name).write_text(f"{attempt}")
+        assert keep(store, 0, attempt, found(own), links=attempt % 2 == 0)
+        there = tmp_path / f"there{attempt}"
+        assert not restore(store, 0, attempt, str(there), "", once)
+        assert content(there) == {name: f"{attempt}"}
+
+
+def test_other_ranks_files_stay_unless_one_of_these_takes_their_place(store: str, own: Path, tmp_path: Path) -> None:
+    for names in (("a", "model"), ("b", "model/weights")):
+        shutil.rmtree(own)
+        for name in names:
+            (own / name).parent.mkdir(parents=True, exist_ok=True)
+            (own / name).write_text(name)
+        assert keep(store, 0, 1, found(own), adds=True)
+    assert not restore(store, 0, 1, str(tmp_path / "there"), "", once)
+    assert content(tmp_path / "there") == {name: name for name in ("a", "b", "model/weights")}
+
+
+def test_files_are_complete_after_the_store_refused_their_list(
+    store: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "model").write_text("weights")
+    (own / "last").symlink_to("model")
+
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(trial_files, "_write_list", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                keep(store, 0, 1, found(own), links=True)
+    assert keep(store, 0, 1, found(own), links=True)
+    assert content(own) == {"model": "weights", "last": "weights"}
+    shutil.rmtree(own)
+    assert not restore(store, 0, 1, str(own), "", once)
+    assert content(own) == {"model": "weights", "last": "weights"}
+    fs, path = open_url(store)
+    assert sorted(name.rpartition("/")[2] for name in fs.ls(path, detail=False)) == ["00000", "00000.json"]
+
+
+def test_any_two_names_are_kept_side_by_side(store: str, own: Path, tmp_path: Path) -> None:
+    names = [f"data{number}.zip{end}" for number in range(4) for end in ("", ".part")]
+    for name in names:
+        (own / name).write_text(name)
+    keep(store, 0, 1, found(own))
+    restore(store, 0, 1, str(tmp_path / "there"), "", once)
+    assert content(tmp_path / "there") == {name: name for name in names}
+
+
+def test_a_file_that_its_folder_cannot_take_is_left_out(own: Path, tmp_path: Path) -> None:
+    deepest = own
+    while len(str(deepest)) < 4000:
+        deepest /= "d" * min(200, 4080 - len(str(deepest)))
+    deepest.mkdir(parents=True)
+    for name in (deepest / "a", own / "b"):
+        name.write_text("1")
+    listed = found(own)
+    assert keep(f"file://{tmp_path}/{'f' * 200}", 0, 1, listed)
+    assert [*listed.files] == ["b"]
+    assert listed.left_out[0].endswith("/a (File name too long)")
+
+
+def test_a_missing_file_is_named_and_the_others_are_restored(store: str, own: Path, tmp_path: Path) -> None:
+    for name in ("gone", "there"):
+        (own / name).write_text(name)
+    keep(store, 0, 1, found(own))
+    fs, path = open_url(f"{store}/00000/gone")
+    fs.rm_file(path)
+    answers: set[object] = set()
+
+    def read(verb: str, act: object, *results: type[Exception]) -> object:
+        answers.update(results)
+        return once(verb, act, *results)  # type: ignore[arg-type]
+
+    missing = restore(store, 0, 1, str(tmp_path / "there"), "", read)
+    assert missing == f"files of this trial are missing in {store}: gone"
+    assert (tmp_path / "there" / "there").read_text() == "there"
+    assert {FileNotFoundError, IsADirectoryError, NotADirectoryError} <= answers  # which nobody waits for
 
 
 def test_an_abandoned_attempt_overwrites_nothing(store: str, own: Path) -> None:
@@ -114,9 +204,21 @@ def test_links_out_of_the_folder_pipes_and_directories_named_twice_are_left_out(
     listed = found(own)
     assert sorted(listed.files) == ["best", "last"]
     assert sorted(line.split(" ")[0] for line in listed.left_out) == ["etc", "loop", "passwd", "pipe"]
-    keep(store, 0, 1, listed, move=True)
+    keep(store, 0, 1, listed, links=True)
     fs, path = open_url(f"{store}/00000")
     assert [fs.cat_file(f"{path}/{name}") for name in ("best", "last")] == [b"1", b"1"]
+
+
+def test_the_files_of_one_of_a_trials_directories_are_left_out_where_the_other_has_a_directory(tmp_path: Path) -> None:
+    own, working = tmp_path / "own", tmp_path / "working"
+    for folder, names in ((own, ("a", "b/c")), (working, ("a/b", "b", "d"))):
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(name)
+    listed = found(own)
+    listed.add(str(working), in_working=True)
+    assert sorted(listed.files) == ["a", "b/c", "d"]
+    assert sorted(line.partition(" ")[0] for line in listed.left_out) == ["a/b", "b"]
 
 
 def test_the_largest_files_are_left_out(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from maggy_like.protocol.messages import Assign, RankInfo
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.storage.file_systems import mark_store
+from maggy_like.storage.file_systems import mark_store, put
 from maggy_like.storage.trial_files import read_list
 from maggy_like.worker.agent.trial_folders import TrialFolders
 
@@ -32,6 +33,12 @@ print(folders.end(0, "a process"), flush=True)
 folders.finish()
 folders.close()
 """
+
+
+def join_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "maggy-files":
+            thread.join(300)
 
 
 def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
@@ -86,15 +93,56 @@ def test_the_files_of_all_ranks_on_a_machine_are_kept(
     for folders, _ in (ranks[1 - last], ranks[last]):
         assert folders.end(0, "a process")
         folders.finish()
-    for thread in threading.enumerate():
-        if thread.name == "maggy-files":
-            thread.join(300)
+    join_threads()
     for folders, _ in ranks:
         folders.close()
     assert not list(run.glob("work/*"))
     kept = read_list(task.files, 0)
     assert kept is not None
     assert sorted(kept.files) == ["own0", "own1", "relative0", "relative1"]
+
+
+def test_files_that_a_store_refuses_to_the_end_remain_where_the_note_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    mark_store(task.store, task.run_id)
+    (run / "files").write_text("a file where a folder was")
+    folders = TrialFolders(task)
+    own = Path(os.fsdecode(folders.begin(Assign(3, 1, {}, 1)).directory))
+    own.mkdir()
+    (own / "model").write_text("weights")
+    assert folders.end(3, "a process")
+    folders.finish()
+    folders.give_up()
+    join_threads()
+    (note,) = folders.take_notes()
+    folders.close()
+    shutil.rmtree(run / "work", ignore_errors=True)  # as the driver does
+    assert note.message.startswith("its files are not kept: the store")
+    left = run / "work-left" / "00003.1"
+    assert f"those of reporter.directory remain in {left} on" in note.message
+    assert (left / "model").read_text() == "weights"
+
+
+def test_files_are_given_up_at_once_if_no_later_try_can_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    mark_store(task.store, task.run_id)
+    put(f"{task.files}/00003.json", b'{"attempt": 1, "files": {"../a": [1, 1]}}')
+    folders = TrialFolders(task)
+    own = Path(os.fsdecode(folders.begin(Assign(3, 1, {}, 1)).directory))
+    own.mkdir()
+    assert folders.end(3, "a process")
+    folders.finish()
+    join_threads()
+    assert "its files are not kept" in folders.take_notes()[0].message
+    folders.close()
 
 
 def test_ranks_share_a_working_directory_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
