@@ -64,7 +64,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         direction: ``"max"`` or ``"min"``, or one per objective. By default it follows from the metric's name.
         value: Value of a trial: its ``"best"`` or its ``"last"`` report. Default ``"best"``.
         n_trials: Number of configurations to try. Default 50, all of a grid, or no limit with a ``timeout``.
-        timeout: Seconds after which the search ends with the result so far. Default no limit.
+        timeout: Seconds, counted from this call, after which the search ends with the result so far. Default no limit.
         target: Value of the objective at which the search ends.
         max_budget: Steps of a full training. ``reporter.budget`` is the step up to which a trial should train. Default
             27; without it, a function that does not read ``reporter.budget`` may train for longer.

@@ -109,8 +109,8 @@ def _began_from(result: ResultData, trial: Trial) -> Any:
     began = None
     for event in read_record(result).contents.events:
         match event:
-            case TrialCreated(parent=int(parent)) if parent in rests:
-                newest[event.trial] = rests[parent]
+            case TrialCreated(parent=int(parent), training=training) if parent in (newest if training else rests):
+                newest[event.trial] = newest[parent] if training else rests[parent]
             case AttemptStarted() if event.trial == trial.id:
                 began = newest.get(trial.id)
             case CheckpointSaved():

@@ -290,8 +290,10 @@ class StudyState:
         trial = Trial(
             event.trial, event.config, ask=ask, parent=event.parent, training=event.training, repeat=event.repeat
         )
-        if event.parent is not None and (rest := self.trials[event.parent].rest) is not None:
-            trial.checkpoint, trial.start = rest, rest.step
+        if event.parent is not None:
+            parent = self.trials[event.parent]
+            if (state := parent.checkpoint if parent.training else parent.rest) is not None:
+                trial.checkpoint, trial.start = state, state.step
         self.trials.append(trial)
         if event.ask is None and self.points_left and not trial.training:
             self._leave_out(event.config)
@@ -431,8 +433,6 @@ class StudyState:
             trial.losses += kind is None or kind.counts
             trial.stage_losses += kind is not None and kind.is_stage_loss
             self._interrupted.add(trial.id)
-        if trial.training and state is _FAILED:
-            trial.rest = trial.checkpoint  # from which a resume continues
         if state is _PENDING or trial.training:
             return
         failed, paused = state is _FAILED, state is _PAUSED

@@ -378,7 +378,7 @@ class Trial(msgspec.Struct, gc=False):
         rest: State that another trial may start from: the newest one when this trial last paused, or when it ended if
             it never paused. Unlike ``checkpoint``, it stays in the store while the trial runs.
         ask: Number of the optimizer's proposal; None for a point given by the user.
-        parent: Trial whose ``rest`` this one started from, if any.
+        parent: Trial whose ``rest`` (or, for a training, ``checkpoint``) this one started from, if any.
         start: Step of that state, or 0.
         training: Steps of a training: a configuration that runs outside the search, and is neither ranked nor observed.
             0 for a configuration of the search.

@@ -33,16 +33,26 @@ def start(run: Run) -> Commands:
             commands += attempts.lose_with_driver(run, trial, run.now)
         elif trial.state is TrialState.PENDING:
             run.retries.append(trial.id)
-    if run.settings.training is not None and any(t.is_final_training and not t.is_over for t in run.study.trials):
-        run.search_ended, run.has_trained, run.confirming = Ending.COMPLETED, True, None
-    elif run.study.repeats and run.confirming is not None and not run.confirming.is_over:
-        run.search_ended = Ending.COMPLETED
     attempts.sort_retries(run)
     run.proposals.go_on()
+    # Without a time limit, a search that had ended ends again by itself, once it has the trials that were added.
+    if run.settings.limits.timeout is not None and (phase := _interrupted(run)):
+        if run.proposals.has_more:
+            commands.append(Show(f"the interrupted {phase} continues, and no other configuration is tried"))
+        commands += end_search(run, Ending.COMPLETED, None)
     commands += _end_at_target(run)
     commands += _ask_ahead(run)
     commands += _close_if_done(run)
     return commands
+
+
+def _interrupted(run: Run) -> str:
+    """Return which phase after the search an earlier driver did not finish; empty if there is none."""
+    last = run.study.trials[-1] if run.study.trials else None
+    if run.settings.training is not None and last is not None and last.is_final_training and not last.is_over:
+        return "training"
+    is_unconfirmed = run.study.repeats and run.confirming is not None and not run.confirming.is_over
+    return "confirmation" if is_unconfirmed else ""
 
 
 def rank_ended(run: Run, attempt: RunningAttempt, worker: Worker, end: Finished | Failure) -> Commands:
@@ -92,9 +102,8 @@ def dispatch(run: Run) -> Commands:
 def _assign(run: Run) -> Commands:
     """Start attempts: first those that must be retried, then promotions, then new configurations."""
     commands: Commands = []
-    if run.is_training and not run.attempts and (created := _training(run)) is not None:
-        commands += attempts.record(run, created)
-        run.retries.append(created.trial)
+    if run.is_training and not run.attempts:
+        commands += _begin_training(run)
     while members := _free_members(run):
         trial, cause, creation = _next_trial(run)
         if trial is None:
@@ -216,6 +225,7 @@ def end_search(run: Run, reason: Ending, error: Exception | None) -> Commands:
     ):
         return _end_run(run, reason, error)
     run.search_ended = reason
+    run.retries.extend(trial.id for trial in run.study.repeats if trial.state is TrialState.PENDING)
     if run.confirming is not None:
         run.confirming.look_again()
     commands: Commands = []
@@ -257,23 +267,28 @@ def _is_followed_by_training(run: Run) -> bool:
     return last is None or not last.is_final_training or not last.is_over or last.state is TrialState.FAILED
 
 
-def _training(run: Run) -> TrialCreated | None:
-    """Return the event that makes the training a trial, once; None then, and if no trial has a value after all.
+def _begin_training(run: Run) -> Commands:
+    """Make the training a trial, or continue that of an earlier driver, once; do nothing if no trial has a value.
 
     It is called when no trial of the search runs any more: the last to end may turn out to be the best.
     """
     plan, config = run.settings.training, _config(run)
     if run.has_trained or plan is None or config is None:
-        return None
+        return []
     run.has_trained = True
-    return TrialCreated(len(run.study.trials), dict(config), parent=_failed_training(run, config), training=plan.steps)
+    number, before = len(run.study.trials), _earlier_training(run, config)
+    if before is not None and not before.is_over and before.id == number - 1:
+        run.retries.append(before.id)
+        return []
+    parent = None if before is None else before.id  # from whose state this one continues
+    run.retries.append(number)
+    return attempts.record(run, TrialCreated(number, dict(config), parent=parent, training=plan.steps))
 
 
-def _failed_training(run: Run, config: Config) -> int | None:
-    """Return the training of an earlier driver that failed just before, from whose state this one continues."""
-    last = run.study.trials[-1] if run.study.trials else None
-    is_same = last is not None and last.is_final_training and last.config == config
-    return last.id if last is not None and is_same and last.state is TrialState.FAILED else None
+def _earlier_training(run: Run, config: Config) -> Trial | None:
+    """Return the last training of an earlier driver, if it has that configuration and was not completed."""
+    last = next((trial for trial in reversed(run.study.trials) if trial.is_final_training), None)
+    return last if last is not None and last.config == config and last.state is not TrialState.COMPLETED else None
 
 
 def _n_trainers(run: Run) -> int:

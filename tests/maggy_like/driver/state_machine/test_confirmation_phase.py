@@ -199,6 +199,24 @@ def test_a_resumed_run_takes_up_where_it_ended(cut: int) -> None:
     assert ended == [(t.repeat.of, t.repeat.number, t.last_value) for t in whole.study.repeats if t.repeat is not None]
 
 
+@pytest.mark.parametrize(("timeout", "size"), [(None, 5), (3600.0, 3)])
+def test_an_interrupted_confirmation_waits_for_trials_that_are_added_unless_the_search_has_a_time_limit(
+    timeout: float | None, size: int
+) -> None:
+    first = searched()
+    first.tell(StopRequested(Ending.INTERRUPTED))
+    for index in range(2):
+        first.finish(WorkerId(index, 0), outcome="stopped")
+    run = resumed(first.events, n_trials=5, timeout=timeout)
+    run.run_all(lambda number, repeat: 9.0 if repeat is None else 0.7)
+    assert run.study.size == size
+    assert all(trial.state is TrialState.COMPLETED for trial in run.study.trials)
+    best = {5, 6} if timeout is None else set()
+    assert {trial.repeat.of for trial in run.study.repeats if trial.repeat is not None} == {1, 2} | best
+    assert run.machine.ending == "completed"
+    assert len(run.shown) == (timeout is not None)
+
+
 def test_more_trials_after_a_confirmation_may_bring_other_candidates() -> None:
     first = begun()
     first.run_all(worth)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hand import Hand
 from trained import GANG, Trained, trained
@@ -263,6 +265,67 @@ def test_a_search_that_is_resumed_without_a_plan_leaves_the_training_alone() -> 
     run.join(0)
     assert run.machine.ending == "completed"
     assert run.states() == ["completed", "completed", "pending"]
+
+
+def interrupted() -> list[Event]:
+    """A search of two trials, and its training, which is interrupted after it has saved a state."""
+    run = trained()
+    first, second = run.members
+    run.report(first, 2, 0.5)
+    run.tell(TrialSaid(first, Checkpointed(2, 1, 2, "00002/1-1.pkl")))
+    run.report(first, 3, 0.5)
+    run.tell(StopRequested(Ending.INTERRUPTED))
+    for worker in (first, second):
+        run.finish(worker, outcome="stopped")
+    return run.events
+
+
+def resumed(events: list[Event], *values: float, **options: Any) -> Trained:
+    run = Trained(**options)
+    run.machine.replay(events)
+    run.start()
+    run.come(*range(GANG))
+    run.search(*values)
+    return run
+
+
+def test_an_interrupted_training_continues_at_once_if_the_search_has_nothing_to_add() -> None:
+    run = resumed(interrupted())
+    assert [(trial.training, trial.attempt) for trial in run.study.trials] == [(0, 1), (0, 1), (5, 2)]
+    assert run.assigned(WorkerId(0, 0)).checkpoint == "00002/1-1.pkl"
+    assert run.shown == []
+
+
+def test_more_trials_are_tried_before_an_interrupted_training_continues() -> None:
+    run = resumed(interrupted(), 0.2, 0.6, n_trials=4)
+    assert [trial.training for trial in run.study.trials] == [0, 0, 5, 0, 0, 5]
+    assert [(event.config, event.parent) for event in run.trainings] == [(run.study.trials[1].config, 2)]
+    assert run.assigned(WorkerId(0, 0)).checkpoint == "00002/1-1.pkl"
+    for index in range(GANG):
+        run.finish(WorkerId(index, 0), 0.9)
+    assert run.machine.ending == "completed"
+
+
+def test_another_configuration_that_is_better_by_now_is_trained_from_the_beginning() -> None:
+    """Also if it was found by a call that trained nothing, so that only the search of the last one is over."""
+    search = Hand(n_trials=4)
+    search.machine.replay(before := interrupted())
+    search.start()
+    worker = search.join(0)
+    for value in (0.2, 0.9):
+        search.finish(worker, value)
+    assert search.machine.ending == "completed"
+    run = resumed([*before, *search.events], n_trials=4)
+    assert [(event.config, event.parent) for event in run.trainings] == [(run.study.trials[4].config, None)]
+    assert run.assigned(WorkerId(0, 0)).checkpoint is None
+
+
+@pytest.mark.parametrize("n_trials", [2, 8])
+def test_a_search_with_a_time_limit_is_not_extended_before_its_interrupted_training(n_trials: int) -> None:
+    """Nobody knows whether its time was up before."""
+    run = resumed(interrupted(), n_trials=n_trials, timeout=3600.0)
+    assert [(trial.training, trial.attempt) for trial in run.study.trials] == [(0, 1), (0, 1), (5, 2)]
+    assert run.shown == ["the interrupted training continues, and no other configuration is tried"] * (n_trials == 8)
 
 
 # -- when workers are missing ----------------------------------------------------------------------------
