@@ -23,6 +23,7 @@ from maggy_like.storage.file_systems import (
     is_marked,
     local_path,
     mark_store,
+    parent_of,
     probe,
     probe_path,
     remove_folder,
@@ -131,7 +132,9 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _check_training(settings, machine.study.trials)
             _check_new_points(settings.search, machine.study)
             hints += _progress(settings.search, machine.study.trials)
-            hints += _other_code(journal.code, files.code)
+            if journal.begun is not None:
+                hints += _other_code(journal.begun.code, files.code)
+                _check_store(files, journal.begun.store)
             _mark(files, run_id, folder)
         else:
             # Another driver may have begun and ended it meanwhile.
@@ -217,11 +220,7 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
 def _check_store_is_free(files: FileSettings) -> None:
     """Check that the store has no states of a run, since states outside of the run's folder are never deleted."""
     store = files.paths.store
-    try:
-        is_taken = is_marked(store)
-    except Exception as error:  # of any file system
-        raise _refused(store, error) from None
-    if is_taken:
+    if _has_mark(store):
         whose = (
             ", and overwrite=True deletes none outside of the run's folder"
             if files.overwrite
@@ -231,6 +230,29 @@ def _check_store_is_free(files: FileSettings) -> None:
             f"there are checkpoints of a run named {files.name!r} in {store} already{whose}; pass another name, or "
             "remove them if that run is deleted"
         )
+
+
+def _check_store(files: FileSettings, before: str) -> None:
+    """Check that a resumed run has its states where the driver before, which has recorded the place, had them.
+
+    They may have been moved to another place, with the mark.
+    """
+    paths = files.paths
+    known = RunPaths.recorded(paths.directory, before)
+    if known.store == paths.store or _has_mark(paths.store):
+        return
+    how = "without store=" if known.has_own_store else f"with store={parent_of(known.store)!r}"
+    raise ConfigError(
+        f"the run {files.name!r} has its checkpoints in {known.store}, not in {paths.store}; resume it {how}, or move "
+        "that directory first"
+    )
+
+
+def _has_mark(store: str) -> bool:
+    try:
+        return is_marked(store)
+    except Exception as error:  # of any file system
+        raise _refused(store, error) from None
 
 
 def _refused(store: str, error: Exception) -> ConfigError:

@@ -34,8 +34,9 @@ class Journal:
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
         self.last = 0  # the number of the last record
-        # of earlier drivers, once it was read: their seconds, whether they had it for longer, and the last one's code
-        self.earlier_seconds, self.is_longer, self.code = 0.0, False, ""
+        # of earlier drivers, once it was read: their seconds, whether they had it for longer, and the last one's begin
+        self.earlier_seconds, self.is_longer = 0.0, False
+        self.begun: RunStatus | None = None
         with self._writing("then try again"):
             backend.hold(run)
 
@@ -56,7 +57,7 @@ class Journal:
             self.last = contents.last
             self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
             self.is_longer = bool(contents.unended) or contents.ended is None
-            self.code = contents.begun.code if contents.begun is not None else ""
+            self.begun = contents.begun
             yield contents
 
     def note(self, status: RunStatus) -> None:

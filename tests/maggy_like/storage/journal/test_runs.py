@@ -144,6 +144,26 @@ def test_states_outside_of_the_run_s_folder_are_not_overwritten(search: Any, tmp
     assert load_run(first.directory).counts == first.counts
 
 
+@pytest.mark.parametrize("first", ["states", None])
+def test_a_run_is_resumed_with_the_store_that_has_its_states(search: Any, tmp_path: Path, first: str | None) -> None:
+    store, other = (None if name is None else tmp_path / name for name in (first, "other" if first is None else None))
+    before = search(store=store)
+    journal = (tmp_path / "run" / "journal.jsonl").read_bytes()
+    remedy = "without store=" if first is None else f"with store='file://{tmp_path}/states'"
+    with pytest.raises(ConfigError, match=rf"the run 'run' has its checkpoints in .*, not in .*; resume it {remedy}"):
+        search(store=other, resume=True, n_trials=6)
+    assert (tmp_path / "run" / "journal.jsonl").read_bytes() == journal
+    again = search(store=store, resume=True, n_trials=6)
+    assert again.load_best() is not None
+    assert again.best_value >= before.best_value
+
+
+def test_a_run_whose_store_was_moved_is_resumed_there(search: Any, tmp_path: Path) -> None:
+    search(store=tmp_path / "states")
+    (tmp_path / "states").rename(tmp_path / "elsewhere")
+    assert search(store=tmp_path / "elsewhere", resume=True, n_trials=6).load_best() is not None
+
+
 def test_wrong_use_of_overwrite_is_named(search: Any) -> None:
     with pytest.raises(ConfigError, match="overwrite=True needs the name of the run; pass name="):
         search(overwrite=True, name=None)
