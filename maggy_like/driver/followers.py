@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 from maggy_like.argument_checks import listed
 from maggy_like.display import Display, make_display
@@ -68,7 +68,7 @@ class Source(Protocol):
 class Say(Protocol):
     """Logs a line, with the traceback of an error, and shows it on the displays, which may be silent."""
 
-    def __call__(self, text: str, error: Exception | None = None) -> None: ...
+    def __call__(self, text: str, error: BaseException | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ class RecorderThread(Protocol):
         """Wait until all was recorded, up to a patience since ``began``, and report what was not."""
 
 
-@runtime_checkable
 class Recorder(Protocol):
     """A callback that follows the run itself, such as a tracker."""
 
@@ -104,6 +103,15 @@ class Recorder(Protocol):
 
     def follow(self, run: FollowedRun) -> RecorderThread:
         """Start to follow a run, whose study does not change meanwhile."""
+
+
+def _is_recorder(callback: object) -> TypeGuard[Recorder]:
+    """Whether a callback follows the run itself; a mock or a proxy, which has any attribute, does not."""
+    return hasattr(type(callback), "prepare") and hasattr(type(callback), "follow")
+
+
+def _is_function(callback: Listener) -> TypeGuard[Callable[[Event], None]]:
+    return not _is_recorder(callback)
 
 
 Listener = Callable[[Event], None] | Recorder
@@ -121,7 +129,7 @@ def read_callbacks(callbacks: Sequence[Callback], directory: str) -> tuple[Liste
     for callback in listed("callbacks", callbacks, "functions of one event"):
         if isinstance(callback, str):
             callback = _named(callback)
-        if isinstance(callback, Recorder) and not isinstance(callback, type):  # a class has the methods, too
+        if _is_recorder(callback):
             callback.prepare(directory)
         else:
             _check_function(callback)
@@ -303,10 +311,17 @@ class FunctionFollower:
             self._function(event)
         except (KeyboardInterrupt, SystemExit) as error:
             self._stop(error)
-        except Exception as error:
+        except BaseException as error:  # those of pytest, and a cancellation by asyncio, are not an Exception
             self._is_out = True
-            failed = f"callback {described(self._function)} raised {type(error).__name__}: {error}"
+            failed = f"callback {described(self._function)} raised {type(error).__name__}: {_message_of(error)}"
             self._say(f"{failed}; it gets no more events, and the search continues", error)
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be shown"
 
 
 def described(function: Callable[[Event], None]) -> str:
@@ -345,12 +360,12 @@ class Followers:
         self._functions = [
             FunctionFollower(each, Cursor(source.backlog), self._say, stop, in_thread=in_threads)
             for each in callbacks
-            if not isinstance(each, Recorder)
+            if _is_function(each)
         ]
         self._recorders = [
             each.follow(FollowedRun(source, Cursor(source.backlog), files, optimizer, self._say))
             for each in callbacks
-            if isinstance(each, Recorder)
+            if _is_recorder(each)
         ]
 
     def show_on(self, displays: Sequence[Display]) -> None:
@@ -384,7 +399,7 @@ class Followers:
         for display in self._displays:
             display.finish(is_hurried)
 
-    def _say(self, text: str, error: Exception | None = None) -> None:
+    def _say(self, text: str, error: BaseException | None = None) -> None:
         """Show a problem as a line, and log it, since the display may be silent; but print it only once."""
         if self._keeps_lines and _is_printed(_log):
             text = "\n".join([text, *traceback.format_exception(error)]) if error is not None else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from maggy_like.display.base import LineBuffer, LogLine, Snapshot
 from maggy_like.display.plain import PlainDisplay
-from maggy_like.driver.followers import DisplayFollower, Followers
+from maggy_like.driver.followers import DisplayFollower, Followers, read_callbacks
 from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, Entry, entry_of
 from maggy_like.protocol.endings import Ending, Phase
@@ -130,6 +132,38 @@ def test_a_function_that_raises_is_reported_once_with_its_traceback(caplog: pyte
     assert len(said) == len(caplog.records) == 1
     assert caplog.records[0].exc_info is not None
     assert not run.stops
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize("in_threads", [True, False])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (asyncio.CancelledError("too late"), "raised CancelledError: too late; it gets no more events"),
+        (Unprintable(), "raised Unprintable: its message cannot be shown; it gets no more events"),
+    ],
+)
+def test_a_function_that_raises_anything_is_reported(error: BaseException, said: str, *, in_threads: bool) -> None:
+    def mistaken(event: Event) -> None:
+        raise error
+
+    run = Following(mistaken, in_threads=in_threads)
+    run.put(*events(3))
+    (line,) = finish(run)
+    assert said in line
+    assert not run.stops
+
+
+def test_a_mock_is_called_with_each_event() -> None:
+    (listener,) = read_callbacks([mock.MagicMock()], "runs")
+    run = Following(listener)
+    run.put(*events(3))
+    assert finish(run) == []
+    assert [call.args for call in listener.call_args_list] == [(event,) for event in events(3)]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
