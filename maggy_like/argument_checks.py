@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import operator
-import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from numbers import Number
+from numbers import Number, Real
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -16,8 +16,8 @@ from optimizers.checks import as_int, did_you_mean, read_text, short
 
 T = TypeVar("T")
 
-_ENDLESS = float(sys.maxsize)
-"""Seconds that no clock will ever count."""
+_ENDLESS = threading.TIMEOUT_MAX
+"""Seconds that no clock will ever count; Python cannot wait for more."""
 
 
 LARGEST = 2**63 - 1
@@ -37,8 +37,19 @@ def whole(name: str, value: Any, *, least: int, most: int | None = LARGEST, reme
         hint = f"; {remedy}" if remedy else ""
         raise ConfigError(f"{name} must be an integer of at least {least}, got {short(value)}{hint}")
     if most is not None and number > most:
-        raise ConfigError(f"{name} must be an integer below 2**63, got {short(value)}")
+        limit = "below 2**63" if most == LARGEST else f"of at most {most}"
+        raise ConfigError(f"{name} must be an integer {limit}, got {short(value)}")
     return number
+
+
+def real(value: object) -> float | None:
+    """Return a number, also one of numpy, as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an int may be larger than any float
+        return None
 
 
 def flag(name: str, value: Any, remedy: str) -> bool:
@@ -52,13 +63,14 @@ def seconds(name: str, value: Any, *, least: float = 0.0) -> float | None:
     """Check that an argument is a positive, finite number of seconds of at least ``least``; None is no limit."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < _ENDLESS and value >= least):
+    given = real(value)
+    if given is None or not (0 < given < _ENDLESS and given >= least):
         kind = f"number of seconds of at least {least:g}" if least else "positive number of seconds"
         number = value.total_seconds() if isinstance(value, timedelta) else read_text(value)
         is_number = isinstance(number, int | float) and number is not value and 0 < number < _ENDLESS
         remedy = f"use {number:g}" if is_number else f"leave it out for no limit, or use {name}=3600 for an hour"
         raise ConfigError(f"{name} must be a {kind}, got {short(value)}; {remedy}")
-    return float(value)
+    return given
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +22,17 @@ from maggy_like.ablation.variant import (
     names_of,
     same_value,
 )
+from maggy_like.argument_checks import real
 from maggy_like.errors import ConfigError
-from optimizers.checks import did_you_mean
+from optimizers.checks import did_you_mean, short
+
+
+def check_negligible(value: Any) -> float | None:
+    """Check the difference that is too small to matter; None for none."""
+    number = real(value)
+    if value is not None and (number is None or not 0.0 < number < math.inf):
+        raise ConfigError(f"negligible must be a difference above 0 in the metric, such as 0.005, got {short(value)}")
+    return number
 
 
 def distinct(components: Iterable[Component | WantedModules]) -> None:

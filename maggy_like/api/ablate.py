@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from maggy_like.api.options import OTHER_SPELLINGS_OF_ABLATE, TrialsOptions, takes
-from maggy_like.argument_checks import seconds, whole
+from maggy_like.argument_checks import real, seconds, whole
 from maggy_like.errors import ConfigError
 from optimizers.checks import explains_init, short
 
@@ -142,6 +143,7 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         1   augment  worse without it
     """
     # Loaded when a study starts, so that importing ablate stays quick.
+    from maggy_like.ablation.checks import check_negligible
     from maggy_like.ablation.search import AblatedFunction, plan_ablation
     from maggy_like.api.execution import search, start
     from maggy_like.api.lagom import SearchOptions, check_search
@@ -150,19 +152,16 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
     from maggy_like.train_function.modules import modules_of
 
     train_fn, metric, tune = options.train_fn, options.metric, options.tune
-    negligible, resampled = options.negligible, options.resampled
     if metric is not None and not isinstance(metric, str):
         raise ConfigError(f"metric must be the name of one metric, got {short(metric)}; an ablation compares one")
     if tune is not None and not isinstance(tune, Tuning):
         raise ConfigError(f"tune must be a Tuning, got {short(tune)}; use tune=Tuning(searchspace, n_trials=8)")
-    if negligible is not None and not _is_number(negligible, above=0.0):
-        raise ConfigError(
-            f"negligible must be a difference above 0 in the metric, such as 0.005, got {short(negligible)}"
-        )
-    if not _is_number(resampled):
+    negligible = check_negligible(options.negligible)
+    resampled = real(options.resampled)
+    if resampled is None or not 0.0 <= resampled < math.inf:
         raise ConfigError(
             "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, got "
-            f"{resampled!r}; leave it out if the seeds do not split the data"
+            f"{options.resampled!r}; leave it out if the seeds do not split the data"
         )
     timeout = seconds("timeout", options.timeout)
     policy = read_policy(options.failures)
@@ -175,8 +174,8 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         searched=None if tune is None else tune.space,
         n_configs=0 if tune is None else tune.n_trials,
         tuner=None if tune is None else tune.proposer,
-        resampled=float(resampled),
-        negligible=None if negligible is None else float(negligible),
+        resampled=resampled,
+        negligible=negligible,
     )
     files = check_files(options)
     as_search = SearchOptions(
@@ -218,11 +217,3 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         driver=options.driver,
     )
     return start(options, spec, lambda spec: planned.outcome(search(spec)))
-
-
-_LARGEST = 1e300  # an int may be larger than any float
-
-
-def _is_number(value: Any, *, above: float = -1.0) -> bool:
-    """Return whether the value is a number that is at least 0, and above the bound."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < _LARGEST and value > above

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from maggy_like.argument_checks import flag, listed, one_of, whole
+from maggy_like.argument_checks import flag, listed, one_of, real, whole
 from maggy_like.display import check_progress, make_display
 from maggy_like.driver.followers import read_callbacks
 from maggy_like.driver.run_spec import DriverSide, RunSpec
@@ -306,11 +304,8 @@ def check_target(target: Any, metrics: Sequence[str]) -> float | None:
     """Check the value of the objective at which the search ends."""
     if target is None:
         return None
-    number = math.nan
-    if not isinstance(target, bool) and isinstance(target, Real):
-        with contextlib.suppress(OverflowError):
-            number = float(target)
-    if not math.isfinite(number):
+    number = real(target)
+    if number is None or not math.isfinite(number):
         given = read_text(target)
         remedy = f"use {given:g}" if isinstance(given, float) and math.isfinite(given) else "leave it out for none"
         raise ConfigError(f"target must be a finite number, got {short(target)}; {remedy}")

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from maggy_like.argument_checks import whole
+from maggy_like.argument_checks import real, whole
 from maggy_like.engines.base import Engine, EngineRun, read_isolation, read_working_directory
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.cores import share_of, usable_cores
@@ -114,7 +114,7 @@ class LocalEngine(Engine):
         isolation: Literal["process", "worker"] = "process",
         working_directory: Literal["trial", "shared"] = "trial",
     ) -> None:
-        if isinstance(gpu_fraction, bool) or not isinstance(gpu_fraction, int | float) or not 0 < gpu_fraction <= 1:
+        if (fraction := real(gpu_fraction)) is None or not 0 < fraction <= 1:
             raise ConfigError(
                 f"gpu_fraction must be above 0 and at most 1, got {gpu_fraction!r}; use 0.25, for example"
             )
@@ -126,7 +126,7 @@ class LocalEngine(Engine):
         self.isolation = read_isolation(isolation)
         self._cores = None if cores is None else whole("cores", cores, least=1, remedy="use cores=2, for example")
         self.working_directory = read_working_directory(working_directory)
-        self._gpu_fraction = gpu_fraction
+        self._gpu_fraction = fraction
         self._gpus = tuple(gpus) if gpus is not None else find_gpus()
 
     def slots(self) -> int | None:

@@ -23,6 +23,7 @@ from sklearn.utils import Tags, check_random_state, get_tags
 from sklearn.utils.validation import indexable
 
 from maggy_like.api.lagom import lagom
+from maggy_like.argument_checks import real
 from maggy_like.driver.settings import Confirmation, FailurePolicy, read_confirmation
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
@@ -275,8 +276,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             raise ConfigError(f"refit must be True or False, got {self.refit!r}")
         if isinstance(self.scoring, (list, tuple, set, dict)):
             raise ConfigError(f"scoring must be one metric, got {self.scoring!r}; pass only the metric to search by")
-        is_number = isinstance(self.error_score, (int, float)) and not isinstance(self.error_score, bool)
-        if not is_number and self.error_score != "raise":
+        if self.error_score != "raise" and real(self.error_score) is None:
             raise ConfigError(f"error_score must be a number or 'raise', got {self.error_score!r}")
         return space, objects
 

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from maggy_like.argument_checks import flag, whole
+from maggy_like.argument_checks import flag, real, whole
 from maggy_like.errors import ConfigError
 from maggy_like.processes.system import working_folder
 from maggy_like.storage.file_systems import (
@@ -220,10 +220,9 @@ class Store:
         if self.keep_files is not None:
             remedy = "leave it out to keep those of all trials"
             object.__setattr__(self, "keep_files", whole("keep_files", self.keep_files, least=0, remedy=remedy))
-        if isinstance(self.max_files_gb, bool) or not (
-            isinstance(self.max_files_gb, int | float) and 0 < self.max_files_gb < math.inf
-        ):
+        if (size := real(self.max_files_gb)) is None or not 0 < size < math.inf:
             raise ConfigError(f"max_files_gb must be a positive number, got {self.max_files_gb!r}; use 1.0 for 1 GB")
+        object.__setattr__(self, "max_files_gb", size)
         flag("files_at_checkpoints", self.files_at_checkpoints, "use files_at_checkpoints=True to keep them more often")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from maggy_like.argument_checks import real
 from maggy_like.driver.followers import FollowedRun, has_ended, started
 from maggy_like.driver.stream import Entry, copied
 from maggy_like.errors import ConfigError
@@ -127,10 +128,9 @@ class Tracker(abc.ABC):
     def prepare(self, directory: str) -> None:
         """Check the tracker and its patience. Called before the run starts."""
         self.check(directory)
-        given: Any = self.patience
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
+        if (given := real(self.patience)) is None or not 0 <= given < math.inf:
             name = type(self).__name__
-            raise ConfigError(f"patience must be seconds from 0 on, got {name}(patience={given!r}); use 30.0")
+            raise ConfigError(f"patience must be seconds from 0 on, got {name}(patience={self.patience!r}); use 30.0")
 
     def follow(self, run: FollowedRun) -> TrackerFollower:
         """Start to record a run, in a thread of its own."""

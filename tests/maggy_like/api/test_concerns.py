@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from maggy_like import FailurePolicy, Float, LocalEngine, Store, lagom
+from maggy_like.ablation.checks import check_negligible
+from maggy_like.api.run_settings import check_target
 from maggy_like.errors import ConfigError, UserError
 from maggy_like.storage.checkpoints import load_state
 from maggy_like.storage.run_paths import read_store
@@ -20,6 +24,8 @@ OBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     "report_timeout=0.5": (
         lambda: FailurePolicy(report_timeout=0.5),
         "report_timeout must be a number of seconds of at least 1, got 0.5; leave it out"),
+    "trial_timeout=1e10": (
+        lambda: FailurePolicy(trial_timeout=1e10), r"trial_timeout must be a positive .*, got 10+\.0; leave it out"),
     "min_workers=0": (
         lambda: FailurePolicy(min_workers=0), "min_workers must be an integer of at least 1, got 0"),
     "keep_checkpoints=0": (
@@ -35,6 +41,18 @@ def test_an_object_of_a_concern_checks_itself(case: str) -> None:
     make, message = OBJECTS[case]
     with pytest.raises(UserError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, Fraction])
+def test_numbers_of_any_kind_are_numbers(kind: Any) -> None:
+    read = (
+        FailurePolicy(trial_timeout=kind(1)).trial_timeout,
+        Store(max_files_gb=kind(1)).max_files_gb,
+        check_negligible(kind(1)),
+        check_target(kind(1), ["loss"]),
+    )
+    assert [(type(number), number) for number in read] == [(float, 1.0)] * 4
+    LocalEngine(gpu_fraction=kind(1))
 
 
 def test_a_path_or_url_is_the_store_of_it() -> None:
