@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hmac
 import ipaddress
@@ -334,7 +335,11 @@ def make_server(where: str, host: str = LOCAL, port: int = 0) -> Server:
     whole("port", port, least=0, most=_MOST_PORT)
     try:
         return Server(where, host, port)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
+            raise UserError(
+                f"the dashboard cannot use the host {host!r} ({error}); use a name or address of this machine"
+            ) from error
         raise UserError(
             f"the dashboard cannot use port {port} of {host} ({error}); use another port, or 0 for any free one"
         ) from error

@@ -17,6 +17,7 @@ from served import Served
 
 from maggy_like import lagom, load_run
 from maggy_like.dashboard import catalog, followed_run
+from maggy_like.dashboard.server import make_server
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Journal, RunStatus
@@ -322,6 +323,19 @@ def test_a_port_in_use_is_named(serve: Serve, searched: Path) -> None:
     port = serve(searched).server.port
     with pytest.raises(UserError, match=rf"cannot use port {port} of 127\.0\.0\.1 .*; use another port, or 0"):
         load_run(searched).dashboard(port)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("no.such.host.invalid", 0, "cannot use the host 'no.such.host.invalid' .*; use a name or address of this"),
+        ("a" * 64 + ".com", 0, "cannot use the host 'aaa"),
+        ("127.0.0.1", 99999, "port must be an integer of at most 65535, got 99999"),
+    ],
+)
+def test_an_impossible_host_or_port_is_named(host: str, port: int, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        make_server(str(tmp_path), host, port)
 
 
 def test_runs_that_nobody_looks_at_are_forgotten(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
