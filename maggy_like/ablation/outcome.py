@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from maggy_like.ablation import text
+from maggy_like.ablation.checks import check_negligible
 from maggy_like.ablation.comparisons import UNDECIDED, Comparisons, Row, Run, verdict
 from maggy_like.ablation.design import Design, DesignName, Effect
 from maggy_like.ablation.text import notes
@@ -120,7 +121,7 @@ class AcrossDataSets(Answer):
             metric=first.metric,
             direction=first.direction,
             alpha=first.alpha,
-            negligible=negligible,
+            negligible=check_negligible(negligible),
         )
         self.answers = dict(answers)
 
@@ -247,6 +248,8 @@ def _check(answers: Mapping[str, Answer]) -> None:
             "signed ranks below 0.05, use six or more"
         )
     for name, answer in answers.items():
+        if not isinstance(name, str):
+            raise UserError(f"the names of data sets must be text, got {name!r}; use {str(name)!r}")
         if not isinstance(answer, Answer) or isinstance(answer, AcrossDataSets):
             raise UserError(f"the answer on {name!r} must be a result of ablate(...), got {answer!r}")
         if UNDECIDED in [row.verdict for row in answer.rows]:

@@ -516,6 +516,7 @@ def test_what_is_negligible_everywhere_says_so(answers: dict[str, Ablation]) -> 
     [
         (lambda: {"a": answer(0)}, r"at least two data sets, .* got \['a'\];"),
         (lambda: [answer(0), answer(1)], "at least two data sets, .* got a list;"),
+        (lambda: {0: answer(0), 1: answer(1)}, "the names of data sets must be text, got 0; use '0'"),
         (lambda: {"a": answer(0), "b": 3}, "the answer on 'b' must be a result of ablate"),
         (
             lambda: {"a": answer(0), "b": answer(1, columns="AC")},
@@ -531,3 +532,9 @@ def test_what_is_negligible_everywhere_says_so(answers: dict[str, Ablation]) -> 
 def test_mistakes_are_told(made: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Ablation.across(made())
+
+
+@pytest.mark.parametrize("negligible", ["x", -1, math.nan, True])
+def test_negligible_is_checked_for_several_data_sets_too(negligible: Any) -> None:
+    with pytest.raises(UserError, match="negligible must be a difference above 0"):
+        Ablation.across({"a": answer(0), "b": answer(1)}, negligible=negligible)
