@@ -107,7 +107,7 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
             answer reports that.
         metric: Name of the objective, needed if more than one metric is reported.
         direction: ``"max"`` or ``"min"``. By default it follows from the metric's name.
-        timeout: Seconds after which the study ends with the result so far.
+        timeout: Seconds, counted from this call, after which the study ends with the result so far.
         max_budget: Steps of a training (``reporter.budget``), as for :func:`maggy_like.lagom`.
         workers: Number of workers, as for :func:`maggy_like.lagom`.
         max_workers: Upper limit of the number of workers, if ``workers`` is not given.
