@@ -40,9 +40,9 @@ def place_of(function: object) -> str:
         inner = inner.func
     if (getattr(inner, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
         return ""
-    if not isinstance(function, types.FunctionType):
+    if not isinstance(function, types.FunctionType) or not function.__name__.isidentifier():
         return "train_fn"
-    file = function.__code__.co_filename
+    file = getattr(inspect.unwrap(function), "__code__", function.__code__).co_filename
     if not os.path.isfile(file) or function.__qualname__ != function.__name__:
         return function.__name__
     with contextlib.suppress(OSError):  # the working folder may have been deleted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import pickle
@@ -169,6 +170,20 @@ def test_a_function_of_a_file_is_found_by_it(monkeypatch: pytest.MonkeyPatch) ->
     assert place_of(at_top_level) == f"{here.relative_to(here.root)}:at_top_level"
 
 
+@contextlib.contextmanager
+def from_another_file() -> Any:
+    yield
+
+
+@from_another_file()
+def decorated(x: float) -> float:
+    return x
+
+
+def test_a_decorated_function_is_found_where_it_is_written() -> None:
+    assert place_of(decorated).endswith(f"{Path(__file__).name}:decorated")
+
+
 def test_a_file_outside_the_working_folder_has_its_whole_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert place_of(at_top_level) == f"{__file__}:at_top_level"
@@ -187,7 +202,13 @@ def nested() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "place"), [(nested(), "train"), (partial(at_top_level, 1), "train_fn"), (Trains(), "train_fn")]
+    ("function", "place"),
+    [
+        (nested(), "train"),
+        (partial(at_top_level, 1), "train_fn"),
+        (Trains(), "train_fn"),
+        (lambda x: x, "train_fn"),
+    ],
 )
 def test_other_functions_have_only_a_name(function: Any, place: str) -> None:
     assert place_of(function) == place
