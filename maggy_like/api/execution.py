@@ -145,7 +145,7 @@ def _check_not_importing_main() -> None:
     """Raise an error if an import into a child of multiprocessing, or into a worker, would start a second run."""
     if is_loading():
         raise UserError(
-            "a worker imports this module to load train_fn and would start a second run; move the calls of maggy_like "
+            "this module is imported to load train_fn, which would start a second run; move the calls of maggy_like "
             "into a function, or under if __name__ == '__main__':"
         )
     if getattr(multiprocessing.current_process(), "_inheriting", False):

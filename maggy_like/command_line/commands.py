@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import runpy
 import sys
 import time
 import traceback
+import types
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from maggy_like.api.run import run_script
@@ -30,6 +31,7 @@ from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.journal import backend_of, read_header
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.storage.trial_files import readable_size
+from maggy_like.train_function.load import loading
 from maggy_like.train_function.script import read_script
 from optimizers.checks import did_you_mean
 from optimizers.core.trial import TrialState
@@ -281,9 +283,10 @@ def export_command(given: Namespace) -> None:
 def rerun_command(given: Namespace) -> None:
     """Run a trial again, and print where its reports begin to differ; under the debugger, stop where it raises."""
     result = load_run(given.run)
+    trial = result._trial(given.trial)  # its error is raised before the file runs
     train_fn = _function_of(given.function)
     try:
-        print(result.rerun(given.trial, train_fn, from_checkpoint=given.from_checkpoint))
+        print(result.rerun(trial, train_fn, from_checkpoint=given.from_checkpoint))
     except MaggyError:
         raise
     except Exception as error:
@@ -301,14 +304,30 @@ def rerun_command(given: Namespace) -> None:
 
 
 def _function_of(spelled: str) -> Callable[..., Any]:
-    """Return the function that FILE:NAME names. The file is run as a module, so its main guard is not entered."""
+    """Return the function that FILE:NAME names.
+
+    The file is run as a module, so its main guard is not entered, and pickle finds its classes. If it has no guard, it
+    runs up to the search that it would start. By then it has the function.
+    """
     path, _, name = spelled.rpartition(":")
     if not path or not name:
         raise UserError(f"{spelled!r} must be FILE:NAME, such as train.py:train_fn")
     if not os.path.isfile(path):
         raise UserError(f"there is no file {path!r}; pass FILE:NAME, such as train.py:train_fn")
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    function = runpy.run_path(path, run_name="maggy_like_rerun").get(name)
+    module = types.ModuleType("maggy_like_rerun")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    try:
+        with loading():
+            exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
+    except UserError:
+        if not hasattr(module, name):
+            raise
+    except Exception as error:
+        traceback.print_exc()
+        raise UserError(f"{path!r} raised {type(error).__name__}: {error}; fix it, or pass another file") from None
+    function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"{path!r} has no function {name!r}; pass the name of its training function")
     return cast("Callable[..., Any]", function)

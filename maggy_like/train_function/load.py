@@ -14,7 +14,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from maggy_like.errors import MaggyError
@@ -36,12 +36,23 @@ class NotFoundError(Exception):
         self.member = member
 
 
-_loading: int | None = None  # the thread that loads a function of a worker
+_loading: int | None = None  # the thread that loads a function
 
 
 def is_loading() -> bool:
     """Return whether this thread loads a training function, so that a call comes from the import of a module."""
     return _loading == threading.get_ident()
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Let no import in this thread start a run, since it only loads a training function."""
+    global _loading
+    _loading = threading.get_ident()
+    try:
+        yield
+    finally:
+        _loading = None
 
 
 def unpickle_train_fn(data: bytes) -> Callable[..., Any]:
@@ -50,13 +61,9 @@ def unpickle_train_fn(data: bytes) -> Callable[..., Any]:
     The process gets a ``__main__`` with the functions and classes that the function uses, so that multiprocessing can
     pickle them by name. Raise NotFoundError for what it refers to and cannot be found.
     """
-    global _loading
     unpickler = _Unpickler(io.BytesIO(data))
-    _loading = threading.get_ident()
-    try:
+    with loading():
         function: Callable[..., Any] = unpickler.load()
-    finally:
-        _loading = None
     _enter_main(unpickler.main_globals)
     return function
 

@@ -87,6 +87,50 @@ def test_a_trial_that_repeats_itself_has_no_difference(run: tuple[Result, Path],
     assert load_run(script.parent / "first").trials == result.trials  # which the run's folder still has
 
 
+UNGUARDED = """
+from __future__ import annotations
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from maggy_like import Float, lagom
+
+@dataclass
+class Net:
+    weight: float
+
+def train(x):
+    return pickle.loads(pickle.dumps(Net(x))).weight
+
+searched = lagom(train, {"x": Float(0, 1)}, name="first", directory=Path(__file__).parent, overwrite=True,
+                 engine="inline", optimizer="random", n_trials=1, direction="max", progress=False)
+Path(__file__).with_suffix(".searched").touch()
+"""
+
+
+def test_a_script_without_a_main_guard_starts_no_search(run: tuple[Result, Path], command: Command) -> None:
+    result, script = run
+    script.write_text(UNGUARDED)
+    status, out, err = command("rerun", script.parent / "first", 0, f"{script}:train")
+    assert (status, out, err) == (0, "trial 0 was run again: 0 reports, 0 values compared\n", "")
+    assert load_run(script.parent / "first").trials == result.trials
+    assert not script.with_suffix(".searched").exists()
+    status, _, err = command("rerun", script.parent / "first", 0, f"{script}:test")
+    assert status == 1
+    assert "would start a second run; move the calls" in err
+
+
+def test_an_error_of_the_script_has_its_traceback(run: tuple[Result, Path], command: Command) -> None:
+    _, script = run
+    script.write_text("open('/nope/data.csv')")
+    status, _, err = command("rerun", script.parent / "first", 0, f"{script}:train")
+    assert status == 1
+    assert f'File "{script}", line 1' in err
+    assert f"maggy-like: '{script}' raised FileNotFoundError: [Errno 2] No such file or directory" in err
+    status, _, err = command("rerun", script.parent / "first", 9, f"{script}:train")
+    assert "got 9" in err
+    assert "Traceback" not in err
+
+
 def test_the_first_step_that_differs_is_named(run: tuple[Result, Path], command: Command) -> None:
     _, script = run
     _, out, _ = command("rerun", script.parent / "first", 0, f"{script}:changed")

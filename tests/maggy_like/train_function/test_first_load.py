@@ -165,7 +165,7 @@ MODULES = {
     "exits": ("import os, builtins\nif not hasattr(builtins, 'set_by_the_script'): os._exit(3)", "ends the process"),
     "searches": (
         "import builtins, maggy_like\nif not hasattr(builtins, 'set_by_the_script'): maggy_like.run(print)",
-        "UserError: a worker imports this module to load train_fn and would start a second run; move the calls",
+        "UserError: this module is imported to load train_fn, which would start a second run; move the calls",
     ),
 }
 
