@@ -103,7 +103,7 @@ class TrainAgain:
         if outcome.error is not None:
             raise outcome.error
         objective = outcome.machine.objective or "value"
-        training = training_of(outcome.machine.study, settings.paths, objective, outcome.ending)
+        training = training_of(outcome.machine.study, settings.paths, objective, outcome.ending, outcome.created)
         if (error := failed_training(training.trial, settings.paths.logs)) is not None:
             error.add_note(f"use result.train(..., name={name!r}, resume=True) to continue the training")
             raise error
@@ -226,6 +226,7 @@ def _result_of(spec: RunSpec, outcome: Outcome) -> Result:
         others=settings.search.others,
         ending=outcome.ending,
         seconds=outcome.seconds,
+        created=outcome.created,
         is_longer=outcome.is_longer,
         finds_best=settings.search.finds_best,
         actions=replace(FOLLOW, train=TrainAgain(spec, execute_anywhere, machine.objective, machine.study.direction)),

@@ -10,6 +10,7 @@ import msgspec
 
 from maggy_like.argument_checks import listed
 from maggy_like.errors import ConfigError, MaggyError
+from maggy_like.results.data import check_created
 from maggy_like.results.result import Result
 from maggy_like.storage.journal import (
     Contents,
@@ -117,6 +118,8 @@ def _read(run: Result | str | Path) -> tuple[str, Contents]:
         contents = read_journal(find_run(_folder(run)))
     except ConfigError as error:
         raise ConfigError(f"warm_start: {error}") from error.__cause__
+    if isinstance(run, Result):
+        check_created(run, contents.header.created)
     return contents.header.name, contents
 
 

@@ -320,17 +320,18 @@ class _Client:
     def _outcome(self, reason: str) -> Outcome:
         seconds = time.monotonic() - self._started
         machine, ended = self._source.reader.machine, self._source.ended
+        created = self._source.reader.contents.header.created
         record = self._driver()
         error: Exception | None = from_record(record.error) if record is not None and record.error is not None else None
         if ended is not None:
-            return Outcome(machine, ended.status, seconds, error)
+            return Outcome(machine, ended.status, seconds, error, created)
         ending = self._wanted or (Ending.CANCELLED if self.run.stopped_by else Ending.ERROR)
         if ending is Ending.ERROR and error is None:
             error = EngineError(reason or "the Spark job ended before the search did")
             error.add_note(f"the run's files are in {self._spec.settings.paths.directory}; use resume=True to continue")
         if not self._hurried:
             self._record(ending, seconds)
-        return Outcome(machine, ending, seconds, error)
+        return Outcome(machine, ending, seconds, error, created)
 
     def _record(self, ending: Ending, seconds: float) -> None:
         """Record in the journal how the run ended, if its driver could not."""

@@ -47,7 +47,8 @@ class Outcome:
     machine: StateMachine  # the state machine with the study
     ending: Ending  # how the run ended (see :attr:`maggy_like.Result.ending`)
     seconds: float  # wall time of all drivers of the run
-    error: Exception | None = None  # error that ended the run early. The caller raises it with the result so far
+    error: Exception | None  # error that ended the run early. The caller raises it with the result so far
+    created: float  # Unix time at which the run began
     is_longer: bool = False  # whether the run took longer than ``seconds``, because a killed driver recorded no end
 
 
@@ -258,7 +259,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             engine.begin_imports(modules)
     if exits:
         raise exits[0]
-    return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.is_longer)
+    return Outcome(machine, ending, journal.earlier_seconds + seconds, failure, journal.created, journal.is_longer)
 
 
 def prune_files(study: Study, files: FileSettings) -> None:

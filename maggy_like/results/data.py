@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.display.text import clean, config_text, duration, number
-from maggy_like.errors import SavedStateError, TrainingError, UserError
+from maggy_like.errors import JournalError, SavedStateError, TrainingError, UserError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, log_name, state_url
 from maggy_like.protocol.values import encodable
 from maggy_like.storage.file_systems import name_of_folder, open_url, url_of
+from maggy_like.storage.journal import backend_of, read_ends
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.study import Study
 from optimizers.core.study_state import ValueRule
@@ -133,6 +134,7 @@ class ResultData:
     training: Training | None = None
     is_longer: bool = False
     _value_rule: ValueRule = "best"
+    _created: float | None = None  # Unix time at which the run began; None if it is not known
 
     @property
     def name(self) -> str:
@@ -219,6 +221,7 @@ class Training:
     best_checkpoint: str | None
     directory: Path | str
     ending: Ending
+    _created: float | None = None  # Unix time at which the run began; None if it is not known
 
     def __repr__(self) -> str:
         return encodable("\n".join([training_line(self), *self._state_lines(), f"files: {self.directory}"]))
@@ -295,10 +298,28 @@ class Training:
                 f"the saved state is of step {other.step}, since none was saved at the best step, {self.value_step}",
                 stacklevel=2,
             )
+        check_files(self)
         return read_saved(url, "the training")
 
 
-def training_of(study: Study, paths: RunPaths, objective: str, ending: Ending) -> Training:
+def check_files(result: ResultData | Training) -> None:
+    """Check that the files in a result's folder are of its run, as far as the journal can be read."""
+    with contextlib.suppress(JournalError):
+        ends = read_ends(backend_of(str(result.directory)))
+        if ends is not None and ends.header is not None:
+            check_created(result, ends.header.created)
+
+
+def check_created(result: ResultData | Training, created: float) -> None:
+    """Check that a result is of the run that began at that time, and not of an earlier one that was overwritten."""
+    if result._created not in (None, created):
+        raise UserError(
+            f"the run {result.name!r} was deleted and started again after this result, so its files are those of "
+            f"another run; use load_run({str(result.directory)!r}) for them, and another name for the next run"
+        )
+
+
+def training_of(study: Study, paths: RunPaths, objective: str, ending: Ending, created: float) -> Training:
     """Return the result of the last training."""
     trial = [trial for trial in study.trials if trial.is_final_training][-1]
     best = trial.best_checkpoint
@@ -309,6 +330,7 @@ def training_of(study: Study, paths: RunPaths, objective: str, ending: Ending) -
         best_checkpoint=state_url(paths.store, best.name) if best is not None else None,
         directory=paths.directory,
         ending=ending,
+        _created=created,
     )
 
 

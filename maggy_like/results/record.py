@@ -7,12 +7,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 from maggy_like.display.text import number
 from maggy_like.errors import UserError
-from maggy_like.results.data import ResultData
+from maggy_like.results.data import ResultData, check_created
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
 from maggy_like.train_function.code import rerun_hint
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
@@ -200,6 +199,7 @@ def read_record(result: ResultData) -> Record:
     if not exists:
         raise UserError(f"the run's journal is missing in {result.directory}; only the journal has the times of trials")
     contents = read_journal(backend)
+    check_created(result, contents.header.created)
     return Record(result, contents, read_attempts(contents.events, clock_of(contents)))
 
 
@@ -210,11 +210,6 @@ def improvements(ended: list[tuple[float, Trial, float]], direction: str) -> lis
         if not best or (each[2] > best[-1][2] if direction == "max" else each[2] < best[-1][2]):
             best.append(each)
     return best
-
-
-def read_decision_log(directory: Path | str) -> list[str]:
-    """Return the decision log of the run in that folder (see :func:`decision_log`)."""
-    return decision_log(read_journal(backend_of(str(directory))).events)
 
 
 def decision_log(events: Iterable[Event]) -> list[str]:

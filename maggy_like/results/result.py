@@ -18,6 +18,7 @@ from maggy_like.results.data import (
     ParetoSet,
     ResultData,
     Training,
+    check_files,
     other_state,
     read_log,
     read_saved,
@@ -179,6 +180,7 @@ class Result(ResultData):
     def _load(self, trial: Trial) -> Any:
         if said := other_state(self, trial):
             warnings.warn(said, stacklevel=3)
+        check_files(self)
         return read_saved(self.checkpoint_of(trial), f"trial {trial.id}")
 
     def _trial(self, trial: int | Trial) -> Trial:
@@ -337,6 +339,7 @@ class Result(ResultData):
             UserError: There is no such trial, an argument is not an integer, or a file system cannot be read.
         """
         trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
+        check_files(self)
         return read_log(RunPaths(self.directory, self.store), trial, rank, self._trial(trial).attempt)
 
     def files(self, trial: int | Trial) -> TrialFiles:
@@ -362,6 +365,7 @@ class Result(ResultData):
         """
         from maggy_like.results.files import TrialFiles
 
+        check_files(self)
         return TrialFiles(RunPaths(self.directory, self.store).files, self._trial(trial).id)
 
     def decision_log(self) -> list[str]:
@@ -380,9 +384,9 @@ class Result(ResultData):
             0.01 s  trial 0 attempt 1 starts on worker 0, up to step 3
             ...
         """
-        from maggy_like.results.record import read_decision_log
+        from maggy_like.results.record import decision_log, read_record
 
-        return read_decision_log(self.directory)
+        return decision_log(read_record(self).contents.events)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row per trial.
@@ -540,6 +544,7 @@ def make_result(
     others: tuple[tuple[str, str], ...],
     ending: Ending,
     seconds: float,
+    created: float,
     is_longer: bool = False,
     finds_best: bool = True,
     actions: RunActions | None = None,
@@ -569,7 +574,8 @@ def make_result(
         pareto=ParetoSet(study.pareto, [name, *(other for _, other in others)]),
         store=paths.store,
         confirmed=confirmed,
-        training=training_of(study, paths, name, ending) if trainings else None,
+        training=training_of(study, paths, name, ending, created) if trainings else None,
         _value_rule=study.value_rule,
+        _created=created,
         _actions=actions,
     )

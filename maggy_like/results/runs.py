@@ -66,6 +66,7 @@ def recorded_result(
         others=tuple(zip(study.objectives.directions[1:], header.metrics[1:], strict=True)),
         ending=status.status,
         seconds=contents.earlier_seconds + status.seconds,
+        created=header.created,
         is_longer=bool(contents.unended) or status.status is Ending.KILLED,
         finds_best=header.finds_best,
         actions=actions,

@@ -34,6 +34,7 @@ class Journal:
     def __init__(self, backend: JournalBackend, run: str = "") -> None:
         self._backend = backend
         self.last = 0  # the number of the last record
+        self.created = 0.0  # when the run began, in Unix time; 0 until it was begun or read
         # of earlier drivers, once it was read: their seconds, whether they had it for longer, and the last one's begin
         self.earlier_seconds, self.is_longer = 0.0, False
         self.begun: RunStatus | None = None
@@ -44,6 +45,7 @@ class Journal:
         """Write the header of a new journal."""
         with self._writing("then try again"):  # nothing can be resumed yet
             self._append([header])
+        self.created = header.created
 
     def read(self) -> Contents:
         """Return its contents; later records are appended after them."""
@@ -54,7 +56,7 @@ class Journal:
     def read_each(self) -> Iterator[Contents]:
         """Yield its contents part by part (see :func:`decode_each`); read all parts before appending records."""
         for contents in decode_each(_parts(self._backend)):
-            self.last = contents.last
+            self.last, self.created = contents.last, contents.header.created
             self.earlier_seconds = sum(end - begin for begin, end in contents.sessions)
             self.is_longer = bool(contents.unended) or contents.ended is None
             self.begun = contents.begun

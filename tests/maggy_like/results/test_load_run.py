@@ -16,7 +16,7 @@ import pytest
 import train_functions as fns
 from background import Background
 
-from maggy_like import Float, Reporter, Result, lagom, load_run
+from maggy_like import Float, Reporter, Result, compare_runs, lagom, load_run
 from maggy_like.errors import ConfigError, JournalError, OptimizerError, UserError
 from maggy_like.protocol.state_names import log_name
 from maggy_like.results.data import read_log
@@ -77,6 +77,28 @@ def test_all_that_a_result_offers(search: Any, tmp_path: Path) -> None:
     for read in (again.log, again.load):
         with pytest.raises(UserError, match="trial must be one of the 24 trials of this result, got 99"):
             read(99)
+
+
+def test_a_result_reads_nothing_of_a_run_that_replaced_its_own(search: Any, tmp_path: Path) -> None:
+    result = search(train_best=True)
+    loaded = load_run(tmp_path / "runs" / "first")
+    resumed = search(train_best=True, resume=True)
+    assert result.load_best() == resumed.load_best() == 3
+    new = search(train_best=True, overwrite=True)
+    assert new.load_best() == 3
+    for old in (result, loaded, resumed):
+        for read in (
+            old.load_best,
+            old.training.load,
+            old.decision_log,
+            old.plot.history,
+            lambda old=old: old.log(0),
+            lambda old=old: old.files(0),
+            lambda old=old: compare_runs([new, old]),
+            lambda old=old: search(name="second", warm_start=[old]),
+        ):
+            with pytest.raises(UserError, match=r"'first' was deleted and started again after this result"):
+                read()
 
 
 def test_a_run_whose_states_are_elsewhere(search: Any, tmp_path: Path) -> None:
