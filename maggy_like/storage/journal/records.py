@@ -121,7 +121,7 @@ class RunTotals(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, study: Study, seconds: float, *, is_longer: bool, finds_best: bool) -> RunTotals:
         """Return the totals of a study."""
         trials = [trial for trial in study.trials if not trial.training]
-        training = next((trial for trial in reversed(study.trials) if trial.training), None)
+        training = next((trial for trial in reversed(study.trials) if trial.is_final_training), None)
         best = training if not trials else study.best if finds_best else None
         named = study.objectives.given or [trial.objective for trial in study.trials if trial.objective]
         return cls(

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from report_pages import write_run
 
-from maggy_like import FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
+from maggy_like import Confirmation, FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Journal, RunStatus, backend_of, read_journal
@@ -118,6 +118,20 @@ def test_runs_say_what_failed_and_what_they_trained(tmp_path: Path) -> None:
     assert cells["bad-training"][2:] == ["training failed", "0:00", "training", "-", "-", "x=0"]
     assert str(load_run(tmp_path / "bad-training")).startswith("training failed after 0:00\n")
     assert "exception in trial 0: ValueError: too small\n" in str(load_run(tmp_path / "search"))
+
+
+def fails_with_another_seed(x: int, seed: int = 0) -> float:
+    if seed:
+        raise ValueError(seed)
+    return float(x)
+
+
+def test_repeats_of_a_confirmation_are_not_its_training(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"optimizer": "grid", "direction": "max", "engine": "inline", "progress": False}
+    confirm = Confirmation(top=2, repeats=2)
+    lagom(fails_with_another_seed, {"x": [0, 1, 2]}, name="run", confirm=confirm, directory=tmp_path, **options)
+    (summary,) = list_runs(tmp_path)
+    assert (summary.ending, summary.training, summary.trials) == ("completed", None, 3)
 
 
 def diverges(x: int, reporter: Any) -> None:
