@@ -20,7 +20,7 @@ from maggy_like.driver.stream import Backlog, Entry, JournalReader, read_after
 from maggy_like.errors import JournalError, TrialsFailedError, UserError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.results.result import Result, RunActions
-from maggy_like.results.runs import read_run
+from maggy_like.results.runs import read_run, status_of
 from maggy_like.storage.control_files import (
     ControlFiles,
     DriverRecord,
@@ -104,6 +104,8 @@ class RunFiles:
             phase = Phase.TRAINING if study.trials[-1].is_final_training else Phase.CONFIRMING
         contents = self.reader.contents
         begun = contents.header.created if contents.begun is None else contents.begun.time
+        if ended is None and self._is_lost:
+            ended = status_of(contents, Ending.KILLED)
         return draw(
             self._base,
             study,

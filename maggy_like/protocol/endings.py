@@ -54,7 +54,7 @@ class Ending(enum.StrEnum):
     @property
     def is_cut_short(self) -> bool:
         """Whether the search was not complete, so that ``resume=True`` continues it."""
-        return self in (Ending.TIMEOUT, Ending.STOPPED, Ending.INTERRUPTED, Ending.CANCELLED)
+        return self in (Ending.TIMEOUT, Ending.STOPPED, Ending.INTERRUPTED, Ending.CANCELLED, Ending.KILLED)
 
 
 class StopReason(enum.IntEnum):

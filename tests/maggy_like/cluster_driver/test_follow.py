@@ -16,9 +16,10 @@ from maggy_like.cluster_driver.follow import LONGEST, MOST, LogLineReader, LogLi
 from maggy_like.cluster_driver.tasks import ROUNDS, Keys, from_record, to_record
 from maggy_like.cluster_driver.worker import find_driver
 from maggy_like.display.base import LogLine, Snapshot
+from maggy_like.display.progress import summary
 from maggy_like.driver.stream import Entry, JournalReader
 from maggy_like.errors import EngineError, StoreError, TrialsFailedError
-from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.storage.control_files import ControlFiles, DriverRecord, ErrorRecord, StopRequestRecord
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from maggy_like.storage.journal.object_store import ObjectStoreBackend
@@ -82,6 +83,25 @@ def test_an_error_that_the_driver_writes_after_the_journal_is_waited_for(
     monkeypatch.setattr(follow, "RECORD_PATIENCE", 0.0)
     files.publish(record)  # its machine is gone
     assert follow.error_of_driver(RunFiles(url)) is None
+
+
+def test_a_run_whose_driver_was_killed_is_shown_as_killed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(backend_of(url))
+    journal.begin(HEADER)
+    journal.note(RunStatus(Ending.RUNNING, 10.0))
+    journal.append([*created(0), AttemptStarted(0, 1, 0, 9, 15.0)])
+    journal.close()
+    run = RunFiles(url)
+    run.look(now=True)
+    assert run.snapshot.phase is Phase.SEARCHING
+    patch_time(monkeypatch, follow, monotonic=lambda: time.monotonic() + 10.0)  # later
+    assert run.is_over()
+    run.look(now=True)
+    assert summary(run.snapshot) == [
+        "run: killed after 0:05, 1 trial (1 running)",
+        f"files in {url}",
+        "pass name='run', resume=True to continue it",
+    ]
 
 
 def test_a_driver_that_writes_all_the_time_does_not_keep_the_reader(url: str) -> None:

@@ -103,7 +103,7 @@ def test_no_message_names_what_its_attempt_has_not_saved(name: str) -> None:
 def test_endings(ending: Ending) -> None:
     assert ending.is_over == (ending != "running")
     assert ending.is_planned == (ending in {"completed", "timeout", "target"})
-    assert ending.is_cut_short == (ending in {"timeout", "stopped", "interrupted", "cancelled"})
+    assert ending.is_cut_short == (ending in {"timeout", "stopped", "interrupted", "cancelled", "killed"})
 
 
 def test_a_phase_is_not_over() -> None:
