@@ -22,7 +22,7 @@ from maggy_like.display.text import clean
 from maggy_like.errors import MaggyError, UserError
 from maggy_like.processes.stacks import stacks_of_run
 from maggy_like.protocol.endings import Ending
-from maggy_like.results.data import log_urls, reading_log, written
+from maggy_like.results.data import every_trial, log_urls, reading_log, written
 from maggy_like.results.record import read_record
 from maggy_like.results.result import Result
 from maggy_like.results.runs import find_run
@@ -172,9 +172,9 @@ def _ablation(result: Result) -> Ablation | None:
 
 def _print_failure(result: Result) -> None:
     """Print the traceback of the first failure that no display has shown."""
-    training = [] if result.training is None else [result.training.trial]  # whose traceback no display shows
-    for trial in [*([] if result._shown.lines else result.failures), *training]:
-        if trial.failure is None or trial.state is not TrialState.FAILED:
+    for trial in every_trial(result):
+        is_shown = result._shown.lines and not trial.is_final_training  # whose traceback no display shows
+        if is_shown or trial.failure is None or trial.state is not TrialState.FAILED:
             continue
         text = trial.failure.traceback.rstrip() or trial.failure.message
         print("", f"{'the training' if trial.is_final_training else f'trial {trial.id}'} failed:", sep="\n")
@@ -204,7 +204,7 @@ def files_command(given: Namespace) -> None:
 def tail_command(given: Namespace) -> None:
     """Print the newest lines of a trial, or of all running trials."""
     result = load_run(given.run)
-    known = [*result.trials, *([] if result.training is None else [result.training.trial])]
+    known = every_trial(result)
     if given.trial is not None:
         chosen = [trial for trial in known if trial.id == given.trial]
         if not chosen:

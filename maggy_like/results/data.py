@@ -180,6 +180,14 @@ class ResultData:
         return [trial for trial in self.trials if trial.state is TrialState.FAILED]
 
 
+def every_trial(result: ResultData) -> list[Trial]:
+    """Return all trials by number, including the repeats of a confirmation and the training."""
+    confirmed = () if result.confirmed is None else result.confirmed.candidates
+    repeats = [repeat for candidate in confirmed for repeat in candidate.repeats]
+    training = [] if result.training is None else [result.training.trial]
+    return sorted([*result.trials, *repeats, *training], key=lambda trial: trial.id)
+
+
 def state_of(result: ResultData, trial: Trial) -> str | None:
     """Implement :meth:`maggy_like.Result.checkpoint_of`."""
     state = trial.saved(newest=result._value_rule == "last")

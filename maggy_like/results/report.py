@@ -22,7 +22,7 @@ from maggy_like.argument_checks import require
 from maggy_like.display.text import as_html, clean, config_text, duration, number, pairs, tally, words
 from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.protocol.values import encodable
-from maggy_like.results.data import ResultData, state_of, training_line
+from maggy_like.results.data import ResultData, every_trial, state_of, training_line
 from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, Record, read_record, value_of
@@ -237,7 +237,8 @@ def failures(result: ResultData, record: Record | None) -> str:
     ranked = failures_by_cause(result, record)
     if not ranked:
         return ""
-    n_attempts, n_trials = sum(map(len, ranked)), len(result.failures)
+    n_attempts = sum(map(len, ranked))
+    n_trials = sum(trial.state is TrialState.FAILED for trial in every_trial(result))
     lines = [f"<p>{n_attempts:,} attempts failed or were lost; {n_trials:,} trials failed in the end.</p>"]
     lines += [_cause(record, group, is_open=place == 0) for place, group in enumerate(ranked[:_CAUSES])]
     if len(ranked) > _CAUSES:
@@ -309,7 +310,7 @@ def _cell(trial: Trial, name: str) -> str:
 def _failed(result: ResultData, record: Record | None) -> list[tuple[int, Failure]]:
     """Return the trial and the failure of each failed attempt."""
     if record is None:
-        return [(trial.id, trial.failure) for trial in result.trials if trial.failure is not None]
+        return [(trial.id, trial.failure) for trial in every_trial(result) if trial.failure is not None]
     attempts: list[Attempt] = record.attempts
     return [(attempt.trial, attempt.failure) for attempt in attempts if attempt.failure is not None]
 

@@ -19,6 +19,7 @@ from maggy_like.results.data import (
     ResultData,
     Training,
     check_files,
+    every_trial,
     other_state,
     read_log,
     read_saved,
@@ -186,11 +187,11 @@ class Result(ResultData):
     def _trial(self, trial: int | Trial) -> Trial:
         if isinstance(trial, Trial):
             return trial
-        training = [] if self.training is None else [self.training.trial]
-        found = next((known for known in (*self.trials, *training) if known.id == trial), None)
+        every = every_trial(self)
+        found = next((known for known in every if known.id == trial), None)
         if found is None:
             raise UserError(
-                f"trial must be one of the {len(self.trials)} trials of this result, got {short(trial)}; use its number"
+                f"trial must be one of the {len(every)} trials of this result, got {short(trial)}; use its number"
             )
         return found
 

@@ -22,7 +22,7 @@ from maggy_like.display.text import (
 )
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
-from maggy_like.results.data import ResultData, other_state, training_line
+from maggy_like.results.data import ResultData, every_trial, other_state, training_line
 from maggy_like.results.frames import as_frame
 from optimizers.core.trial import Trial, TrialState
 from optimizers.space.search_space import SearchSpace
@@ -185,7 +185,8 @@ def summary(result: ResultData) -> str:
         lines.append("no trial has a finite value; trial.curve has the reports of each")
     elif result.trials or result.training is None:
         lines.append(_without_value(result))
-    lines += [failure(line) for line in failures_by_kind(result.trials)[:MAX_FAILURES]]
+    of_search = [trial for trial in every_trial(result) if not trial.is_final_training]
+    lines += [failure(line) for line in failures_by_kind(of_search)[:MAX_FAILURES]]
     if result.confirmed is not None:
         lines.append(f"confirmed: {clean(result.confirmed.sentence)}")
     lines += recommendation(result)

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from maggy_like import Confirmation, Float, Result, lagom, load_run
+from maggy_like.command_line import main
 from maggy_like.errors import UserError
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
 from optimizers.core.trial import Repeat
@@ -99,6 +100,37 @@ def test_a_confirmation_that_was_interrupted_is_resumed(tmp_path: Path) -> None:
     assert repr(second.confirmed) == repr(search(tmp_path, name="september", engine="inline", workers=1).confirmed)
     third = search(tmp_path, name="august", resume=True)
     assert repr(third.confirmed) == repr(second.confirmed)
+
+
+def fails_with_another_seed(x: float, seed: int = 0) -> float:
+    print(f"x={x} seed={seed}")
+    if seed:
+        raise ValueError(f"no seed {seed}")
+    return x
+
+
+def test_a_repeat_that_failed_is_found_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = lagom(fails_with_another_seed, {"x": [1, 2]}, optimizer="grid", direction="max", engine="inline",
+                   progress=False, name="run", directory=tmp_path, confirm=Confirmation(top=2, repeats=2))  # fmt: skip
+    assert result.confirmed is not None
+    assert {repeat.id for it in result.confirmed.candidates for repeat in it.repeats} == {2, 3}
+    assert "exception in 2 trials, last in trial 3: ValueError: no seed 1000" in repr(result)
+    assert not result.failures
+    for found in (result, load_run(tmp_path / "run")):
+        assert not found.files(3)
+        assert found.log(3) == ""  # an inline worker prints to this terminal
+        with pytest.raises(UserError, match="one of the 4 trials of this result, got 4"):
+            found.load(4)
+        with pytest.raises(ValueError, match="no seed 1000"):
+            found.rerun(2, fails_with_another_seed)
+    capsys.readouterr()
+    assert main(["show", str(tmp_path / "run")]) == 0
+    *_, error, hint = capsys.readouterr().out.splitlines()
+    assert error == "ValueError: no seed 1000"
+    assert f"maggy-like rerun {tmp_path / 'run'} 2 " in hint
+    assert main(["tail", str(tmp_path / "run"), "3"]) == 0
+    result.report(tmp_path / "report.html")
+    assert "4 attempts failed or were lost; 2 trials failed in the end" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.spark
