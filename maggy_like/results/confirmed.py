@@ -8,7 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
 from maggy_like.display.text import aligned, as_html, config_text, number
@@ -142,15 +142,16 @@ class Confirmed:
         """Return a table with one row per candidate.
 
         Returns:
-            Trial, mean, interval, number of repeats, value in the search, and parameters of each candidate.
+            Trial, mean, interval, number of repeats, value in the search, and parameters of each candidate. If a
+            parameter has the name of another column, its column is ``param_NAME``.
 
         Raises:
             UserError: pandas is missing.
         """
         require("pandas", "to_pandas()")
-        from maggy_like.results.frames import as_frame
+        from maggy_like.results.frames import as_frame, param_columns
 
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "trial": it.trial.id,
                 "mean": it.mean,
@@ -158,10 +159,12 @@ class Confirmed:
                 "high": it.high,
                 "repeats": len(it.values),
                 "in_search": it.trial.value,
-                **it.trial.config,
             }
             for it in self.candidates
         ]
+        params = param_columns(rows[0], {name for it in self.candidates for name in it.trial.config})
+        for row, it in zip(rows, self.candidates, strict=True):
+            row |= {params[name]: value for name, value in it.trial.config.items()}
         return as_frame(rows)
 
     def table(self) -> tuple[list[str], list[list[str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,3 +42,14 @@ def _nullable(types: set[type], values: Sequence[Any]) -> str | None:
 
 _EXACT = 2**53
 """Up to this, every integer is a float."""
+
+
+def param_columns(fixed: Collection[str], names: Collection[str]) -> dict[str, str]:
+    """Return the column of each parameter: its name, or ``param_NAME`` if that is one of the ``fixed`` columns."""
+    columns = {}
+    for name in names:
+        column = name
+        while column in fixed or (column != name and column in names):
+            column = f"param_{column}"
+        columns[name] = column
+    return columns

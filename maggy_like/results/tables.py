@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
@@ -23,9 +22,8 @@ from maggy_like.display.text import (
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
 from maggy_like.results.data import ResultData, every_trial, other_state, training_line
-from maggy_like.results.frames import as_frame
+from maggy_like.results.frames import as_frame, param_columns
 from optimizers.core.trial import Trial, TrialState
-from optimizers.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     import pandas
@@ -48,7 +46,7 @@ def trials_table(result: ResultData) -> pandas.DataFrame:
         for trial in result.trials
     ]
     fixed = ["trial", "state", *_value_columns(result), "step", "attempts", "seconds", "failure", "parent"]
-    params = {name: _param_column(name, fixed, result.space) for name in result.space.domains}
+    params = param_columns(fixed, result.space.domains)
     objectives = {result.objective, *(name for _, name in result.others)}
     returned = [
         {**{name: value for name, value in trial.metrics.items() if name not in objectives}, **trial.attributes}
@@ -103,14 +101,6 @@ def _values(result: ResultData, trial: Trial) -> dict[str, Any]:
     columns = _value_columns(result)
     values = (trial.values or (None,) * len(columns)) if result.others else (trial.value, trial.value_step)
     return dict(zip(columns, values, strict=True))
-
-
-def _param_column(name: str, fixed: Collection[str], space: SearchSpace) -> str:
-    """Return the column of a parameter: its name, or ``param_NAME`` if that is taken."""
-    column = name
-    while column in fixed or (column != name and column in space.domains):
-        column = f"param_{column}"
-    return column
 
 
 BEST = 5

@@ -133,6 +133,19 @@ def test_a_repeat_that_failed_is_found_by_its_number(tmp_path: Path, capsys: pyt
     assert "4 attempts failed or were lost; 2 trials failed in the end" in (tmp_path / "report.html").read_text()
 
 
+def named_like_columns(mean: float, trial: str, seed: int = 0) -> float:
+    return mean + len(trial) + seed % 2
+
+
+def test_parameters_do_not_replace_columns_of_the_same_name(tmp_path: Path) -> None:
+    space = {"mean": [1, 2], "trial": ["a"]}
+    result = lagom(named_like_columns, space, optimizer="grid", direction="max", engine="inline", progress=False,
+                   directory=tmp_path, confirm=Confirmation(top=2, repeats=2))  # fmt: skip
+    assert result.confirmed is not None
+    first = result.confirmed.to_pandas().loc[0]
+    assert (first["trial"], first["mean"], first["param_trial"], first["param_mean"]) == (1, 3.5, "a", 2)
+
+
 @pytest.mark.spark
 def test_the_workers_of_spark_confirm_and_train(spark_local: SparkSession, tmp_path: Path) -> None:
     result = search(tmp_path, engine="spark", train_best=True)
