@@ -14,8 +14,10 @@ from optimizers.checks import did_you_mean, short
 
 def columns_of(table: Any) -> tuple[str, ...]:
     """Return the names of a table's columns, or of a list of names."""
-    names = getattr(table, "column_names", None)  # Arrow, whose `columns` are the data
-    if names is None:
+    # Kinds of tables are told apart by their classes, since columns are attributes of tables of pandas and Spark.
+    if hasattr(type(table), "column_names"):  # Arrow, whose `columns` are the data
+        names = table.column_names
+    else:
         names = getattr(table, "columns", table)
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(
@@ -34,9 +36,9 @@ def without(table: Any, columns: Iterable[str]) -> Any:
     for name in columns:
         if name not in known:
             raise ConfigError(f"the table must have the column {name!r} to leave it out{did_you_mean(name, known)}")
-    if hasattr(table, "drop_columns"):  # Arrow
+    if hasattr(type(table), "drop_columns"):  # Arrow
         return table.drop_columns(columns)
-    if hasattr(table, "loc"):  # pandas
+    if hasattr(type(table), "loc"):  # pandas
         return table.drop(columns=columns)
     return table.drop(*columns)  # Spark
 

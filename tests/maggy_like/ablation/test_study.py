@@ -34,6 +34,11 @@ class SparkFrame:
     def drop(self, *names: str) -> SparkFrame:
         return SparkFrame(*(name for name in self.columns if name not in names))
 
+    def __getattr__(self, name: str) -> str:
+        if name not in self.columns:
+            raise AttributeError(name)
+        return name
+
 
 # -- variants ---------------------------------------------------------------------------------------
 def test_the_base_has_everything(study: AblationStudy) -> None:
@@ -52,6 +57,15 @@ def test_features_leave_the_table_whatever_its_kind(study: AblationStudy, table:
     assert variant.apply(SparkFrame(*table.columns)).columns == kept
     assert variant.model().entry.in_features == 1
     assert list(study.bound(train).without().apply(table).columns) == list(table.columns)
+
+
+def test_columns_may_have_the_names_of_attributes_of_tables() -> None:
+    names = ["age", "loc", "column_names", "drop_columns"]
+    variant = AblationStudy(data=names).features("age").without("age")
+    rows = pandas.DataFrame([[1, 2, 3, 4]], columns=names)
+    assert list(variant.apply(rows).columns) == names[1:]
+    assert variant.apply(pyarrow.Table.from_pandas(rows)).column_names == names[1:]
+    assert variant.apply(SparkFrame(*names)).columns == names[1:]
 
 
 def test_a_table_that_lacks_the_column_is_told(study: AblationStudy, table: pandas.DataFrame) -> None:
