@@ -112,13 +112,13 @@ _LONGEST = 80  # characters of a configuration
 def best_trials(result: ResultData, most: int = BEST) -> str:
     """Return a table of the best trials, or of those in the Pareto set, as text. Empty if there are no trials.
 
-    It has at most ``most`` rows. Trials without a value come last.
+    It has at most ``most`` rows. Trials without a finite value come last.
     """
     chosen = {trial.id for trial in result.pareto}
     sign = 1.0 if result.direction == "min" else -1.0
 
     def key(trial: Trial) -> tuple[bool, float, int]:
-        value = math.inf if trial.value is None or math.isnan(trial.value) else sign * trial.value
+        value = sign * trial.value if trial.value is not None and math.isfinite(trial.value) else math.inf
         return (trial.id not in chosen, value, trial.id)
 
     rows = [_cells(trial) for trial in sorted(result.trials, key=key)[:most]]

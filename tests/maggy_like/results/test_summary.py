@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,15 @@ def test_a_printed_result_of_several_objectives_is_the_pareto_set(
     assert str(hidden) == repr(hidden)
     assert str(shown).splitlines() == repr(hidden).splitlines()[1:-1]
     assert "Pareto set of 2 (max accuracy, min loss)" in str(shown)
+
+
+def test_values_that_are_not_finite_come_last(tmp_path: Path) -> None:
+    def train(x: float) -> dict[str, float]:
+        return {"loss": math.log(x) if x else -math.inf}
+
+    options: Any = {"metric": "loss", "engine": "inline", "directory": tmp_path, "progress": False}
+    result = lagom(train, {"x": [0.0, 1.0, 2.0]}, optimizer="grid", **options)
+    assert [line.split()[0] for line in str(result).splitlines()[-3:]] == ["1", "2", "0"]
 
 
 def test_what_ended_without_trials_is_printed_whole(tmp_path: Path) -> None:
