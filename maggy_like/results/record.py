@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from maggy_like.display.text import number
 from maggy_like.errors import UserError
+from maggy_like.protocol.messages import UNBOUNDED
 from maggy_like.results.data import ResultData, check_created
 from maggy_like.storage.journal import Contents, backend_of, read_journal, reading
 from maggy_like.train_function.code import rerun_hint
@@ -260,7 +261,8 @@ class DecisionLog:
             case AttemptStarted():
                 workers = f"{event.world_size} workers, first of them {event.worker}"
                 who = f"worker {event.worker}" if event.world_size == 1 else workers
-                yield f"attempt {event.attempt} starts on {who}, up to step {event.budget}{self._why(event)}"
+                until = f", up to step {event.budget}" if event.budget < UNBOUNDED else ""
+                yield f"attempt {event.attempt} starts on {who}{until}{self._why(event)}"
             case Measured(trial=trial, objective=objective, columns=columns):
                 if objective in columns:
                     steps, values = columns[objective]
@@ -292,7 +294,7 @@ def _origin(event: TrialCreated) -> str:
     if event.repeat is not None:
         return f"repeats trial {event.repeat.of} with seed {event.config.get('seed')}, to confirm its value"
     if event.training:
-        return f"the training, of {event.training} steps"
+        return f"the training, of {event.training} steps" if event.training < UNBOUNDED else "the training"
     if event.ask is None:
         return "given in points_to_evaluate"
     return f"proposal {event.ask} of the optimizer" + (

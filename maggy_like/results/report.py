@@ -21,6 +21,7 @@ from urllib.parse import quote
 from maggy_like.argument_checks import require
 from maggy_like.display.text import as_html, clean, config_text, duration, number, pairs, tally, words
 from maggy_like.errors import ConfigError, JournalError, UserError
+from maggy_like.protocol.messages import UNBOUNDED
 from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData, every_trial, state_of, training_line
 from maggy_like.results.files import TrialFiles
@@ -264,7 +265,7 @@ def environment(result: ResultData, record: Record | None) -> str:
         rows += [
             ["optimizer", header.optimizer],
             ["seed", str(header.seed)],
-            ["steps of a full training", str(header.max_budget)],
+            *([["steps of a full training", str(header.max_budget)]] if header.max_budget < UNBOUNDED else []),
             ["times resumed", str(max(0, len(record.contents.sessions) - 1))],
             *([name, value] for name, value in (begun.environment if begun is not None else {}).items()),
         ]

@@ -237,6 +237,16 @@ def test_one_worker_may_run_in_this_process(go: Any) -> None:
     assert dict(os.environ) == before
 
 
+def test_a_run_without_a_budget_shows_no_number_of_steps(go: Any, tmp_path: Path) -> None:
+    go(lambda reporter: 1, workers=1, engine="inline", directory=tmp_path, name="run")
+    result = maggy_like.load_run(tmp_path / "run")
+    log = "\n".join(result.decision_log())
+    assert "trial 0 is created: the training\n" in log
+    assert "attempt 1 starts on worker 0\n" in log
+    result.report(tmp_path / "report.html")
+    assert "steps of a full training" not in (tmp_path / "report.html").read_text()
+
+
 # -- faults ----------------------------------------------------------------------------------------------
 
 
