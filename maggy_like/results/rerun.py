@@ -16,6 +16,7 @@ from maggy_like.protocol.state_names import state_url
 from maggy_like.results.data import ResultData, read_saved
 from maggy_like.results.record import read_record
 from maggy_like.train_function.load import arguments_for
+from maggy_like.train_function.parameters import check_function
 from maggy_like.worker.child.reporter import BudgetUsed, Reporter
 from maggy_like.worker.child.sender import as_number
 from optimizers.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, TrialCreated
@@ -63,6 +64,7 @@ class Rerun:
 
 def rerun(result: ResultData, trial: Trial, train_fn: Callable[..., Any], *, from_checkpoint: bool) -> Rerun:
     """Run a trial again (see :meth:`maggy_like.Result.rerun`)."""
+    check_function(train_fn)
     state = _began_from(result, trial) if from_checkpoint else None
     reporter = _RecordingReporter(trial, state, read_record(result).contents.header.max_budget)
     config = copy.deepcopy(trial.config)  # which the function may change

@@ -324,24 +324,24 @@ class Result(ResultData):
             raise UserError(f"this result does not know its run; use load_run(DIRECTORY).{method}()")
         return self._actions
 
-    def log(self, trial: int, rank: int = 0) -> str:
+    def log(self, trial: int | Trial, rank: int = 0) -> str:
         """Return everything that a trial printed on one of its workers, attempt by attempt.
 
         Of a running trial the last minute may be missing, if its worker does not see the run's folder.
 
         Args:
-            trial: Number of the trial.
+            trial: The trial or its number.
             rank: Rank of the worker, for a trial that several workers run together. Default 0.
 
         Returns:
             The text. Empty if the trial printed nothing.
 
         Raises:
-            UserError: There is no such trial, an argument is not an integer, or a file system cannot be read.
+            UserError: There is no such trial, the rank is not an integer, or a file system cannot be read.
         """
-        trial, rank = whole("trial", trial, least=0), whole("rank", rank, least=0)
+        known, rank = self._trial(trial), whole("rank", rank, least=0)
         check_files(self)
-        return read_log(RunPaths(self.directory, self.store), trial, rank, self._trial(trial).attempt)
+        return read_log(RunPaths(self.directory, self.store), known.id, rank, known.attempt)
 
     def files(self, trial: int | Trial) -> TrialFiles:
         """Return the files that a trial wrote to ``reporter.directory``, or to its working directory.

@@ -72,8 +72,8 @@ def test_all_that_a_result_offers(search: Any, tmp_path: Path) -> None:
     assert again.importance() == result.importance()
     assert again.to_optuna().best_params == result.best_config
     (result.directory / "logs").mkdir(exist_ok=True)
-    (result.directory / "logs" / "trial-00001.log").write_text("hello\n")
-    assert again.log(1) == result.log(1)
+    (result.directory / "logs" / log_name(1, 0, 1)).write_text("hello\n")
+    assert again.log(1) == result.log(1) == result.log(result.trials[1]) == "hello\n"
     for read in (again.log, again.load):
         with pytest.raises(UserError, match="trial must be one of the 24 trials of this result, got 99"):
             read(99)

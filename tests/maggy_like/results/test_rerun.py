@@ -299,6 +299,11 @@ def test_mistakes_are_answered(
     assert "Traceback" not in err
 
 
+def test_what_is_not_a_function_is_rejected(run: tuple[Result, Path]) -> None:
+    with pytest.raises(UserError, match="train_fn must be a function, got 'train'"):
+        run[0].rerun(0, "train")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("saves", ["before the report", "after the report"])
 def test_a_paused_trial_is_run_again_up_to_its_rung_with_the_budget_of_a_full_training(
     saves: str, tmp_path: Path
