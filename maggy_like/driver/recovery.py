@@ -435,9 +435,9 @@ def _other_space(known: RunHeader, now: RunHeader) -> ConfigError:
         elif known.space[name] != now.space[name]:
             changes.append(f"{name!r} was {before[name]!r} and is {domain!r}")
     shown = ", ".join(changes[:_MOST_CHANGES]) + ", ..." * (len(changes) > _MOST_CHANGES)
+    learn = f", and warm_start=[FOLDER OF {known.name!r}] to use its results" if known.finds_best else ""
     return ConfigError(
-        f"the run {known.name!r} was started with another search space: {shown}; pass another name, and warm_start="
-        f"[FOLDER OF {known.name!r}] to use its results"
+        f"the run {known.name!r} was started with another search space: {shown}; pass another name{learn}"
     )
 
 

@@ -201,7 +201,7 @@ class RunComparison:
         names: Names of the runs, or their folders if two have the same name.
 
     Raises:
-        ConfigError: There are no runs, or their objectives differ.
+        ConfigError: There are no runs, one is an ablation, or their objectives differ.
         UserError: The journal of a run is missing.
 
     Example:
@@ -219,6 +219,12 @@ class RunComparison:
         names = [run.name for run in runs]
         self.names = names if len(set(names)) == len(names) else [str(run.directory) for run in runs]
         self._records = [read_record(run) for run in runs]
+        for name, record in self._pairs():
+            if not record.contents.header.finds_best:
+                raise ConfigError(
+                    f"{name!r} is an ablation, so it has no best trial; compare the answers of ablate(...), or combine "
+                    "those of several data sets with Ablation.across"
+                )
 
     def best_over_time(self) -> dict[str, list[tuple[float, Trial, float]]]:
         """Return the improvements of each run.

@@ -261,6 +261,17 @@ def test_another_study_does_not_go_on_with_a_run(ablate: Any) -> None:
         ablate(fns.worth, study("A"), name="first", repeats=3, resume=True)
 
 
+def noisy(x: int, seed: int) -> float:
+    return x + seed % 2
+
+
+def test_a_study_with_another_config_is_not_told_to_begin_from_earlier_results(tmp_path: Path) -> None:
+    options: Any = {"direction": "max", "repeats": 2, "engine": "inline", "directory": tmp_path, "progress": False}
+    maggy_like.ablate(noisy, AblationStudy(config={"x": 1}).config(x=0), name="run", **options)
+    with pytest.raises(ConfigError, match=r"with another search space: 'x' was .*; pass another name$"):
+        maggy_like.ablate(noisy, AblationStudy(config={"x": 2}).config(x=0), name="run", resume=True, **options)
+
+
 # -- what is shown ----------------------------------------------------------------------------------
 
 

@@ -13,7 +13,18 @@ import msgspec
 import pytest
 from report_pages import write_run
 
-from maggy_like import Confirmation, FailurePolicy, Float, compare_runs, lagom, list_runs, load_run, run
+from maggy_like import (
+    AblationStudy,
+    Confirmation,
+    FailurePolicy,
+    Float,
+    ablate,
+    compare_runs,
+    lagom,
+    list_runs,
+    load_run,
+    run,
+)
 from maggy_like.errors import ConfigError, JournalError, TrainingError, TrialsFailedError
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.journal import Journal, RunStatus, backend_of, read_journal
@@ -264,6 +275,10 @@ def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:
         list_runs(3)
 
 
+def noisy(x: int, seed: int) -> float:
+    return x + seed % 2
+
+
 def test_runs_are_compared_by_their_best_over_the_time(tmp_path: Path) -> None:
     small, large = write_run(tmp_path, "small", 10, 2), write_run(tmp_path, "large", 40, 4)
     comparison = compare_runs([small, load_run(large)])
@@ -278,6 +293,10 @@ def test_runs_are_compared_by_their_best_over_the_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    study = AblationStudy(config={"x": 1}).config(x=0)
+    answer = ablate(noisy, study, direction="max", repeats=2, engine="inline", directory=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match=r"is an ablation, so it has no best trial; compare the answers of ablate"):
+        compare_runs([answer.result])
     with pytest.raises(ConfigError, match="runs must have at least one run, got none"):
         compare_runs([])
     with pytest.raises(ConfigError, match=r"runs must be a list of runs, got 'one'"):
