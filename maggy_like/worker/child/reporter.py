@@ -63,6 +63,11 @@ TOO_MANY = (
     "or report(loss=..., accuracy=..., step=step) for several"
 )
 
+GIVEN_TWICE = (
+    "report() must have one value of the objective {0!r}, got {1} without a name and {0}={2}; "
+    "name the other metric too: report({0}=..., train_loss=..., step=step)"
+)
+
 NOT_AFTER = (
     "step must be greater than the last one, which is {last}, got {step}; report all metrics of a step in one call: "
     "report(loss=loss, accuracy=accuracy, step=epoch), and average metrics of batches over the epoch"
@@ -299,8 +304,8 @@ class Reporter:
                 a search, the first metric is the objective.
 
         Raises:
-            ReportError: The step does not increase, a value is not a number, the objective is missing, or there are
-                more than 10,000 different names.
+            ReportError: The step does not increase, a value is not a number, the objective is missing or given twice,
+                or there are more than 10,000 different names.
             Exception: An earlier report could not be sent, for this reason.
 
         Example:
@@ -332,7 +337,10 @@ class Reporter:
         elif step <= 1 and not self._restored and self._saves.was_given:
             self._saves.tell_unused("begin with state = reporter.restore()")
         if value is not None:
-            metrics[self._objective or "value"] = value
+            objective = self._objective or "value"
+            if objective in metrics:
+                raise ReportError(GIVEN_TWICE.format(objective, shortened(value), shortened(metrics[objective])))
+            metrics = {objective: value, **metrics}
         for name, number in metrics.items():
             if type(number) is not float:
                 metrics[name] = as_number(f"report({name}=...)", number)

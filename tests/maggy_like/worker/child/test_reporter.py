@@ -276,6 +276,22 @@ def test_a_missing_objective_is_named() -> None:
         Line(objective="acuracy").reporter.report(accuracy=0.5, loss=0.1)
 
 
+def test_an_objective_that_is_given_twice_is_rejected() -> None:
+    line = Line(objective="val_loss")
+    twice = r"objective 'val_loss', got 0.9 without a name and val_loss=0.4; .* report\(val_loss=..., train_loss="
+    with pytest.raises(ReportError, match=twice):
+        line.reporter.report(0.9, val_loss=0.4)
+    line.reporter.report(0.4, train_loss=0.9)
+    assert line.sender.buffer == [(1, {"val_loss": 0.4, "train_loss": 0.9})]
+
+
+def test_where_nothing_is_searched_a_value_without_a_name_is_the_first_metric() -> None:
+    reporter = Reporter(budget=2)
+    for _ in range(2):
+        reporter.report(0.9, loss=0.4)
+    assert ReporterHooks(reporter).objective == "value"
+
+
 def test_it_is_shown_by_where_it_stands() -> None:
     reporter = Reporter(budget=3)
     assert repr(reporter) == "Reporter(trial=0, attempt=1, budget=3)"
