@@ -45,6 +45,14 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def text_of(error: BaseException) -> str:
+    """Return the message of an exception, also of one whose own ``__str__`` fails."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # as Python writes it in tracebacks
+
+
 class ReportError(ValueError):
     """A report or a returned value is not valid, or a state cannot be saved; raised inside ``train_fn``."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from maggy_like.processes.imports import is_installation, module_path
 from maggy_like.processes.system import TOO_LITTLE_MEMORY, address_space, too_small
 from maggy_like.protocol.task import DriverProcess
+from maggy_like.protocol.values import text_of
 
 MAX_SHOWN = 6
 """Maximum number of folders of a search path in a message, in addition to those of installed packages."""
@@ -39,7 +40,7 @@ def _lacks(error: BaseException) -> str:
     """Return advice on an error because a trial has no terminal, no input, no pruner or another working directory."""
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
         return f"; relative paths start at {os.getcwd()!r} on {socket.gethostname()}, so pass an absolute path"
-    if isinstance(error, EOFError) and str(error) == "EOF when reading a line":  # of input()
+    if isinstance(error, EOFError) and text_of(error) == "EOF when reading a line":  # of input()
         return "; a trial has no standard input, so make what it asks for a parameter of the function"
     if type(error).__name__ == "TrialPruned":  # of Optuna
         return "; leave it out, since report() ends a trial that is to stop, or return: the trial keeps its reports"
@@ -81,7 +82,7 @@ def _remedy(name: str, driver: DriverProcess) -> str:
 
 
 def _is_of_memory(error: BaseException) -> bool:
-    words = f"{type(error).__name__}: {error}".lower()
+    words = f"{type(error).__name__}: {text_of(error)}".lower()
     frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     is_import = isinstance(error, ImportError) or any(name.startswith("<frozen importlib") for name in frames)
     return is_import and any(sign in words for sign in TOO_LITTLE_MEMORY)

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from maggy_like.processes.imports import is_installed_file
 from maggy_like.protocol.messages import MAX_PLACE, MAX_TYPES, FailureKind
-from maggy_like.protocol.values import ReportError, encodable
+from maggy_like.protocol.values import ReportError, encodable, text_of
 from maggy_like.storage.file_systems import StoreFault
 
 MAX_TEXT = 100_000
@@ -35,7 +35,7 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.STORE
     distributed = sys.modules.get("torch.distributed")
     is_collective = (distributed is not None and isinstance(error, distributed.DistError)) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _BACKENDS)
+        isinstance(error, RuntimeError) and any(word in text_of(error).lower() for word in _BACKENDS)
     )
     return FailureKind.COLLECTIVE if is_collective else FailureKind.EXCEPTION
 

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 from maggy_like.protocol.messages import Assign
+from maggy_like.protocol.values import text_of
 from maggy_like.storage.checkpoints import CheckpointStore
 from maggy_like.worker.child.reporter import OnPause, Reporter
 from maggy_like.worker.child.sender import Sender
@@ -81,7 +82,7 @@ class ReporterHooks:
 
     def advice_on(self, error: BaseException) -> str:
         """Return text to append to the message of an error, if the function may have used a missing checkpoint."""
-        is_of_none = isinstance(error, TypeError) and "NoneType" in str(error)
+        is_of_none = isinstance(error, TypeError) and "NoneType" in text_of(error)
         if is_of_none and self._reporter._restored_nothing and not self.is_under_way:
             return "; restore() returned None, since the trial had saved no state; begin at the first step then"
         return ""

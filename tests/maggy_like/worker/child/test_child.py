@@ -30,6 +30,7 @@ from maggy_like.protocol.messages import (
     Broken,
     Checkpointed,
     Decided,
+    FailureKind,
     Finished,
     Kept,
     Ready,
@@ -401,6 +402,31 @@ def test_a_failure_with_text_that_is_no_unicode_is_told() -> None:
     assert finished.message == r"ValueError: cannot read caf\udce9"
     assert finished.traceback.endswith("ValueError: cannot read caf\\udce9\n")
     assert len(end_of(lambda: sys.exit("x" * (17 << 20))).message) < MAX_TEXT + 100
+
+
+class Unprintable(RuntimeError):
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message  # type: ignore[attr-defined, no-any-return]  # which nothing has set
+
+
+class UnprintableType(Unprintable, TypeError):
+    """Of a kind whose message may have advice."""
+
+
+@pytest.mark.parametrize("kind", [Unprintable, UnprintableType])
+def test_an_exception_that_cannot_be_printed_is_a_failure_like_others(kind: type[Unprintable]) -> None:
+    def train(reporter: Reporter) -> None:
+        reporter.restore()
+        raise kind(3)
+
+    finished = end_of(train)
+    assert finished.kind is FailureKind.EXCEPTION
+    assert finished.message.endswith(f"{kind.__name__}: <exception str() failed>")
+    assert "raise kind(3)" in finished.traceback
+    assert "train" in finished.place
 
 
 def test_a_function_that_cannot_be_loaded_is_told_whatever_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
