@@ -115,6 +115,7 @@ class TrialEnds:
         self._registered: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self._known: set[Any] = set(finalizers())
         self._threads = set(threading.enumerate())
+        self._left: weakref.WeakSet[Any] = weakref.WeakSet()  # work of pools that has taken too long
         register = atexit.register
 
         def recorded(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -133,16 +134,39 @@ class TrialEnds:
         if has_open_files():
             _run_within(self._grace, send_end, _flush_files)
         self._known = set(finalizers())
+        self._threads = set(threading.enumerate()) - _pool_threads()
         flush_output()
 
     def _run(self, own: list[Any], threads: Iterable[threading.Thread]) -> None:
-        _join(threads, self._grace)
+        deadline = time.monotonic() + self._grace
+        pools = _pool_threads()
+        if not pools.isdisjoint(threads):
+            self._await_work()
+        _join([it for it in threads if it not in pools], self._grace, deadline)
         while self._registered:
             function, args, kwargs = self._registered.pop()
             atexit.unregister(function)
             _call(lambda function=function, args=args, kwargs=kwargs: function(*args, **kwargs))  # type: ignore[misc]
         for finalizer in reversed(own):
             _call(finalizer)
+
+    def _await_work(self) -> None:
+        """Wait for the work of pools, but not for their threads: the function may keep a pool for its process."""
+        from concurrent.futures import Future, wait
+
+        pending = [it for it in gc.get_objects() if Future in type(it).__mro__ and it not in self._left]
+        left = wait(pending, self._grace).not_done
+        self._left.update(left)
+        if left:
+            print(f"the work of a pool still runs {self._grace:g} s after its trial, and is left", file=sys.stderr)
+
+
+def _pool_threads() -> set[threading.Thread]:
+    """Return the threads of the executors of this process, which end once nothing refers to their executor."""
+    return {
+        *getattr(_module("concurrent.futures.thread"), "_threads_queues", ()),
+        *getattr(_module("concurrent.futures.process"), "_threads_wakeups", ()),
+    }
 
 
 def _call(function: Callable[[], Any]) -> None:
@@ -153,9 +177,9 @@ def _call(function: Callable[[], Any]) -> None:
         traceback.print_exc()
 
 
-def _join(threads: Iterable[threading.Thread], grace: float) -> None:
+def _join(threads: Iterable[threading.Thread], grace: float, deadline: float | None = None) -> None:
     """Wait for threads as Python does at its end, but not for ever."""
-    deadline = time.monotonic() + grace
+    deadline = time.monotonic() + grace if deadline is None else deadline
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():

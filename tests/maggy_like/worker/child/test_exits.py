@@ -8,6 +8,8 @@ import gzip
 import logging
 import logging.handlers
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import weakref
@@ -195,6 +197,68 @@ def test_what_a_library_registers_is_done_at_the_end_of_a_search_whose_trials_sh
     )
     assert result.counts == {"completed": 3}
     assert Path(tmp_path, "at_exit").exists()
+
+
+POOLS: list[ThreadPoolExecutor] = []
+WRITTEN: list[str] = []
+
+
+def keep_pool(folder: str, x: int) -> float:
+    """Use a pool that later trials use too, and return before its work is done."""
+    if not POOLS:
+        POOLS.append(ThreadPoolExecutor(1))
+    assert sorted(os.listdir(folder)) == WRITTEN
+    WRITTEN.append(str(x))
+    released = threading.Event()
+    POOLS[0].submit(lambda: (released.wait(), write(os.path.join(folder, str(x)))))
+    timer = threading.Timer(0.05, released.set)
+    timer.daemon = True
+    timer.start()
+    return x
+
+
+@pytest.mark.e2e
+def test_the_work_of_a_pool_that_serves_later_trials_is_waited_for_and_its_threads_are_not(tmp_path: Path) -> None:
+    (tmp_path / "written").mkdir()
+    result = lagom(
+        keep_pool,
+        {"folder": str(tmp_path / "written"), "x": [1, 2, 3]},
+        optimizer="grid",
+        direction="max",
+        workers=1,
+        engine=LocalEngine(isolation="worker"),
+        directory=tmp_path / "runs",
+        progress=False,
+    )
+    assert result.counts == {"completed": 3}
+    assert [result.log(trial) for trial in range(3)] == ["", "", ""]
+
+
+ENDLESS = """
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from maggy_like.worker.child.exits import TrialEnds
+
+ends = TrialEnds(grace=0.1)
+pool = ThreadPoolExecutor(1)
+pool.submit(threading.Event().wait)
+ends.end(lambda: None)
+threading.Thread(target=threading.Event().wait, name="endless").start()
+for _ in range(2):
+    ends.end(lambda: None)
+os._exit(0)
+"""
+
+
+def test_work_that_has_no_end_is_waited_for_once(tmp_path: Path) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+    run = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300)
+    assert run.stderr.splitlines() == [
+        "the work of a pool still runs 0.1 s after its trial, and is left",
+        "the thread 'endless' still runs 0.1 s after its trial, and is left",
+    ]
 
 
 def compress(folder: str, x: int) -> float:
