@@ -7,6 +7,7 @@ is its own, whether the name existed or not. Only files and directories that are
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import stat
@@ -29,6 +30,8 @@ MAX_COPY = 4 << 20
 
 MAX_COPIES = 32 << 20
 """Bytes of all copies of a mirror."""
+
+_CODE = (".py", ".ipynb")
 
 LONG_AGO = 0
 """Time of the last change of a mirror's directories, so that any change is seen however soon it comes."""
@@ -102,9 +105,9 @@ def _target(path: str) -> os.stat_result | None:
     return None
 
 
-def _listed(folder: str) -> list[os.DirEntry[str]]:
+def _listed(folder: str, most: int | None = None) -> list[os.DirEntry[str]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return list(entries)
+        return list(itertools.islice(entries, most))
     return []
 
 
@@ -185,17 +188,33 @@ class Mirror:
         self._set_times()
 
     def shared_changes(self, since: float) -> Iterator[Shared]:
-        """Yield what has changed since that Unix time among what is shared."""
+        """Yield what has changed since that Unix time among what is shared, except code, which its author edits.
+
+        A file that is written again does not change its directory, so up to :data:`MAX_ENTRIES` entries of unchanged
+        directories are looked at too.
+        """
+        room = MAX_ENTRIES
         for name, before in self._plan.links.items():
             path = os.path.join(self._original, name)
             now = None if before is None else _target(path)
-            if before is None or now is None or now.st_mtime_ns == before.st_mtime_ns or now.st_mtime < since:
+            if before is None or now is None:
                 continue
+            is_changed = now.st_mtime_ns != before.st_mtime_ns and now.st_mtime >= since
             if not stat.S_ISDIR(now.st_mode):
-                yield Shared(name, path)
-            for entry in _listed(path) if stat.S_ISDIR(now.st_mode) else ():
+                if is_changed:
+                    yield Shared(name, path)
+                continue
+            if is_changed:
+                entries = _listed(path)
+            elif room and not os.path.islink(path):  # others may write to what the caller has linked
+                entries = _listed(path, room)
+                room -= len(entries)
+            else:
+                continue
+            for entry in entries:
                 with contextlib.suppress(OSError):
-                    if entry.name != "__pycache__" and entry.stat().st_mtime >= since:
+                    is_code = entry.name == "__pycache__" or entry.name.endswith(_CODE)
+                    if not is_code and entry.stat().st_mtime >= since:
                         yield Shared(os.path.join(name, entry.name), entry.path)
 
     def _make(self, name: str) -> None:

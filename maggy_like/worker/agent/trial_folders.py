@@ -29,7 +29,7 @@ from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.file_systems import is_store_fault, is_visible, refusal, try_local_path
 from maggy_like.storage.run_paths import LEFT, WORK
 from maggy_like.storage.trial_files import Found, keep, left_out_note
-from maggy_like.worker.agent.mirror import Mirror, Plan, make_parents, make_plan
+from maggy_like.worker.agent.mirror import MAX_ENTRIES, Mirror, Plan, make_parents, make_plan
 
 PREFIX = ".maggy-"
 """Beginning of the names of directories that no trial uses."""
@@ -45,8 +45,8 @@ CLOSE_PATIENCE = 1.0
 """Seconds within which the thread must end once nothing is to be kept."""
 
 CHANGED = (
-    "{} in the caller's working directory was changed while this trial ran; trials share files and directories there "
-    "that are too large to be copied for each, so write to reporter.directory, or to another name"
+    "{} in the caller's working directory was changed while this trial ran; trials share large files there, and "
+    f"directories with code or more than {MAX_ENTRIES} entries, so write to reporter.directory, or to another name"
 )
 
 UNSEEN = (

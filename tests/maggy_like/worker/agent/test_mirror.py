@@ -113,3 +113,20 @@ def test_what_is_too_large_is_shared_and_a_change_of_it_is_found(
     (Path(mirror.path) / "data" / "new").write_text("through the link")
     assert sorted(shared.name for shared in mirror.shared_changes(before + 1)) == ["best.pt", "data/new"]
     assert written(mirror) == []
+
+
+def test_a_file_that_is_written_again_in_a_directory_with_code_is_found(caller: Path, tmp_path: Path) -> None:
+    before = 1e9
+    (caller / "src").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (caller / "linked").symlink_to(tmp_path / "elsewhere")
+    names = ("src/train.py", "src/out.json", "src/kept.json", "linked/of-others.log")
+    for name in names:
+        (caller / name).write_text("{}")
+    for name in (*names, "src", "linked"):
+        os.utime(caller / name, (before, before))
+    mirror = mirror_of(caller, tmp_path)
+    for name in ("src/train.py", "src/out.json", "linked/of-others.log"):
+        with open(os.path.join(mirror.path, name), "w") as file:
+            file.write("again")
+    assert [shared.name for shared in mirror.shared_changes(before + 1)] == ["src/out.json"]
