@@ -29,6 +29,9 @@ MAX_FILES = 10_000
 MAX_SEEN = 20 * MAX_FILES
 """Number of files after which no others are looked for."""
 
+MAX_LINKS = 40
+"""Maximum number of absolute links on the way to a file, as on Linux."""
+
 SHOWN = 3
 """Number of files that a message names."""
 
@@ -86,13 +89,19 @@ class Found:
     _folders: set[str] = field(default_factory=set)  # directories with files
 
     def add(
-        self, folder: str, *, in_working: bool = False, is_own: Callable[[os.DirEntry[str]], bool] | None = None
+        self,
+        folder: str,
+        *,
+        known_as: str = "",
+        in_working: bool = False,
+        is_own: Callable[[os.DirEntry[str]], bool] | None = None,
     ) -> None:
         """Add the files of a folder, except entries for which ``is_own`` is False.
 
-        Links are followed only to files of the same folder. What disappears meanwhile is left out.
+        Links are followed only to files of the same folder, which was at ``known_as`` when the trial made them. What
+        disappears meanwhile is left out.
         """
-        inside = os.path.realpath(folder)
+        inside, before = os.path.realpath(folder), os.path.realpath(known_as or folder)
         waiting = [folder]
         while waiting and self.count < MAX_SEEN:
             with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -104,13 +113,13 @@ class Found:
                     elif is_own is None or is_own(entry):
                         self.count += 1
                         with contextlib.suppress(OSError):
-                            self._add_file(entry, os.path.relpath(entry.path, folder), inside, in_working)
+                            self._add_file(entry, os.path.relpath(entry.path, folder), inside, before, in_working)
 
-    def _add_file(self, entry: os.DirEntry[str], name: str, inside: str, in_working: bool) -> None:
+    def _add_file(self, entry: os.DirEntry[str], name: str, inside: str, before: str, in_working: bool) -> None:
         path = entry.path
         shown = name.encode(errors="backslashreplace").decode()
         if entry.is_symlink():
-            path = os.path.realpath(path)
+            path = _target(path, inside, before)
             if not path.startswith(f"{inside}{os.sep}"):
                 self.left_out.append(f"{shown} (a link out of the trial's directory)")
                 return
@@ -140,6 +149,16 @@ class Found:
                     del self.files[over.name]
                     self.left_out.append(f"{over.name} ({readable_size(over.size)})")
                 return
+
+
+def _target(link: str, inside: str, before: str) -> str:
+    """Return the file of a link. The targets of absolute links have moved from ``before`` to ``inside``."""
+    path = os.path.realpath(link)
+    for _ in range(MAX_LINKS):
+        if before == inside or not path.startswith(f"{before}{os.sep}"):
+            break
+        path = os.path.realpath(f"{inside}{path[len(before) :]}")
+    return path
 
 
 def _folders_of(name: str) -> list[str]:

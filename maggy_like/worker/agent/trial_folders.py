@@ -77,6 +77,7 @@ class Place:
     own: str  # path of ``reporter.directory``, which may not exist
     mirror: Mirror | None  # its working directory
     began: float  # Unix time
+    known: tuple[str, str] = ("", "")  # the paths at which the trial finds them, before they are moved away
     registry: str = ""  # directory with an entry for each rank on this machine that shares them, if there are several
     has_files: bool = False  # whether it has any: it has written them, or an earlier attempt has
     moving: threading.Lock = field(default_factory=threading.Lock)  # held while they are moved
@@ -199,6 +200,7 @@ class TrialFolders:
                 place.mirror = self._mirror_at(os.path.join(self._parents, name), shares=shares)
             except OSError as error:
                 self._notes.append(("files", NO_MIRROR.format(error), None))
+        place.known = place.paths()
         return place
 
     def _mirror_at(self, path: str, *, shares: bool) -> Mirror:
@@ -399,9 +401,9 @@ class TrialFolders:
         is_complete = False
         while not is_complete:  # its directories may be moved away meanwhile
             paths, found = place.paths(), Found()
-            found.add(paths[0])
+            found.add(paths[0], known_as=place.known[0])
             if place.mirror is not None:
-                found.add(paths[1], in_working=True, is_own=place.mirror.is_written)
+                found.add(paths[1], known_as=place.known[1], in_working=True, is_own=place.mirror.is_written)
             found.limit(self._task.max_files)
             with self._alone(place):
                 is_complete = keep(

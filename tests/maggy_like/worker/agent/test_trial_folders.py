@@ -35,6 +35,11 @@ folders.close()
 """
 
 
+def task_of(run: Path) -> WorkerTask:
+    urls = {name: (run / name).as_uri() for name in ("checkpoints", "files")}
+    return WorkerTask("", b"", "", b"", (), (), (), store=urls["checkpoints"], logs=f"{run}/logs", files=urls["files"])
+
+
 def join_threads() -> None:
     for thread in threading.enumerate():
         if thread.name == "maggy-files":
@@ -57,7 +62,7 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
     ) as lost:
         assert lost.stdout is not None
         assert lost.stdout.readline() == "begun\n"
-        task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+        task = task_of(run)
         successor = TrialFolders(task)
         assigned = successor.begin(Assign(0, 2, {}, 1))
         folders = map(os.fsdecode, (assigned.directory, assigned.working_directory))
@@ -78,7 +83,7 @@ def test_the_files_of_all_ranks_on_a_machine_are_kept(
     executors: tuple[str, str], last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, ranks = tmp_path / "run", []
-    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    task = task_of(run)
     mark_store(task.store, task.run_id)
     for rank, executor in enumerate(executors):
         (tmp_path / executor).mkdir(exist_ok=True)
@@ -107,7 +112,7 @@ def test_files_that_a_store_refuses_to_the_end_remain_where_the_note_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
-    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    task = task_of(run)
     mark_store(task.store, task.run_id)
     (run / "files").write_text("a file where a folder was")
     folders = TrialFolders(task)
@@ -132,7 +137,7 @@ def test_files_are_given_up_at_once_if_no_later_try_can_keep_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
-    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    task = task_of(run)
     mark_store(task.store, task.run_id)
     put(f"{task.files}/00003.json", b'{"attempt": 1, "files": {"../a": [1, 1]}}')
     folders = TrialFolders(task)
@@ -150,7 +155,7 @@ def test_ranks_share_a_working_directory_that_is_empty(tmp_path: Path, monkeypat
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
     run = tmp_path / "run"
-    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    task = task_of(run)
     ranks = [TrialFolders(task), TrialFolders(task)]
     used = []
     for rank, folders in enumerate(ranks):
@@ -166,7 +171,7 @@ def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pyte
     """Its entry is in a directory that the last of the others removes, perhaps just after it was made."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
-    task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{run}/checkpoints", logs=f"{run}/logs")
+    task = task_of(run)
     folders, others = TrialFolders(task), [0, 1]
     make = os.mkdir
 
@@ -183,3 +188,34 @@ def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pyte
     assert not folders.end(0, "a process")
     folders.finish()
     folders.close()
+
+
+def test_absolute_links_to_files_of_the_same_directory_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    run = tmp_path / "run"
+    task = task_of(run)
+    mark_store(task.store, task.run_id)
+    folders = TrialFolders(task)
+    assigned = folders.begin(Assign(0, 1, {}, 1))
+    for name, folder in enumerate(map(os.fsdecode, (assigned.directory, assigned.working_directory))):
+        Path(folder).mkdir(exist_ok=True)
+        Path(folder, f"model{name}").write_text("weights")
+        Path(folder, f"best{name}").symlink_to(f"{folder}/model{name}")
+        Path(folder, f"last{name}").symlink_to(f"{folder}/best{name}")
+        Path(folder, f"same{name}").symlink_to(f"best{name}")
+        Path(folder, f"loop{name}").symlink_to(f"{folder}/loop{name}")
+        Path(folder, f"out{name}").symlink_to(tmp_path / "home")
+    assert folders.end(0, "a process")
+    folders.finish()
+    join_threads()
+    folders.close()
+    kept = read_list(task.files, 0)
+    assert kept is not None
+    assert sorted(kept.files) == sorted(
+        f"{name}{place}" for name in ("model", "best", "last", "same") for place in (0, 1)
+    )
+    assert (run / "files" / "00000" / "last0").read_text() == "weights"
+    assert sorted(line.split(" ")[0] for line in kept.left_out) == ["loop0", "loop1", "out0", "out1"]
