@@ -39,7 +39,11 @@ def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
 def _lacks(error: BaseException) -> str:
     """Return advice on an error because a trial has no terminal, no input, no pruner or another working directory."""
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
-        return f"; relative paths start at {os.getcwd()!r} on {socket.gethostname()}, so pass an absolute path"
+        try:
+            start = repr(os.getcwd())
+        except FileNotFoundError:
+            start = "the working directory, which was removed,"
+        return f"; relative paths start at {start} on {socket.gethostname()}, so pass an absolute path"
     if isinstance(error, EOFError) and text_of(error) == "EOF when reading a line":  # of input()
         return "; a trial has no standard input, so make what it asks for a parameter of the function"
     if type(error).__name__ == "TrialPruned":  # of Optuna

@@ -250,8 +250,11 @@ class TrialFolders:
                 with contextlib.suppress(OSError):  # it does not exist
                     os.rename(own, place.own)
             if is_free and place.mirror is not None:
-                place.mirror.move(self._unique(self._parents))
-                self._retired.setdefault(process, []).append(place.mirror)
+                try:
+                    place.mirror.move(self._unique(self._parents))
+                    self._retired.setdefault(process, []).append(place.mirror)
+                except OSError:  # the trial has removed or renamed it
+                    place.mirror = None
         return is_free, is_last
 
     def _unique(self, folder: str) -> str:

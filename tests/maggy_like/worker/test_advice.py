@@ -74,6 +74,16 @@ def test_what_a_trial_lacks_is_said(driver: DriverProcess | None, tmp_path: Path
     assert advice_on(bdb.BdbQuit(), driver) == "; a debugger has no terminal in a trial, so use engine='inline'"
 
 
+def test_a_working_directory_that_the_trial_has_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    (tmp_path / "home").rmdir()
+    said = advice_on(FileNotFoundError(2, "No such file or directory", "data.csv"), None)
+    assert said.startswith("; relative paths start at the working directory, which was removed, on ")
+
+
 def test_a_library_that_does_not_fit_into_the_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("libtorch.so: failed to map segment from shared object")
     assert "address space" not in advice_on(error, DRIVER)  # it is not bounded: something else is wrong

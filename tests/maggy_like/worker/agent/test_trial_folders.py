@@ -219,3 +219,31 @@ def test_absolute_links_to_files_of_the_same_directory_are_kept(
     )
     assert (run / "files" / "00000" / "last0").read_text() == "weights"
     assert sorted(line.split(" ")[0] for line in kept.left_out) == ["loop0", "loop1", "out0", "out1"]
+
+
+@pytest.mark.parametrize("end", ["removed", "renamed"])
+def test_a_trial_may_remove_its_working_directory(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "data").write_text("of the caller")
+    monkeypatch.chdir(tmp_path / "home")
+    task = task_of(tmp_path / "run")
+    mark_store(task.store, task.run_id)
+    folders = TrialFolders(task)
+    for trial in range(4):
+        assigned = folders.begin(Assign(trial, 1, {}, 1))
+        working, own = (Path(os.fsdecode(path)) for path in (assigned.working_directory, assigned.directory))
+        assert (working / "data").read_text() == "of the caller"
+        own.mkdir()
+        (own / "model").write_text("weights")
+        if end == "removed":
+            shutil.rmtree(working)
+        else:
+            working.rename(working.with_name(f"{working.name}-done"))
+        assert folders.end(trial, trial)
+        folders.exited(trial)
+    folders.finish()
+    join_threads()
+    assert folders.take_notes() == []
+    folders.close()
+    kept = [read_list(task.files, trial) for trial in range(4)]
+    assert [list(listed.files) for listed in kept if listed is not None] == [["model"]] * 4
