@@ -76,21 +76,11 @@ def _changed_names(train_fn: Callable[..., Any]) -> Iterator[str]:
 
 
 def _constants(module: types.ModuleType) -> dict[str, Any]:
-    """Return the names that a module's source sets only once, to a literal."""
+    """Return the names that a module's source sets only once, to a literal; empty if it sets computed names."""
     tree = parsed(_source(module))
-    stored = Counter(
-        name
-        for node in ast.walk(tree)
-        for name in (
-            [node.id]
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-            else node.names
-            if isinstance(node, ast.Global)
-            else [(node.asname or node.name).partition(".")[0]]
-            if isinstance(node, ast.alias)
-            else ()
-        )
-    )
+    if any(map(_sets_computed_names, ast.walk(tree))):
+        return {}
+    stored = Counter(name for node in ast.walk(tree) for name in _names_set_by(node))
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     constants = {}
     for node in tree.body:
@@ -109,6 +99,34 @@ def _constants(module: types.ModuleType) -> dict[str, Any]:
             if stored[target.id] == 1 and not stored["*"] and not is_registry:
                 constants[target.id] = value
     return constants
+
+
+def _names_set_by(node: ast.AST) -> list[str]:
+    """Return the names that a node of a syntax tree itself sets."""
+    match node:
+        case ast.Name(ctx=ast.Store() | ast.Del()):
+            return [node.id]
+        case ast.Global():
+            return node.names
+        case ast.alias():
+            return [(node.asname or node.name).partition(".")[0]]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return [name]
+        case ast.MatchMapping(rest=str(name)):
+            return [name]
+    return []
+
+
+def _sets_computed_names(node: ast.AST) -> bool:
+    """Whether a module with this node may set any of its names: by ``globals()``, ``exec`` or ``sys.modules``."""
+    match node:
+        case ast.Name(id="globals" | "exec") | ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+            return True
+        case ast.Call(func=ast.Name(id="vars"), args=[]):
+            return True
+    return False
 
 
 def _filled_names(train_fn: Callable[..., Any]) -> Iterator[str]:

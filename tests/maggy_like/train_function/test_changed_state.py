@@ -91,6 +91,36 @@ def test_so_is_a_dict_that_the_module_itself_never_touches(settings: Any) -> Non
     assert "own_settings.LAYERS is {'one': 32} here" in state_hints(reads, "process")[0]
 
 
+@pytest.mark.parametrize(
+    "sets",
+    [
+        "globals()['VALUE'] = 2",
+        "globals().update(VALUE=2)",
+        "vars().update(VALUE=2)",
+        "exec('VALUE = 2')",
+        "import sys; setattr(sys.modules[__name__], 'VALUE', 2)",
+        "def VALUE(): pass",
+        "class VALUE: pass",
+        "match [2, 3]:\n    case [*VALUE]: pass",
+        "match {'x': 2}:\n    case {**VALUE}: pass",
+        "match 2:\n    case int() as VALUE: pass",
+    ],
+)
+def test_nothing_is_said_of_a_name_that_the_module_sets_again(
+    sets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_values.py").write_text(f"VALUE = 1\n{sets}\ndef train(x): return VALUE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_values", raising=False)
+    importlib.invalidate_caches()
+    module = importlib.import_module("own_values")
+    try:
+        assert vars(module)["VALUE"] != 1
+        assert state_hints(module.train, "process") == ()
+    finally:
+        del sys.modules["own_values"]
+
+
 def test_changed_settings_of_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def uses_numpy(x: float) -> Any:
         return np.sqrt(x)
