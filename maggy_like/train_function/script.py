@@ -50,7 +50,7 @@ class Script:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _run(self, path: str) -> None:
-        code = compile(self.files[self.__name__], path, "exec")
+        code = compile(self.files[self.__name__], path, "exec", dont_inherit=True)
         main = types.ModuleType("__main__")
         vars(main).update(__file__=path, __builtins__=__builtins__)
         argv, search_path, caller = sys.argv, sys.path, sys.modules["__main__"]
@@ -92,7 +92,7 @@ def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Scrip
             f"{file.name}"
         )
     try:
-        compile(text, str(file), "exec")
+        compile(text, str(file), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise TrainFunctionError(f"the script {str(path)!r} is not valid Python: {error}") from error
     files = _with_imports(file)

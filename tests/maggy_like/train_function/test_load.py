@@ -274,6 +274,13 @@ def test_where_its_folder_is_not_seen_it_runs_from_a_copy(folder: Path, capsys: 
     assert not Path(where).parent.exists()
 
 
+def test_a_script_finds_types_in_its_annotations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "main.py"
+    script.write_text("def train(epochs: int = 3): ...\nprint(train.__annotations__)\n")
+    read_script(script)()
+    assert capsys.readouterr().out == "{'epochs': <class 'int'>}\n"
+
+
 @pytest.mark.parametrize(("code", "fails"), [("", False), ("0", False), ("3", True), ("'words'", True)])
 def test_its_exit_status(tmp_path: Path, code: str, fails: bool) -> None:
     (tmp_path / "leave.py").write_text(f"import sys\nsys.exit({code})\n")
