@@ -147,7 +147,7 @@ def _filled_names(train_fn: Callable[..., Any]) -> Iterator[str]:
 def _tree(function: types.FunctionType) -> ast.AST:
     """Return the parsed source of a function. Empty if there is none, or if it is part of a longer line."""
     with contextlib.suppress(OSError, TypeError, SyntaxError):
-        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+        return ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))  # not of what it wraps
     return ast.Module([], [])
 
 

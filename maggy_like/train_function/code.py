@@ -137,22 +137,24 @@ def own_functions(train_fn: Callable[..., Any]) -> Iterator[types.FunctionType]:
             waiting += _callables(getattr(value, "__dict__", {}).values())
             value = getattr(value, "__call__", None)  # noqa: B004 (bound to its object, whose other methods it may call)
         owner = getattr(value, "__self__", None)
-        function = inspect.unwrap(getattr(value, "__func__", value)) if value is not None else None
+        function = getattr(value, "__func__", value)
         if not isinstance(function, types.FunctionType) or id(function) in seen:
             continue
-        if isinstance(function.__module__, str) and is_installed(function.__module__):
-            continue
         seen.add(id(function))
-        yield function
-        if owner is not None:
-            waiting.extend(_methods_that(function, owner))
         if isinstance(versions := getattr(value, "registry", None), types.MappingProxyType):  # of a singledispatch
             waiting += _callables(versions.values())
-        values = [value for _, _, value in references(function)]
-        waiting += _callables(values)
-        for module in values:
-            if isinstance(module, types.ModuleType) and not is_installed(module.__name__):
-                waiting.extend(_functions_that(function, module))
+        if not is_installed(function.__globals__.get("__name__")):  # not __module__, which functools.wraps copies
+            yield function
+            if owner is not None:
+                waiting.extend(_methods_that(function, owner))
+            values = [value for _, _, value in references(function)]
+            waiting += _callables(values)
+            for module in values:
+                if isinstance(module, types.ModuleType) and not is_installed(module.__name__):
+                    waiting.extend(_functions_that(function, module))
+        if (inner := getattr(function, "__wrapped__", None)) is not None:  # last, so that it is read with its object
+            is_method = owner is not None and isinstance(inner, types.FunctionType)
+            waiting.append(types.MethodType(inner, owner) if is_method else inner)
 
 
 def _callables(values: Iterable[Any]) -> list[Any]:

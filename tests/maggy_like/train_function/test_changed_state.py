@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -302,6 +304,49 @@ def test_checkpoints_are_found_through_the_user_s_own_functions() -> None:
     assert uses_checkpoints(lambda x, reporter: saves(reporter))
     assert not uses_checkpoints(uses_a_global)
     assert not uses_checkpoints(lambda reporter: reporter.restore())
+
+
+def continued(function: Callable[..., float]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def loop(self: Any, x: float, reporter: Any) -> None:
+        for step in range(reporter.restore() or 0, reporter.budget):
+            reporter.report(function(self, x, reporter))
+            reporter.checkpoint(step + 1)
+
+    return loop
+
+
+def unchanged(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+
+    return call
+
+
+@continued
+def wrapped(self: Any, x: float, reporter: Any) -> float:
+    return x
+
+
+class Wrapped:
+    def save(self, reporter: Any) -> None:
+        reporter.checkpoint(reporter.restore())
+
+    @contextlib.contextmanager
+    def opened(self, x: float, reporter: Any) -> Iterator[None]:
+        self.save(reporter)
+        yield
+
+    @unchanged
+    def train(self, x: float, reporter: Any) -> None:
+        self.save(reporter)
+
+
+@pytest.mark.parametrize("function", [wrapped, Wrapped().opened, Wrapped().train])
+def test_the_code_of_a_decorator_and_of_what_it_wraps_is_read(function: Any) -> None:
+    assert uses_checkpoints(function)
+    assert uses_budget(function) == (function is wrapped)
 
 
 def with_a_callback(x: float, reporter: Any) -> None:

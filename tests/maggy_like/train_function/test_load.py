@@ -119,6 +119,23 @@ def test_another_body_is_another_function(change: tuple[str, str]) -> None:
     assert is_comparable(hash_of(changed), hash_of(TRAIN))
 
 
+def test_another_decorator_is_another_function() -> None:
+    source = """
+import functools
+
+def tripled(function):
+    @functools.wraps(function)
+    def call(x):
+        return function(x) * 3
+    return call
+
+@tripled
+def train(x):
+    return x
+"""
+    assert len({hash_of(source), hash_of(source.replace("* 3", "* 4")), hash_of(source.replace("@tripled", ""))}) == 3
+
+
 def test_lines_and_comments_do_not_count() -> None:
     assert hash_of("# a comment\n\n" + TRAIN.replace("def train", "# another\ndef train")) == hash_of(TRAIN)
 
