@@ -15,10 +15,8 @@ from optimizers.checks import did_you_mean, short
 def columns_of(table: Any) -> tuple[str, ...]:
     """Return the names of a table's columns, or of a list of names."""
     # Kinds of tables are told apart by their classes, since columns are attributes of tables of pandas and Spark.
-    if hasattr(type(table), "column_names"):  # Arrow, whose `columns` are the data
-        names = table.column_names
-    else:
-        names = getattr(table, "columns", table)
+    is_arrow = hasattr(type(table), "column_names")  # whose `columns` are the data
+    names = table.column_names if is_arrow else getattr(table, "columns", table)
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(
             f"data must be a pandas, Arrow or Spark table, or a list of column names, got {type(table).__name__}"
