@@ -83,7 +83,8 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         driver: Place of the driver: ``"client"`` for this process, or ``"cluster"`` for a task of the Spark
             application. With ``"cluster"`` this process may end before the search (see the page on Spark Connect).
         failures: Retries, time limits, and when failures end the search (:class:`~maggy_like.FailurePolicy`).
-        seed: Seed of the optimizer. The same seed proposes the same sequence of configurations.
+        seed: Seed of the optimizer. The same seed proposes the same sequence of configurations, and after other
+            earlier runs (``warm_start``) another one.
         name: Name of the run. Default a name made of the function's name and the time.
         directory: Path or URL of the folder of all runs. The run's folder in it has its journal, states and logs.
         store: Path, URL or :class:`~maggy_like.Store` of the saved states, if they should not be in the run's folder.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,6 +160,21 @@ class History:
     _points: dict[int, tuple[Config, NDArray[np.float64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _entropy: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    @property
+    def entropy(self) -> tuple[int, ...]:
+        """The source of all randomness: the seed and, if there are any, the earlier searches.
+
+        With the seed alone, a search that begins from another one would draw the same configurations again.
+        """
+        if not self._entropy:
+            problem, tried = self.problem, 0
+            for search in problem.earlier:
+                for trial, config in {seen.trial: seen.config for seen in search}.items():
+                    tried = zlib.crc32(problem.space.key(config), tried ^ trial)
+            self._entropy = (problem.seed, tried) if problem.earlier else (problem.seed,)
+        return self._entropy
 
     def pending_points(self) -> dict[int, NDArray[np.float64]]:
         """Return the points of the pending configurations in the unit cube, shape (d,), by trial number.
@@ -178,7 +194,8 @@ class History:
 
     def rng(self, index: int) -> np.random.Generator:
         """Return the random generator of the ``index``-th ask. There is no state to save, so replay is exact."""
-        return np.random.default_rng([self.problem.seed, index])
+        seed, *earlier = self.entropy
+        return np.random.default_rng([seed, index, *earlier])
 
     def apply(self, update: Update) -> None:
         """Apply one change."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import cast
 
+import numpy as np
+
 from optimizers.checks import explains_init, integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError, SearchSpaceError
@@ -86,21 +88,21 @@ class Sobol(Optimizer):
         from scipy.stats import qmc  # noqa: F401  # takes a second
 
     def ask(self, index: int, history: History) -> Config:
-        space, seed = history.problem.space, history.problem.seed
-        if self._known is None or self._known.space is not space or self._known.seed != seed:
-            self._known = _Sequence(space, seed)
+        space, entropy = history.problem.space, history.entropy
+        if self._known is None or self._known.space is not space or self._known.entropy != entropy:
+            self._known = _Sequence(space, entropy)
         return self._known.allowed(index)
 
 
 class _Sequence:
     """The sequence for a space and a seed. It is kept between asks, because only its start is expensive."""
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
+    def __init__(self, space: SearchSpace, entropy: tuple[int, ...]) -> None:
         from scipy.stats import qmc  # takes a second, which only this optimizer should cost
 
         self.space = space
-        self.seed = seed
-        self._points = qmc.Sobol(len(space.dimensions), rng=seed)
+        self.entropy = entropy
+        self._points = qmc.Sobol(len(space.dimensions), rng=np.random.default_rng(entropy))
         self._filtered = FilteredSequence(space, self._at)
 
     def allowed(self, index: int) -> Config:

@@ -41,6 +41,10 @@ def take_anything(**config: Any) -> float:
     return 1.0
 
 
+def take_x(x: float) -> dict[str, float]:
+    return {"score": x}
+
+
 class Remembering(Optimizer):
     """Tells what it knows of earlier searches by what it proposes."""
 
@@ -168,10 +172,24 @@ def test_the_best_of_each_earlier_run_is_tried_first_and_once(run: Run) -> None:
     second = run(points_to_evaluate=[{"x": 1.0, "n": 8}, {"x": 1.0, "n": 9}], n_trials=3, seed=1)
     given, best = {"x": 0.1, "n": 1}, {"x": 0.9, "n": 8}
     new = run(warm_start=[first, second.directory, str(first.directory)], points_to_evaluate=[given], n_trials=4)
-    plain = run(n_trials=1)
-    assert [trial.config for trial in new.trials] == [given, best, {"x": 1.0, "n": 8}, plain.trials[0].config]
+    assert [trial.config for trial in new.trials[:3]] == [given, best, {"x": 1.0, "n": 8}]
     again = run(warm_start=[first], points_to_evaluate=[best], n_trials=2)
-    assert [trial.config for trial in again.trials] == [best, plain.trials[0].config]
+    assert again.trials[0].config == best
+    for trial in (new.trials[3], again.trials[1]):
+        assert trial.config not in [given, best, {"x": 1.0, "n": 8}]
+
+
+@pytest.mark.parametrize("optimizer", ["random", "sobol", "hyperband", "tpe"])
+def test_a_search_with_the_same_seed_does_not_repeat_the_earlier_ones(run: Run, optimizer: str) -> None:
+    tried: list[Config] = []
+    earlier: list[Result] = []
+    for _ in range(3):
+        new = run(space={"x": Float(0, 1)}, train_fn=take_x, optimizer=optimizer, warm_start=earlier[-1:], n_trials=5)
+        assert not [trial for trial in new.trials[len(earlier[-1:]) :] if trial.config in tried]
+        tried += [trial.config for trial in new.trials]
+        earlier.append(new)
+    again = run(space={"x": Float(0, 1)}, train_fn=take_x, optimizer=optimizer, warm_start=earlier[:1], n_trials=5)
+    assert [trial.config for trial in again.trials] == [trial.config for trial in earlier[1].trials]
 
 
 def test_priors_come_before_the_best_of_earlier_runs(run: Run) -> None:
