@@ -228,7 +228,8 @@ def test_summary(snap: Snap) -> None:
 def test_how_to_go_on_with_what_was_cut_off(snap: Snap, phase: Phase | Ending, trained: TrialState | None) -> None:
     line = None if trained is None else TrainingLine(trained, 2, 5, 9, 0.5, 1.0)
     told = progress.how_to_resume(snap(phase=phase, training=line))
-    is_due = phase in ("interrupted", "cancelled", "stopped", "timeout") and trained is not TrialState.COMPLETED
+    cut_short = ("interrupted", "cancelled", "stopped", "timeout", "killed")
+    is_due = phase in cut_short and trained is not TrialState.COMPLETED
     assert bool(told) == is_due
     now = snap(phase=phase, training=line)
     assert ("resume=True" in html.page(now, now, [], [], 0)) == is_due
