@@ -584,7 +584,7 @@ def test_a_handle_and_a_result_take_no_nonsense(tmp_path: Path) -> None:
         lambda: result.log("first"),
         lambda: result.log(0, rank=-1),
     ):
-        with pytest.raises(UserError, match=r"(trial|lines|timeout|rank) must be a"):
+        with pytest.raises(UserError, match=r"(trial must be one of|(trial|lines|timeout|rank) must be a)"):
             wrong()
 
 
