@@ -26,7 +26,8 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
     """Report each epoch of Keras' ``fit``, with its metrics (``loss``, ``val_accuracy``).
 
     The saved state is ``{"step": epochs, "weights": [...], "optimizer": [...]}``. Load its weights by
-    ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins, if you pass ``initial_epoch``.
+    ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins, if you pass ``initial_epoch``. A
+    trial that continues from another trial's state (``PBT``) keeps the learning rate that it was compiled with.
 
     Args:
         reporter: Reporter of the trial.
@@ -65,7 +66,8 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
         if (state := self._progress.restored) is not None and self._continues:
             self.model.set_weights(state["weights"])
             for variable, value in zip(self.model.optimizer.variables, state["optimizer"], strict=True):
-                variable.assign(value)
+                if self._progress.parent is None or variable.name != "learning_rate":  # of this trial's configuration
+                    variable.assign(value)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count from the first epoch of the training. Called by Keras."""

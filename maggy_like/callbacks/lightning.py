@@ -26,6 +26,10 @@ class LightningReport(Callback):
     The saved state is ``{"step": epochs, "checkpoint": bytes}``. The bytes are a checkpoint of Lightning (weights,
     optimizers, schedules, loops, callbacks). Load it by ``torch.load(io.BytesIO(state["checkpoint"]))``.
 
+    A trial that continues from another trial's state (``PBT``) trains with the hyperparameters that its own
+    ``configure_optimizers`` sets. A schedule continues from the state, relative to the trial's own learning rate, but
+    keeps the saved parameters of the schedule itself, such as ``gamma``.
+
     The report of an epoch includes what the module logs in ``on_train_epoch_end``. Validate after every epoch.
     Otherwise Lightning keeps the metrics of the last validation, and they are reported again.
 
@@ -55,6 +59,7 @@ class LightningReport(Callback):
         self._reporter = reporter
         self.ckpt_path: str | None = None
         self._replaced: Callable[[], None] | None = None
+        self._configured: list[list[dict[str, Any]]] = []  # the hyperparameters of each optimizer's groups
         if self._progress.restored is not None:
             path = Path(tempfile.mkdtemp(prefix="maggy_like-"), "restored.ckpt")
             path.write_bytes(self._progress.restored["checkpoint"])
@@ -63,6 +68,8 @@ class LightningReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count from the epoch at which the training starts. Called by Lightning."""
         self._remove_restored()
+        if self._progress.parent is not None:
+            self._configure(trainer)
         self._progress.begin(trainer.current_epoch, "ckpt_path=report.ckpt_path to trainer.fit")
         if not self._progress.left:
             trainer.should_stop = True
@@ -74,6 +81,10 @@ class LightningReport(Callback):
                 f"the trainer must train with all {self._reporter.world_size} workers of the trial, got one with "
                 f"{trainer.world_size}; remove devices= and num_nodes= from Trainer(...)"
             )
+        self._configured = [
+            [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+            for optimizer in trainer.optimizers  # as configured, since a checkpoint is loaded into them later
+        ]
         own = pl_module.on_train_epoch_end
         self._replaced = vars(pl_module).get("on_train_epoch_end")
 
@@ -104,6 +115,17 @@ class LightningReport(Callback):
         if self.ckpt_path is not None:
             shutil.rmtree(Path(self.ckpt_path).parent, ignore_errors=True)
 
+    def _configure(self, trainer: Trainer) -> None:
+        """Give the optimizers, which continue from another trial's state, the configured hyperparameters again."""
+        for optimizer, configured in zip(trainer.optimizers, self._configured, strict=True):
+            for group, own in zip(optimizer.param_groups, configured, strict=True):
+                scheduled = group["lr"] / group["initial_lr"] if group.get("initial_lr") else None
+                group.update(own)
+                if scheduled is not None and "initial_lr" in own:
+                    group["lr"] = own["initial_lr"] * scheduled
+        for config in trainer.lr_scheduler_configs:
+            _start_from_configured(config.scheduler)
+
     def _report(self, trainer: Trainer) -> None:
         if not self._progress.take(trainer.current_epoch + 1, trainer.callback_metrics, lambda: self._state(trainer)):
             trainer.should_stop = True
@@ -119,3 +141,11 @@ class LightningReport(Callback):
                     "FSDPStrategy(state_dict_type='full'), or the same option of your strategy"
                 )
             return {"checkpoint": path.read_bytes() if trainer.is_global_zero else b""}
+
+
+def _start_from_configured(scheduler: Any) -> None:
+    """Have a schedule, and those that it consists of, start from the learning rates that are configured."""
+    if hasattr(scheduler, "base_lrs"):
+        scheduler.base_lrs = [group["initial_lr"] for group in scheduler.optimizer.param_groups]
+    for part in getattr(scheduler, "_schedulers", ()):
+        _start_from_configured(part)

@@ -46,6 +46,12 @@ class Progress:
         self.step: int = 0 if self.restored is None else self.restored["step"]  # the last step that was taken
 
     @property
+    def parent(self) -> int | None:
+        """The other trial that saved the restored state, with another configuration; None if there is none."""
+        trial = None if self.restored is None else self.restored.get("trial")
+        return None if trial == self._reporter.trial else trial
+
+    @property
     def left(self) -> int:
         """Number of steps left of the budget."""
         return max(0, self._reporter.budget - self.step)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from maggy_like.callbacks.progress import Progress
+from maggy_like.protocol.values import ReportError, shortened
 
 if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
@@ -19,6 +20,10 @@ def sklearn_steps(
     In each step, train the estimator by ``partial_fit``, or by ``fit`` if the estimator continues its training
     (``warm_start``). Then call ``report``, which saves the whole estimator and reports the metrics. A promoted or
     retried trial receives the saved estimator. The saved state is ``{"step": steps, "model": estimator}``.
+
+    A trial that continues from another trial's state (``PBT``) receives the saved estimator with the parameters of its
+    own. An estimator may ignore those that it reads only when its training begins, such as ``learning_rate_init`` of
+    ``MLPClassifier``.
 
     Args:
         estimator: Estimator that is not fitted yet.
@@ -34,7 +39,8 @@ def sklearn_steps(
         The estimator, and the function that reports the step.
 
     Raises:
-        ReportError: An argument is invalid, or a step was not reported exactly once.
+        ReportError: An argument is invalid, a step was not reported exactly once, or another trial's state is of an
+            estimator with other parts.
 
     Example:
         >>> from sklearn.ensemble import GradientBoostingClassifier
@@ -54,6 +60,8 @@ def sklearn_steps(
     """
     progress = Progress(reporter, save_every, "scikit-learn")
     model = estimator if progress.restored is None else progress.restored["model"]
+    if progress.parent is not None:
+        _configure(model, estimator, progress.parent)
 
     def report(**metrics: float) -> None:
         progress.take(progress.step + 1, metrics, lambda: {"model": model})
@@ -65,3 +73,19 @@ def sklearn_steps(
         step = progress.step
         yield model, report
         progress.check_reported(step + 1)
+
+
+def _configure(model: Any, estimator: Any, parent: int) -> None:
+    """Give an estimator that another trial has trained the parameters of this trial's own."""
+    parameters = estimator.get_params()
+    if type(model) is not type(estimator) or model.get_params().keys() != parameters.keys():
+        raise ReportError(
+            f"the estimator must have the parts of the one that trial {parent} saved ({shortened(model)}), got "
+            f"{shortened(estimator)}; remove what chooses the parts from the space, or use an optimizer other than PBT"
+        )
+    model.set_params(**{name: value for name, value in parameters.items() if not _has_parts(value)})
+
+
+def _has_parts(value: Any) -> bool:
+    """Return whether a value is an estimator, or a list with some, which are fitted in the saved one."""
+    return hasattr(value, "get_params") or (isinstance(value, list | tuple) and any(map(_has_parts, value)))

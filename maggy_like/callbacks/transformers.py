@@ -46,6 +46,8 @@ class TransformersReport(TrainerCallback):
 
     In a multi-worker trial, every rank needs this callback. Rank 0 reports, and all ranks stop at the same evaluation.
 
+    It cannot be used with ``PBT``, because transformers restores the learning rate with the state of another trial.
+
     Args:
         reporter: Reporter of the trial.
         save_every: Number of evaluations between saved states. Default: 1.
@@ -55,7 +57,7 @@ class TransformersReport(TrainerCallback):
 
     Raises:
         ReportError: An argument is invalid, the trainer does not evaluate, or it does not train with all workers of the
-            trial.
+            trial, or the state is of another trial.
 
     Example:
         >>> def train(lr, reporter):
@@ -72,6 +74,11 @@ class TransformersReport(TrainerCallback):
         self._is_training = False
         self.resume_from_checkpoint: str | None = None
         self._restored_folder: Path | None = None
+        if self._progress.parent is not None:
+            raise ReportError(
+                f"the restored state must be of trial {reporter.trial}, got one of trial {self._progress.parent}, with "
+                "whose learning rate transformers would continue; use an optimizer other than PBT"
+            )
         self._named_output: str | None = None  # the trainer's output_dir, while another takes its place
         if self._progress.restored is not None:
             folder = self._restored_folder = Path(tempfile.mkdtemp(prefix="maggy_like-"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import library_functions
+import numpy as np
 import pytest
 from continued import changed, check_callback_alone, check_promoted_trials_equal_whole_trainings, search
 from library_functions import digits, with_keras, with_lightning, with_transformers
@@ -226,3 +227,67 @@ def test_a_state_of_another_trial_is_rejected() -> None:
     reporter.report(1.0)
     with pytest.raises(ReportError, match="must be of trial 0, got one of trial 7"):
         Progress(reporter, 1)
+
+
+# -- a state of another trial, as population-based training restores it ------------------------------
+
+
+def test_keras_keeps_the_learning_rate_of_the_trial() -> None:
+    import keras
+
+    rates, reporter = [], Reporter(budget=2)
+    for reporter.trial, rate in enumerate((0.5, 0.25)):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(rate), "mse")
+        report, x = KerasReport(reporter), np.ones((2, 1))
+        epochs = {"initial_epoch": report.initial_epoch, "epochs": reporter.trial + 1}
+        model.fit(x, x, callbacks=[report], verbose=0, **epochs)
+        rates.append((float(model.optimizer.learning_rate), int(model.optimizer.iterations)))
+    assert rates == [(0.5, 1), (0.25, 2)]
+
+
+def test_lightning_keeps_the_hyperparameters_of_the_trial_and_continues_the_schedule() -> None:
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from torch.optim.lr_scheduler import LambdaLR, SequentialLR
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from maggy_like.callbacks import LightningReport
+
+    class Network(LightningModule):
+        def __init__(self, lr: float) -> None:
+            super().__init__()
+            self.lr, self.body = lr, torch.nn.Linear(1, 1)
+            self.seen: list[tuple[float, float]] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            (group,) = self.trainer.optimizers[0].param_groups
+            self.seen.append((group["lr"], group["momentum"]))
+            self.log("loss", loss := self.body(batch[0]).mean())
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), self.lr, momentum=self.lr)
+            schedules = [LambdaLR(optimizer, lambda epoch: 1 / (epoch + 1)) for _ in range(2)]
+            return [optimizer], [SequentialLR(optimizer, schedules, [100])]
+
+    quiet: dict[str, Any] = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    seen, reporter = [], Reporter(budget=3)
+    for reporter.trial, lr in enumerate((0.5, 0.25)):
+        report, module = LightningReport(reporter), Network(lr)
+        trainer = Trainer(accelerator="cpu", max_epochs=2 * reporter.trial + 1, callbacks=[report], **quiet)
+        trainer.fit(module, DataLoader(TensorDataset(torch.ones(1, 1))), ckpt_path=report.ckpt_path)
+        seen += module.seen
+    assert seen == [(0.5, 0.5), (0.25 / 2, 0.25), (0.25 / 3, 0.25)]
+
+
+def test_transformers_which_would_restore_its_learning_rate_is_rejected() -> None:
+    from maggy_like.callbacks import TransformersReport
+
+    reporter = Reporter(budget=2)
+    reporter.checkpoint({"step": 1, "trial": 0, "checkpoint": b""})
+    reporter.trial = 1
+    with pytest.raises(ReportError, match="must be of trial 1, got one of trial 0, with whose learning rate"):
+        TransformersReport(reporter)

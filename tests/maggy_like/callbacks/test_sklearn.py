@@ -80,3 +80,35 @@ def test_each_step_reports_once(reports: int) -> None:
         report(accuracy=0.5)
     with pytest.raises(ReportError, match=r"step 1 must be reported exactly once"):
         next(steps)
+
+
+def saved_by_another_trial(estimator: Any) -> Reporter:
+    x, y, _, _ = digits()
+    reporter = Reporter(budget=2)
+    model, report = next(sklearn_steps(estimator, reporter))
+    model.fit(x, y)
+    report(accuracy=0.5)
+    reporter.trial = 1
+    return reporter
+
+
+def test_another_trial_s_state_is_trained_with_the_parameters_of_this_one() -> None:
+    from sklearn.linear_model import SGDClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import MinMaxScaler
+
+    def make(alpha: float) -> Any:
+        return make_pipeline(MinMaxScaler(), SGDClassifier(alpha=alpha, warm_start=True))
+
+    model, _ = next(sklearn_steps(make(0.2), saved_by_another_trial(make(0.1))))
+    assert model[-1].alpha == 0.2
+    assert model[-1].coef_.shape == (10, 64)
+    assert model[0].n_features_in_ == 64
+
+
+def test_another_trial_s_state_of_an_estimator_with_other_parts_is_rejected() -> None:
+    from sklearn.linear_model import Perceptron, SGDClassifier
+
+    reporter = saved_by_another_trial(SGDClassifier())
+    with pytest.raises(ReportError, match=r"that trial 0 saved \(SGDClassifier\(.*\)\), got Perceptron\("):
+        next(sklearn_steps(Perceptron(), reporter))
