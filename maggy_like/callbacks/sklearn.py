@@ -29,7 +29,8 @@ def sklearn_steps(
         estimator: Estimator that is not fitted yet.
         reporter: Reporter of the trial.
         grow: Parameter that ``by`` is added to in each step, for estimators with ``warm_start``, which is turned on.
-            Examples are ``"n_estimators"``, and ``"max_iter"`` of ``HistGradientBoostingClassifier``. The parameter
+            Examples are ``"n_estimators"``, ``"max_iter"`` of ``HistGradientBoostingClassifier``, and
+            ``"randomforestclassifier__n_estimators"`` of a pipeline. The parameter
             must count the whole training. ``max_iter`` of ``MLPClassifier`` does not, so use ``partial_fit`` there.
             Default: None, for ``partial_fit``.
         by: Increase of ``grow`` per step. Default: 1.
@@ -69,7 +70,8 @@ def sklearn_steps(
 
     while progress.left:
         if grow is not None:
-            model.set_params(warm_start=True, **{grow: (progress.step + 1) * by})
+            part, separator, _ = grow.rpartition("__")  # of a pipeline, or empty
+            model.set_params(**{f"{part}{separator}warm_start": True, grow: (progress.step + 1) * by})
         step = progress.step
         yield model, report
         progress.check_reported(step + 1)

@@ -70,6 +70,21 @@ def test_a_callback_of_a_library_is_none_of_the_run() -> None:
             read_callbacks([callback], "runs/x")  # type: ignore[list-item]
 
 
+def test_an_estimator_of_a_pipeline_grows() -> None:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import MinMaxScaler
+
+    x, y, _, _ = digits()
+    pipeline = make_pipeline(MinMaxScaler(), RandomForestClassifier(max_depth=2))
+    trees = []
+    for model, report in sklearn_steps(pipeline, Reporter(budget=2), grow="randomforestclassifier__n_estimators"):
+        trees.append([*model.fit(x, y)[-1].estimators_])
+        report(accuracy=0.5)
+    assert len(trees[1]) == 2
+    assert trees[1][0] is trees[0][0]
+
+
 @pytest.mark.parametrize("reports", [0, 2])
 def test_each_step_reports_once(reports: int) -> None:
     from sklearn.linear_model import SGDClassifier
