@@ -59,6 +59,7 @@ class LightningReport(Callback):
         self._reporter = reporter
         self.ckpt_path: str | None = None
         self._replaced: Callable[[], None] | None = None
+        self._max_steps: int | None = None  # while the trainer has none
         self._configured: list[list[dict[str, Any]]] = []  # the hyperparameters of each optimizer's groups
         if self._progress.restored is not None:
             path = Path(tempfile.mkdtemp(prefix="maggy_like-"), "restored.ckpt")
@@ -68,6 +69,7 @@ class LightningReport(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count from the epoch at which the training starts. Called by Lightning."""
         self._remove_restored()
+        self._limit_steps(trainer)
         if self._progress.parent is not None:
             self._configure(trainer)
         self._progress.begin(trainer.current_epoch, "ckpt_path=report.ckpt_path to trainer.fit")
@@ -85,6 +87,9 @@ class LightningReport(Callback):
             [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
             for optimizer in trainer.optimizers  # as configured, since a checkpoint is loaded into them later
         ]
+        if self.ckpt_path is not None:
+            # Lightning would train the saved epoch again when max_steps is set, even if that has ended.
+            self._max_steps, trainer.fit_loop.epoch_loop.max_steps = trainer.max_steps, -1
         own = pl_module.on_train_epoch_end
         self._replaced = vars(pl_module).get("on_train_epoch_end")
 
@@ -97,18 +102,24 @@ class LightningReport(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the training function if the trial was stopped. Called by Lightning."""
-        self._leave(pl_module)
+        self._leave(trainer, pl_module)
         self._progress.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restore the module's own hook. Called by Lightning."""
-        self._leave(pl_module)
+        self._leave(trainer, pl_module)
 
-    def _leave(self, module: LightningModule) -> None:
+    def _leave(self, trainer: Trainer, module: LightningModule) -> None:
+        self._limit_steps(trainer)
         vars(module).pop("on_train_epoch_end", None)
         if self._replaced is not None:  # a hook of the object's own
             vars(module)["on_train_epoch_end"] = self._replaced
         self._remove_restored()
+
+    def _limit_steps(self, trainer: Trainer) -> None:
+        """Put the trainer's ``max_steps`` back."""
+        if self._max_steps is not None:
+            trainer.fit_loop.epoch_loop.max_steps, self._max_steps = self._max_steps, None
 
     def _remove_restored(self) -> None:
         """Remove the file with the restored state once it is loaded or not needed."""

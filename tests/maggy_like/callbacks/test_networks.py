@@ -78,8 +78,10 @@ def with_metrics_of_an_epoch(lr: float, reporter: Reporter) -> None:
     assert "on_train_epoch_end" not in vars(module)  # it is left as it was
 
 
-def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(tmp_path: Path) -> None:
-    result = search(with_metrics_of_an_epoch, SPACE, tmp_path, metric="counted", direction="max", max_budget=4)
+@pytest.mark.parametrize("length", ["max_epochs=reporter.budget", "max_epochs=-1, max_steps=2 * reporter.budget"])
+def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(length: str, tmp_path: Path) -> None:
+    train = changed(with_metrics_of_an_epoch, globals(), ("max_epochs=reporter.budget", length))
+    result = search(train, SPACE, tmp_path, metric="counted", direction="max", max_budget=4)
     for trial in result.trials:
         assert list(trial.curve.values) == list(map(float, trial.curve.steps))
     assert any(trial.attempt > 1 for trial in result.trials)
