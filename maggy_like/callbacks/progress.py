@@ -48,8 +48,7 @@ class Progress:
     @property
     def parent(self) -> int | None:
         """The other trial that saved the restored state, with another configuration; None if there is none."""
-        trial = None if self.restored is None else self.restored.get("trial")
-        return None if trial == self._reporter.trial else trial
+        return None if self.restored is None else self._hooks.parent
 
     @property
     def left(self) -> int:

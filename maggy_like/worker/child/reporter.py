@@ -108,6 +108,7 @@ class Reporter:
     def __init__(self, budget: int = 1, *, store: CheckpointStore | None = None) -> None:
         self._budget = self._limit = budget
         self._pauses = False  # whether the attempt pauses at the limit
+        self._is_training = False  # whether the trial is not one of a search, but a training outside of it
         self._was_budget_read = self._was_grant_read = False
         self._on_pause: OnPause | None = None
         self.trial = 0

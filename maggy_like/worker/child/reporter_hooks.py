@@ -31,6 +31,7 @@ def reporter_for(assign: Assign, store: CheckpointStore, sender: Sender, on_paus
     reporter.rank = assign.rank_info.rank if assign.rank_info is not None else 0
     reporter.world_size = assign.rank_info.world_size if assign.rank_info is not None else 1
     reporter._is_search = assign.is_search
+    reporter._is_training = assign.max_budget == 0
     reporter._on_pause = on_pause
     reporter._begin(assign, store, sender)
     return reporter
@@ -115,6 +116,15 @@ class ReporterHooks:
     def restored_trial(self) -> int | None:
         """The trial that saved the restored checkpoint: this one, or with PBT another."""
         return self._reporter._saves.newest_trial
+
+    @property
+    def parent(self) -> int | None:
+        """The trial that saved the restored checkpoint with another configuration (PBT); None if there is none.
+
+        A training after a search may continue that of an earlier driver, which has the same configuration.
+        """
+        trial = self.restored_trial
+        return None if self._reporter._is_training or trial == self._reporter.trial else trial
 
     def start_over(self, remedy: str) -> None:
         """Log once that the function trains from the beginning despite a checkpoint, and how to continue from it."""

@@ -39,6 +39,12 @@ def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, metric: 
     assert best.value < 2.0  # 2.3 by chance
 
 
+def test_a_promoted_trial_whose_length_is_in_optimizer_steps_goes_on(tmp_path: Path) -> None:
+    length = "max_epochs=max(FULL, reporter.budget)", "max_epochs=-1, max_steps=FULL * 10"
+    train = changed(with_lightning, vars(library_functions), length)
+    check_promoted_trials_equal_whole_trainings(train, SPACE, tmp_path, metric="val_loss", tolerance=1e-5)
+
+
 @pytest.mark.parametrize(("train", "metric"), LIBRARIES)
 def test_a_trial_that_is_told_to_stop_stops(train: Any, metric: str, tmp_path: Path) -> None:
     rule = Threshold(step=2, worse_than=0.0, direction="min")
@@ -78,10 +84,8 @@ def with_metrics_of_an_epoch(lr: float, reporter: Reporter) -> None:
     assert "on_train_epoch_end" not in vars(module)  # it is left as it was
 
 
-@pytest.mark.parametrize("length", ["max_epochs=reporter.budget", "max_epochs=-1, max_steps=2 * reporter.budget"])
-def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(length: str, tmp_path: Path) -> None:
-    train = changed(with_metrics_of_an_epoch, globals(), ("max_epochs=reporter.budget", length))
-    result = search(train, SPACE, tmp_path, metric="counted", direction="max", max_budget=4)
+def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(tmp_path: Path) -> None:
+    result = search(with_metrics_of_an_epoch, SPACE, tmp_path, metric="counted", direction="max", max_budget=4)
     for trial in result.trials:
         assert list(trial.curve.values) == list(map(float, trial.curve.steps))
     assert any(trial.attempt > 1 for trial in result.trials)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from maggy_like.protocol.messages import MAX_NAMES, Assign, Beat, Checkpointed, Reported, ToDriver, decode_to_driver
+from maggy_like.protocol.state_names import StateName
 from maggy_like.protocol.values import ReportError
 from maggy_like.storage.checkpoints import CheckpointStore, load_state
 from maggy_like.storage.file_systems import is_visible, mark_store
@@ -59,6 +60,13 @@ def test_where_nothing_is_searched_the_metric_that_is_named_first_stands_for_the
     alone = Reporter(budget=2)
     alone.report(loss=1.0, accuracy=0.5)
     assert ReporterHooks(alone).objective == "loss"
+
+
+@pytest.mark.parametrize(("max_budget", "parent"), [(27, 3), (0, None)])
+def test_a_state_is_of_another_configuration_only_in_a_search(max_budget: int, parent: int | None) -> None:
+    """A training that continues a failed one has its configuration."""
+    line = Line(checkpoint=str(StateName(3, 1, 4)), max_budget=max_budget)
+    assert ReporterHooks(line.reporter).parent == parent
 
 
 def test_a_reporter_without_a_trial_has_the_ranks_of_torchrun_and_of_nothing_else(
