@@ -160,7 +160,10 @@ class ProcessProposer(Proposer):
                 return
             if process.poll() is not None:
                 raise EOFError
-        end = os.pidfd_open(pid)
+        try:
+            end = os.pidfd_open(pid)
+        except ProcessLookupError:  # it was reaped already
+            raise EOFError from None
         try:
             if connection not in wait([connection, end]):
                 raise EOFError

@@ -45,8 +45,8 @@ from maggy_like.worker.child.exits import forget_exit_hooks, remove_leftovers
 from maggy_like.worker.child.process import ROUNDS, rehearse
 from maggy_like.worker.launch import decode_task, take_over_spark_files
 
-PATIENCE = 1.0
-"""Seconds within which trackers must end; they take a few hundredths."""
+PATIENCE = 5.0
+"""Seconds within which trackers must end; they take a few hundredths, but one may have just been started."""
 
 _LOOK_MS = 10
 _MARK = b"from multiprocessing.resource_tracker import main"

@@ -90,14 +90,16 @@ def test_a_prior_pulls_the_first_proposals() -> None:
     assert distances[1] < 0.5 * distances[0]
 
 
-def test_an_earlier_search_of_the_same_function_makes_the_first_proposals_good() -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_an_earlier_search_of_the_same_function_makes_the_first_proposals_good(seed: int) -> None:
     earlier = seen(30, lambda config: 5.0 + 1000.0 * bowl(config))
-    history = History(Problem(PLANE, earlier=(tuple(earlier),)))
+    history = History(Problem(PLANE, earlier=(tuple(earlier),), seed=seed))
     optimizer = BayesianSearch()
     for index in range(4):
         history.apply(Pending(index, optimizer.ask(index, history)))
-    assert max(map(away, history.pending.values())) < 0.3
-    assert min(map(away, history.pending.values())) < 0.1
+    distances = [away(config) for config in history.pending.values()]
+    assert np.mean(distances) < 0.25  # of random ones it is 0.49
+    assert min(distances) < 0.1
 
 
 @pytest.mark.conformance
