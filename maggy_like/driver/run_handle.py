@@ -127,8 +127,9 @@ _ELSEWHERE = {
 class RunHandle(Generic[T]):
     """A run in the background. ``lagom``, ``ablate`` and ``run`` return it with ``block=False``.
 
-    Ctrl-C does not stop such a run. If the interpreter exits and no thread waits for the result, the run is stopped. A
-    run with ``driver="cluster"`` continues, and ``load_run(handle.directory).watch()`` follows it.
+    Ctrl-C does not stop such a run. But on Spark without Spark Connect, PySpark itself then cancels all jobs of the
+    session, which ends the run. If the interpreter exits and no thread waits for the result, the run is stopped. A run
+    with ``driver="cluster"`` continues, and ``load_run(handle.directory).watch()`` follows it.
 
     Attributes:
         name: Name of the run.

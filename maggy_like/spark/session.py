@@ -23,7 +23,6 @@ from pyspark.sql.utils import is_remote
 
 from maggy_like.errors import EngineError
 from maggy_like.spark.connection import check_server, is_classic, is_on_worker, is_stopped
-from maggy_like.spark.jobs import spare_searches
 
 LONG_TASK_DEFAULTS = {
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
@@ -207,7 +206,6 @@ def _new_session(master: str | None, app_name: str, conf: dict[str, Any]) -> Spa
     # Spark's launcher turns this one on for every program that it did not start itself.
     settings["spark.ui.showConsoleProgress"] = "false"
     session = builder.config(map=settings | conf).getOrCreate()
-    spare_searches(session)
     if "spark.log.level" in settings and "spark.log.level" not in conf:
         _hush(session)
     return session

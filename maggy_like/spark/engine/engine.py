@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -57,7 +58,6 @@ from maggy_like.spark.connection import (
 )
 from maggy_like.spark.engine.job import ClusterDriverRun, SparkRun, check_local_workers
 from maggy_like.spark.executors import Executors
-from maggy_like.spark.jobs import RunningJob, running_jobs, spare_searches
 from maggy_like.spark.pods import pending_pods
 from maggy_like.spark.resources import read_resources
 from maggy_like.spark.session import active_session, is_over
@@ -184,9 +184,7 @@ class SparkEngine(Engine, DriverHost):
         self._session = session if session is not None else require_session()
         self._slots = slots_of(self._session, None if resources is None else read_resources(resources))
         self._server = None
-        if is_classic(self._session):
-            spare_searches(self._session)
-        else:
+        if not is_classic(self._session):
             check_server(self._session)  # first: pyspark would ask for the settings below for ten minutes
             self._server = ServerWatch(self._session)
         self._diagnosis = Diagnosis(self._session)
@@ -436,6 +434,51 @@ UNREACHED = (
     "check that the workers' machines reach this port of the driver (a firewall, another network, a wrong "
     "spark.driver.host); use SparkEngine(host=..., port=...) to set both, or driver='cluster' to avoid the connection"
 )
+
+_NO_CALL_SITE = " at NativeMethodAccessorImpl.java:0"  # how Spark names a call from Python
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A Spark job that is not over."""
+
+    number: int  # Spark's
+    name: str  # description, or the call that started it
+    group: str  # empty if it has none
+    tags: frozenset[str]
+    tasks: int  # number of its running tasks
+
+    def __str__(self) -> str:
+        group = f" of group {self.group!r}" if self.group else ""
+        return f"job {self.number} {self.name!r}{group}"
+
+
+def running_jobs(session: SparkSession) -> list[RunningJob]:
+    """Return the jobs of a classic session that are not over, oldest first."""
+    context = session.sparkContext
+    assert context._jvm is not None
+    wanted = context._jvm.java.util.ArrayList()
+    wanted.add(context._jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+    found = context._jsc.sc().statusStore().jobsList(wanted)
+    jobs = [found.apply(index) for index in range(found.size())]
+    return sorted(
+        (
+            RunningJob(
+                number=job.jobId(),
+                name=_text(job.description()) or str(job.name()).removesuffix(_NO_CALL_SITE),
+                group=_text(job.jobGroup()),
+                tags=frozenset(job.jobTags().mkString("\n").split("\n")),
+                tasks=job.numActiveTasks(),
+            )
+            for job in jobs
+        ),
+        key=lambda job: job.number,
+    )
+
+
+def _text(option: Any) -> str:
+    """Return the value of a Scala Option."""
+    return str(option.get()) if option.isDefined() else ""
 
 
 class Diagnosis:

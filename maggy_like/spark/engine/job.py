@@ -50,7 +50,6 @@ from maggy_like.spark.engine.task import (
     in_arrow,
 )
 from maggy_like.spark.executors import first_failure, in_words, is_cluster_s
-from maggy_like.spark.jobs import SEARCHES
 
 if TYPE_CHECKING:
     import pyarrow
@@ -297,7 +296,6 @@ class SparkRun(EngineRun):
         self._ended: str | None = None
         self._is_cancelled = self._is_lost = False
         self._canceller: threading.Thread | None = None
-        SEARCHES.add(self.tag)
         self._thread = InheritableThread(self._collect, session=session)
         self._thread.daemon = True
         self._thread.start()
@@ -385,7 +383,6 @@ class SparkRun(EngineRun):
             if self._logs and not self._is_cancelled:
                 self.details = write_details(self._logs, self._task.name, self.indexes, self.incarnation, text)
         finally:
-            SEARCHES.discard(self.tag)
             if self._watch is not None:
                 self._watch.end()
 

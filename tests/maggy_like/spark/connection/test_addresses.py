@@ -27,7 +27,7 @@ from maggy_like import Float, SparkEngine, lagom, spark_session
 from maggy_like.driver import supervisor as first_workers
 from maggy_like.errors import EngineError
 from maggy_like.spark.engine import engine as other_jobs
-from maggy_like.spark.jobs import running_jobs
+from maggy_like.spark.engine.engine import running_jobs
 from spark_jobs import active_jobs
 
 

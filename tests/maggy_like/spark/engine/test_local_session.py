@@ -244,60 +244,6 @@ def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(process: ScriptPro
     assert "lost" not in done.stdout.replace('"lost"', "")
 
 
-INTERRUPTED = """
-import os, signal, threading, time
-from pathlib import Path
-from gate import Gate
-from maggy_like import Float, lagom
-from maggy_like.spark.jobs import running_jobs
-from optimizers.core.events import AttemptStarted
-
-gate, started = Gate(Path("gate")), threading.Event()
-began, never = os.path.abspath("began"), os.path.abspath("never")
-os.mkfifo(began)
-os.mkfifo(never)
-
-def train(x, gate=os.path.abspath(gate.path)):
-    open(gate).close()
-    return x
-
-def on_event(event):
-    if isinstance(event, AttemptStarted):
-        started.set()
-
-def wait(number):  # in a task of the user's own job, on the other slot
-    open(began, "w").close()
-    open(never).close()
-
-def press():
-    open(began).close()
-    os.kill(os.getpid(), signal.SIGINT)
-
-handle = lagom(train, {"x": Float(0, 1)}, n_trials=1, optimizer="random", workers=1, directory="runs", direction="max",
-               progress=False, callbacks=[on_event], block=False)
-started.wait()
-pressing = threading.Thread(target=press)
-pressing.start()
-try:
-    sc.parallelize([1], 1).foreach(wait)
-except KeyboardInterrupt:
-    print("INTERRUPTED")
-pressing.join()
-while len(jobs := running_jobs(spark)) > 1:
-    time.sleep(0.01)
-print("RUNNING", jobs[0].name[:10])
-gate.open()
-print("ENDED", handle.result().ending)
-"""
-
-
-def test_ctrl_c_cancels_the_user_s_jobs_but_no_search_in_the_background(process: ScriptProcess, tmp_path: Path) -> None:
-    done = process.run(SESSION + INTERRUPTED, folder=tmp_path, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = [line for line in done.stdout.splitlines() if line.startswith(("INTERRUPTED", "RUNNING", "ENDED"))]
-    assert said == ["INTERRUPTED", "RUNNING maggy_like", "ENDED completed"]
-
-
 STOPPED = """
 import maggy_like
 from maggy_like import Float, SparkEngine, lagom

@@ -11,8 +11,14 @@ from settings_of_spark import session_of
 
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark.engine import engine as module
-from maggy_like.spark.engine.engine import Diagnosis, SparkEngine, holders, other_jobs_hints, thread_hints
-from maggy_like.spark.jobs import RunningJob
+from maggy_like.spark.engine.engine import (
+    Diagnosis,
+    RunningJob,
+    SparkEngine,
+    holders,
+    other_jobs_hints,
+    thread_hints,
+)
 from maggy_like.spark.slots import Slots
 
 
