@@ -30,6 +30,7 @@ from maggy_like.driver.settings import FileSettings
 from maggy_like.driver.stream import Backlog, Cursor, copied
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.endings import Ending
+from maggy_like.protocol.values import text_of
 from maggy_like.train_function.code import name_of
 from optimizers.checks import short
 from optimizers.core.events import Event
@@ -313,15 +314,8 @@ class FunctionFollower:
             self._stop(error)
         except BaseException as error:  # those of pytest, and a cancellation by asyncio, are not an Exception
             self._is_out = True
-            failed = f"callback {described(self._function)} raised {type(error).__name__}: {_message_of(error)}"
+            failed = f"callback {described(self._function)} raised {type(error).__name__}: {text_of(error)}"
             self._say(f"{failed}; it gets no more events, and the search continues", error)
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "its message cannot be shown"
 
 
 def described(function: Callable[[Event], None]) -> str:
