@@ -36,14 +36,19 @@ VALIDATION = "maggy_validation"
 _OWN = uuid.uuid4().hex[:8]
 """Suffix of the marks of this process's temporary copies, so that no other process reads them."""
 
-_FULL_OR_CLOSED = (
-    "No space left on device",
-    "Disk quota exceeded",
-    "Read-only file system",
-    "Permission denied",
-    "Mkdirs failed",  # Hadoop's word for a folder that cannot be made
-)
-"""Messages of file systems that nothing can be written to a folder."""
+_NO_WRITING = "free space or allow writing there, or use another directory"
+_NO_STORE = "add this file system to Spark, for example with spark.jars.packages, or use another directory"
+_REMEDIES = {
+    "No space left on device": _NO_WRITING,
+    "Disk quota exceeded": _NO_WRITING,
+    "Read-only file system": _NO_WRITING,
+    "Permission denied": _NO_WRITING,
+    "Mkdirs failed": _NO_WRITING,  # Hadoop's word for a directory that cannot be created
+    "No FileSystem for scheme": _NO_STORE,
+    "FileSystem not found": _NO_STORE,  # its class, in a jar that Spark does not have
+    "UnknownHostException": "correct the host, or use another directory",
+}
+"""Messages of file systems to which nothing can be written, and what to do."""
 
 _lock = threading.Lock()  # as fits may run side by side
 _written: dict[str, int] = {}  # the process that wrote each: a fork of it removes nothing
@@ -140,13 +145,8 @@ def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
     except Exception as error:
         with contextlib.suppress(Exception):
             _remove(folder)
-        if found := next((reason for reason in _FULL_OR_CLOSED if reason in str(error)), None):
-            raise ConfigError(
-                f"the DataFrame cannot be written to {folder}: {found}; free space or allow writing there, or use "
-                "another directory"
-            ) from error
-        if "PATH" in type(error).__name__.upper():
-            raise ConfigError(f"the DataFrame cannot be written to {folder}: {error}; use another directory") from error
+        if found := next((reason for reason in _REMEDIES if reason in str(error)), None):
+            raise ConfigError(f"the DataFrame cannot be written to {folder}: {found}; {_REMEDIES[found]}") from error
         raise
 
 

@@ -123,12 +123,14 @@ def test_what_is_in_parquet_files_is_left_there(files: DataFrame, tmp_path: Path
 def test_a_copy_is_written_below_the_directory_whatever_its_name(
     files: DataFrame, tmp_path: Path, fraction: float
 ) -> None:
-    directory = tmp_path / "my runs, jörg #1" / "50%20?"
-    prepared = prepare_data(files.where("id > 3"), ["id", "x"], directory, validation_fraction=fraction)
+    directory = tmp_path / "my runs, jörg #1" / "50%20? [a] {b,c} *"
+    rows = files.where("id > 3")
+    prepared = prepare_data(rows, ["id", "x"], directory, validation_fraction=fraction)
     assert {path.name for path in tmp_path.iterdir()} == {"in", "my runs, jörg #1"}
     assert len(list(directory.iterdir())) == 1
     assert sorted(ids(prepared.train) + ids(prepared.validation)) == list(range(4, 10))
     assert ParquetLoader(list(prepared.train), ["x"], batch_size=1).rows == len(ids(prepared.train))
+    assert prepared.rows(rows).count() == 6
     prepared.delete()
     assert not list(directory.iterdir())
 
@@ -302,16 +304,20 @@ def test_rows_of_python_are_known_by_their_content(spark_local: SparkSession, tm
     assert made[0] == made[1] != made[2]
 
 
-def test_rows_to_validate_on_are_set_apart(spark_local: SparkSession, tmp_path: Path) -> None:
+def test_rows_to_validate_on_are_set_apart(spark_local: SparkSession, files: DataFrame, tmp_path: Path) -> None:
     df = spark_local.range(100).selectExpr("id", "if(id = 7, null, id % 10 = 0) as held")
     by_column = prepare_data(df, ["id"], tmp_path, validation_column="held")
     assert ids(by_column.validation) == list(range(0, 100, 10))
     shares = [prepare_data(df, ["id"], tmp_path, validation_fraction=0.3, seed=seed) for seed in (1, 1, 2)]
     assert shares[0] == shares[1]
     assert ids(shares[0].validation) != ids(shares[2].validation)
-    for it in (by_column, *shares):
+    more = prepare_data(df, ["id"], tmp_path, validation_fraction=0.8, seed=1)
+    for it in (by_column, *shares, more):
         assert sorted(ids(it.train) + ids(it.validation)) == list(range(100))
-    assert 10 < len(ids(shares[0].validation)) < 50
+    assert 10 < len(ids(shares[0].validation)) < 50 < len(ids(more.validation)) < 100
+    stored = prepare_data(files, ["id"], tmp_path / "out", validation_fraction=0.5)
+    assert len(ids(stored.train)) < 10 == len(ids(stored.train) + ids(stored.validation))
+    assert prepare_data(df.where("id < 0"), ["id"], tmp_path, validation_fraction=0.3).train == ()
 
 
 def test_what_nobody_keeps_goes_when_the_process_ends(files: DataFrame, tmp_path: Path) -> None:
@@ -344,6 +350,7 @@ def test_a_folder_that_takes_no_more_is_told_in_a_line(
     from pyspark.sql import DataFrameWriter
 
     def fail(self: DataFrameWriter, path: str) -> None:
+        Path(path.removeprefix("file://"), "_temporary").mkdir(parents=True)
         raise RuntimeError(f"Job aborted\n\tat java.io.FileOutputStream.writeBytes\nCaused by: IOException: {reason}")
 
     monkeypatch.setattr(DataFrameWriter, "parquet", fail)
@@ -351,3 +358,13 @@ def test_a_folder_that_takes_no_more_is_told_in_a_line(
         ConfigError, match=f"cannot be written to .*out.*: {reason}; free space or allow writing there, or use another"
     ):
         prepare_data(files.where("id > 8"), ["id"], tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [("s3a://bucket/out", "FileSystem not found; add this file system to Spark"), ("hdfs://none.invalid/out", "host")],
+)
+def test_a_store_that_spark_cannot_reach_is_told_in_a_line(files: DataFrame, url: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"the DataFrame cannot be written to {url}/.*: .*{told}"):
+        prepare_data(files.where("id > 8"), ["id"], url)
