@@ -307,10 +307,7 @@ def _explain(error: Exception) -> None:
     """Add a note about what works on one rank only: a share too small for batch normalization, or an unused part."""
     share = latest.share
     if "Expected to have finished reduction" in str(error):
-        error.add_note(
-            "If a step does not use all of a model, use "
-            "prepare(maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True))."
-        )
+        error.add_note("If a step does not use all of a model, use prepare(..., find_unused_parameters=True).")
     if "more than 1 value per channel" in str(error) and share.total > 1:
         error.add_note(
             f"This rank's share of a batch of {share.total} over {share.ranks} ranks is one sample. Use drop_last=True "

@@ -94,13 +94,13 @@ def choose_backend(devices: Sequence[str]) -> str:
     return "cpu:gloo,cuda:nccl" if all(devices) and len(set(devices)) == len(devices) else "gloo"
 
 
-def prepare(*objects: Any, ranks: int | None = None) -> Any:
+def prepare(*objects: Any, ranks: int | None = None, find_unused_parameters: bool = False) -> Any:
     """Prepare models, optimizers and loaders for this rank and its device.
 
     - A module is moved to the device, and with several ranks becomes a
-      :class:`~maggy_like.distributed.ddp.DataParallel`. A module with nothing to train receives rank 0's values. A
-      module that is sharded already (for example by ``fully_shard``) is returned unchanged, and its gradients are not
-      weighted: use batch sizes that are divisible by the number of ranks.
+      :class:`~maggy_like.distributed.ddp.DataParallel` with ``find_unused_parameters``. A module with nothing to train
+      receives rank 0's values. A module that is sharded already (for example by ``fully_shard``) is returned
+      unchanged, and its gradients are not weighted: use batch sizes that are divisible by the number of ranks.
     - An optimizer is returned itself, with its state on the device. With several ranks, its steps check that all its
       parameters belong to prepared or sharded models, because others would drift apart.
     - A loader becomes a :class:`~maggy_like.distributed.loader.GlobalLoader`. Its batch size is that of all ranks
@@ -120,7 +120,11 @@ def prepare(*objects: Any, ranks: int | None = None) -> Any:
         ensure_process_group()
     target = device()
     if ranks > 1 or target.type != "cpu":
-        modules = {id(it): _prepare_module(it, target, ranks) for it in objects if isinstance(it, nn.Module)}
+        modules = {
+            id(it): _prepare_module(it, target, ranks, find_unused_parameters)
+            for it in objects
+            if isinstance(it, nn.Module)
+        }
         objects = tuple(modules[id(it)] if id(it) in modules else _prepare_other(it, target, ranks) for it in objects)
     return objects[0] if len(objects) == 1 else objects
 
@@ -203,7 +207,7 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.Module:
+def _prepare_module(module: nn.Module, target: torch.device, ranks: int, find_unused_parameters: bool) -> nn.Module:
     if isinstance(module, DataParallel) or is_sharded(list(module.parameters())):
         return module
     if isinstance(module, DistributedDataParallel):
@@ -227,7 +231,7 @@ def _prepare_module(module: nn.Module, target: torch.device, ranks: int) -> nn.M
                 f"parts of this {type(module).__name__} belong to a model that is prepared already, so their gradients "
                 "would be averaged twice; prepare the whole model once"
             )
-        return DataParallel(module)
+        return DataParallel(module, find_unused_parameters=find_unused_parameters)
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor, src=0)

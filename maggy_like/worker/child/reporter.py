@@ -198,7 +198,7 @@ class Reporter:
 
         return parallel.device()
 
-    def prepare(self, *objects: Any) -> Any:
+    def prepare(self, *objects: Any, find_unused_parameters: bool = False) -> Any:
         """Prepare models, optimizers and data loaders for training on all workers of the trial.
 
         With one worker, models and batches are moved to the worker's device. On a CPU, the objects are returned
@@ -215,8 +215,7 @@ class Reporter:
           ``drop_last=True`` and a batch size that is divisible by the number of workers.
         - Compute gradients by ``loss.backward()``, once for each call of the model. Gradients of
           ``torch.autograd.grad`` are not averaged. To accumulate gradients, repeat both calls before one ``step()``.
-        - Use every trained parameter in each step. If some are unused, pass
-          ``maggy_like.distributed.ddp.DataParallel(model, find_unused_parameters=True)``.
+        - Use every trained parameter in each step. If some are unused, pass ``find_unused_parameters=True``.
         - Load weights and optimizer states on all workers. If weights differ, an early ``backward()`` raises an error.
         - Replace layers before you call this. You may freeze and unfreeze parameters between steps, on all workers.
         - Batch normalization sees only the worker's share of a batch, which must have at least two samples. Use
@@ -231,6 +230,8 @@ class Reporter:
         Args:
             *objects: Models, optimizers and data loaders of PyTorch, in any order, each as a separate argument. Other
                 objects are returned unchanged.
+            find_unused_parameters: If True, a step may leave out parameters of a model, at the price of a search for
+                them in each step. Default False.
 
         Returns:
             The prepared objects in the same order, or the object itself if there is only one.
@@ -246,7 +247,7 @@ class Reporter:
         """
         from maggy_like.distributed import parallel
 
-        return parallel.prepare(*objects, ranks=self.world_size)
+        return parallel.prepare(*objects, ranks=self.world_size, find_unused_parameters=find_unused_parameters)
 
     @property
     def is_stand_in(self) -> bool:

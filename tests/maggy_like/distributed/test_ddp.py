@@ -418,7 +418,7 @@ def half_averaged(rank: int) -> dict[str, Any]:
     with pytest.raises(RuntimeError, match="Expected to have finished reduction") as unused:
         optimizer.step()
     told["notes"] = unused.value.__notes__
-    wrapped = prepare(DataParallel(Branches(), find_unused_parameters=True))
+    wrapped = prepare(Branches(), find_unused_parameters=True)
     optimizer = prepare(torch.optim.SGD(wrapped.parameters(), lr=0.1))
     for both in (True, False):
         wrapped(x, both).mean().backward()
@@ -463,7 +463,7 @@ def test_gradients_that_would_not_be_averaged_are_refused(pair: Any) -> None:
     first, second = (seen["half averaged"] for seen in pair)
     assert first["in turn"] == second["in turn"]
     assert first["again"].startswith("backward() must be called once after one forward of Network, got a second call")
-    assert "DataParallel(model, find_unused_parameters=True)" in first["notes"][-1]
+    assert "prepare(..., find_unused_parameters=True)" in first["notes"][-1]
 
 
 @pytest.mark.e2e

@@ -266,7 +266,7 @@ def test_averages_are_weighted_and_leave_out_what_weighs_nothing(pair: Any) -> N
 def test_alone_everything_comes_back_as_it_is() -> None:
     model, loader = Network(), DataLoader(DATA, 8)
     optimizer = torch.optim.SGD(model.parameters())
-    assert prepare(model) is model
+    assert prepare(model) is prepare(model, find_unused_parameters=True) is model
     prepared = prepare(model, optimizer, loader, "schedule")
     assert [a is b for a, b in zip(prepared, (model, optimizer, loader, "schedule"), strict=True)] == [True] * 4
     assert device() == torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
