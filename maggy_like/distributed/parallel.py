@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -70,8 +69,7 @@ def ensure_process_group() -> None:
 def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
     """Wait until every rank has sent its device, or one of them has returned."""
     keys = [str(rank) for rank in range(ranks)]
-    with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
-        names.wait(keys, USUAL_WAIT)
+    if _wait_for(names, keys, USUAL_WAIT):
         return
     deadline = time.monotonic() + LONGEST_WAIT.total_seconds()
     while not names.check(keys):
@@ -87,6 +85,17 @@ def _wait_for_all(names: Store, store: Store, ranks: int) -> None:
                 f"{', '.join(map(str, missing))} did not within {LONGEST_WAIT}"
             )
         time.sleep(0.1)
+
+
+def _wait_for(store: Store, keys: list[str], timeout: timedelta) -> bool:
+    """Wait until the keys are set, and return whether they were in time. ``Store.wait`` prints warnings if not."""
+    since = time.monotonic()
+    while not store.check(keys):
+        waited = time.monotonic() - since
+        if waited > timeout.total_seconds():
+            return False
+        time.sleep(min(max(waited / 8, 0.0005), 0.1))
+    return True
 
 
 def choose_backend(devices: Sequence[str]) -> str:
@@ -177,8 +186,7 @@ def _exchange(mine: str) -> list[str]:
     store.set(keys[rank], mine)
     since, is_late = time.monotonic(), False
     while True:
-        with contextlib.suppress(dist.DistStoreError):  # not all by then: from now on it is asked why
-            store.wait(keys, EXCHANGE_WAIT)
+        if _wait_for(store, keys, EXCHANGE_WAIT):
             break
         missing = [it for it in returned_ranks(store, ranks) if not store.check([keys[it]])]
         if missing:

@@ -8,6 +8,7 @@ import io
 import math
 import os
 import random
+import tempfile
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -389,6 +390,33 @@ def averages_once_more() -> str:
             average({"loss": 1.0})
     store.set("raised", "")
     return str(error.value)
+
+
+def waits_for_an_average() -> bytes:
+    """What rank 0 and torch's C++ code write to stderr while it waits for rank 1, which comes once rank 0 looks why."""
+    prepare()
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
+    if _rank():
+        store.wait(["looked"])
+        average({"loss": 1.0})
+        return b""
+
+    def look(*_: Any) -> list[int]:
+        store.set("looked", "")
+        return []
+
+    with tempfile.TemporaryFile() as written, pytest.MonkeyPatch.context() as patch:
+        os.dup2(written.fileno(), 2)
+        patch.setattr(parallel, "EXCHANGE_WAIT", timedelta(milliseconds=1))
+        patch.setattr(parallel, "returned_ranks", look)
+        average({"loss": 1.0})
+        written.seek(0)
+        return written.read()
+
+
+@pytest.mark.e2e
+def test_a_rank_that_waits_for_another_in_an_average_prints_nothing(run_ranks: Any) -> None:
+    assert run_ranks(waits_for_an_average, 2) == [b"", b""]
 
 
 @pytest.mark.e2e
