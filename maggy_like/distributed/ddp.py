@@ -25,9 +25,9 @@ ROUNDING = 1e-6
 class DataParallel(DistributedDataParallel):
     """:class:`~torch.nn.parallel.DistributedDataParallel` with the original names, and with weights for uneven shares.
 
-    Parameters, buffers and states have the names of the original module. Attributes that the wrapper lacks are the
-    module's, to be read and set: ``model.fc``, ``model.temperature = 2``. So are the items of an ``nn.Sequential``,
-    ``nn.ModuleList`` or ``nn.ModuleDict``: ``model[0]``. A state saved with n ranks loads with any
+    Parameters, buffers, parts and states have the names of the original module. Attributes that the wrapper lacks are
+    the module's, to be read and set: ``model.fc``, ``model.temperature = 2``. So are the items of an
+    ``nn.Sequential``, ``nn.ModuleList`` or ``nn.ModuleDict``: ``model[0]``. A state saved with n ranks loads with any
     number of ranks, and a pickle is that of the original module. (The functions of
     ``torch.distributed.checkpoint.state_dict`` recognize DDP by its prefix; pass them ``model.module``.)
 
@@ -123,6 +123,15 @@ class DataParallel(DistributedDataParallel):
 
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.module.named_buffers(*args, **kwargs)
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        yield from self.module.named_modules(*args, **kwargs)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        yield from self.module.named_children()
+
+    def children(self) -> Iterator[nn.Module]:
+        yield self.module  # by which train(), apply() and to() reach it; its parts would be too little
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -224,8 +224,8 @@ class Reporter:
         - One worker may evaluate the model without the others, under ``torch.no_grad()``. All workers must iterate
           over a prepared loader.
 
-        Attributes, ``state_dict()`` and pickles of the model are those of the original module, which is
-        ``getattr(model, "module", model)``. ``no_sync()`` exists only with several workers.
+        Attributes, ``state_dict()``, the names of all parts and pickles of the model are those of the original module,
+        which is ``getattr(model, "module", model)``. ``no_sync()`` exists only with several workers.
 
         Args:
             *objects: Models, optimizers and data loaders of PyTorch, in any order, each as a separate argument. Other

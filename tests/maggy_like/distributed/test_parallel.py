@@ -148,7 +148,11 @@ def behaviour() -> dict[str, Any]:
     torch.manual_seed(5)  # all ranks load the same weights
     raw = Network()
     names = [
-        [list(it.state_dict()), [n for n, _ in it.named_parameters()], [n for n, _ in it.named_buffers()]]
+        [
+            list(it.state_dict()),
+            *([n for n, _ in named] for named in (it.named_parameters(), it.named_buffers())),
+            *([n for n, _ in named] for named in (it.named_modules(), it.named_children())),
+        ]
         for it in (model, raw)
     ]
     seen: dict[str, Any] = {
@@ -160,6 +164,8 @@ def behaviour() -> dict[str, Any]:
         "in a container": list(nn.ModuleDict({"net": model}).state_dict()),
         "prepared twice": prepare(model) is model and prepare(loader) is loader,
     }
+    assert not any(part.training for part in model.eval().module.modules())
+    assert all(part.training for part in model.train().module.modules())
     with pytest.raises(AttributeError, match="no attribute 'tail'"):
         _ = model.tail
     with pytest.raises(PrepareError, match="must get the original module, got one wrapped"):
