@@ -221,6 +221,8 @@ class Reporter:
         - Batch normalization sees only the worker's share of a batch, which must have at least two samples. Use
           ``drop_last=True`` if the last batch may be small, or ``nn.SyncBatchNorm`` on GPUs. All workers use the
           running statistics of rank 0.
+        - Divide sums over a prepared loader by the number of samples that it yielded, not by ``len(loader.dataset)``,
+          which counts those of all workers. Give the number to :meth:`average` as the weight.
         - One worker may evaluate the model without the others, under ``torch.no_grad()``. All workers must iterate
           over a prepared loader.
 
