@@ -59,20 +59,23 @@ class IdenticalFailures:
         outcomes.newest = failure
 
     def to_retry(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the failed trials that had ended a search according to its journal; a resumed search retries them."""
+        """Return the failed trials that had ended a search according to its journal; a resumed search retries them.
+
+        The last of those that ended it may still have an attempt left. It counts, and is retried anyway.
+        """
         found: list[Trial] = []
         for outcomes in (self._begun, self._continued) if self.enough else ():
             identical: dict[object, list[Trial]] = {}
             for trial in trials:
                 failure = trial.failure
-                if trial.state is not TrialState.FAILED or trial.training or failure is None:
+                if trial.training or failure is None:
                     continue
                 if self._counts(failure) and self._outcomes(trial.id) is outcomes:
                     identical.setdefault(failure.cause, []).append(trial)
             most = max(identical.values(), key=len, default=[])
             at_end = max(sum(not trial.training for trial in trials), _LEAST_AT_THE_END)
             if not outcomes.has_success and len(most) >= min(self.enough, at_end):
-                found += most
+                found += [trial for trial in most if trial.state is TrialState.FAILED]
         return found
 
     def error(self, n_trials: int | None = None) -> TrialsFailedError | None:

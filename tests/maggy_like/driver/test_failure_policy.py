@@ -193,6 +193,18 @@ def test_a_resume_tries_those_again_for_which_the_search_had_ended(optimizer: st
     assert reader.counts == again.study.counts
 
 
+def test_a_resume_tries_those_again_too_that_had_used_all_attempts_when_another_had_not() -> None:
+    hand = Hand(n_trials=6, max_identical_failures=3, max_attempts=3).start()
+    hand.join(0)
+    assert fail(hand, *[raised()] * 5) == "error"
+    assert hand.states() == ["failed", "failed", "pending"]
+    again = resumed(hand, max_attempts=3)
+    assert again.shown[0] == "trials that had failed identically are retried: 0, 1"
+    while again.machine.ending is None:
+        again.finish(WorkerId(0, 0), value=1.0)
+    assert again.states() == ["completed"] * 6
+
+
 def test_of_many_trials_that_are_retried_ten_are_named() -> None:
     hand = search(n_trials=12, max_identical_failures=12)
     fail(hand, *[raised()] * 12)
