@@ -266,6 +266,7 @@ class StudyState:
         scheduler.retry(trial.id)
         self._move(trial, _PENDING)
         trial.losses = trial.stage_losses = 0
+        trial.rested = False
         self._updates = [update for update in self._updates if not _is_failure(update, trial.id)]
         self._updates.append(Pending(trial.id, trial.config))
         return True

@@ -205,6 +205,18 @@ def test_a_resume_tries_those_again_too_that_had_used_all_attempts_when_another_
     assert again.states() == ["completed"] * 6
 
 
+def test_a_failed_trial_that_a_resume_tries_again_was_not_promoted() -> None:
+    hand = search(n_trials=3)
+    for _ in range(3):
+        hand.report(WorkerId(0, 0), 1, 0.5)
+        fail(hand, raised())
+    again = resumed(hand, n_trials=3)
+    again.report(WorkerId(0, 0), 1, 0.5)
+    again.finish(WorkerId(0, 0))
+    assert again.states()[0] == "completed"
+    assert not any("promoted" in line for line in again.shown)
+
+
 def test_of_many_trials_that_are_retried_ten_are_named() -> None:
     hand = search(n_trials=12, max_identical_failures=12)
     fail(hand, *[raised()] * 12)
