@@ -1,4 +1,4 @@
-"""Hints about state that does not pass between the caller and its trials: settings, and containers they fill."""
+"""Hints about state that does not pass between the caller and its trials: settings, and values that they change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefau
 
 
 def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str, ...]:
-    """Return hints about settings of this process that no trial will see, and containers that trials fill in vain.
+    """Return hints about settings of this process that no trial will see, and values that trials change in vain.
 
     With the isolation ``none``, trials run in this process and see everything.
     """
@@ -48,9 +48,9 @@ def state_hints(train_fn: Callable[..., Any], isolation: Isolation) -> tuple[str
             f"{', '.join(calls)} was called here and has no effect in the trials, which import the package again; "
             "call it inside train_fn"
         )
-    if filled := list(dict.fromkeys(_filled_names(train_fn))):
+    if kept := list(dict.fromkeys(_kept_names(train_fn))):
         hints.append(
-            f"{', '.join(filled[:MAX_NAMED])} will stay unchanged in this process, because each trial fills a copy of "
+            f"{', '.join(kept[:MAX_NAMED])} will stay unchanged in this process, because each trial changes a copy of "
             "its own; report or return the values instead"
         )
     return tuple(map(encodable, hints))
@@ -129,19 +129,21 @@ def _sets_computed_names(node: ast.AST) -> bool:
     return False
 
 
-def _filled_names(train_fn: Callable[..., Any]) -> Iterator[str]:
-    """Yield the containers outside of the user's functions that these fill and never read."""
+def _kept_names(train_fn: Callable[..., Any]) -> Iterator[str]:
+    """Yield what the user's functions keep outside of themselves, such as the best value so far.
+
+    These are containers that they fill and never read, since others may be caches, and numbers that they set.
+    """
     for function in own_functions(train_fn):
-        outside = {
-            name
-            for kind, name, value in references(function)
-            if kind in ("the variable", "the global") and isinstance(value, list | dict | set | deque)
-        }
-        if outside:
-            tree = _tree(function)
-            used = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-            filled = Counter(name for node in ast.walk(tree) if (name := _filled_by(node)))
-            yield from sorted(name for name in outside if 0 < filled[name] == used[name])
+        outside = {name: value for kind, name, value in references(function) if kind in ("the variable", "the global")}
+        containers = {name for name, value in outside.items() if isinstance(value, list | dict | set | deque)}
+        numbers = {name for name, value in outside.items() if type(value) in (int, float)}
+        if containers or numbers:
+            nodes = list(ast.walk(_tree(function)))
+            used = Counter(node.id for node in nodes if isinstance(node, ast.Name))
+            filled = Counter(name for node in nodes if (name := _filled_by(node)))
+            declared = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+            yield from sorted({name for name in containers if 0 < filled[name] == used[name]} | (numbers & declared))
 
 
 def _tree(function: types.FunctionType) -> ast.AST:

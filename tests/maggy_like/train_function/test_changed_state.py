@@ -180,12 +180,40 @@ def test_a_container_that_trials_fill_and_never_read_is_named() -> None:
 
     (hint,) = state_hints(fills, "process")
     assert hint == (
-        "COUNTED, FILLED will stay unchanged in this process, because each trial fills a copy of its own; report or "
+        "COUNTED, FILLED will stay unchanged in this process, because each trial changes a copy of its own; report or "
         "return the values instead"
     )
     assert state_hints(adds, "process")[0].startswith("seen will stay unchanged")
     assert state_hints(fills, "none") == state_hints(caches, "process") == ()
     assert state_hints(lambda x: FILLED.append(x), "process") == ()  # whose source is not a statement
+
+
+BEST = 0.0
+MODEL = None
+
+
+def keeps_the_best(x: float) -> float:
+    global BEST, MODEL
+    if MODEL is None or x > BEST:
+        BEST, MODEL = x, object()
+    return x
+
+
+def reads_the_best(x: float) -> float:
+    return max(x, BEST)
+
+
+def test_a_number_that_trials_set_is_named_but_not_a_value_that_they_may_load() -> None:
+    count = 0
+
+    def counts(x: float) -> float:
+        nonlocal count
+        count += 1
+        return x
+
+    assert state_hints(keeps_the_best, "process")[0].startswith("BEST will stay unchanged in this process")
+    assert state_hints(counts, "process")[0].startswith("count will stay unchanged in this process")
+    assert state_hints(reads_the_best, "process") == ()
 
 
 @pytest.mark.e2e
