@@ -92,6 +92,8 @@ def apply(run: Run, event: Event) -> None:
     run.study.apply(event)
     if type(event) is Measured:
         run.is_named = True
+        if run.objective is None and not (event.returned and event.objective == "value"):  # a number without a name
+            run.objective = event.objective
         return
     run.states.take(event)
     match event:
@@ -217,8 +219,6 @@ def _devices(ranks: Sequence[Worker]) -> tuple[str, ...]:
 def report(run: Run, attempt: RunningAttempt, message: Reported) -> Commands:
     """Take in measurements, after which a rule may stop the trial."""
     trial = run.study.trials[attempt.trial]
-    if run.objective is None:
-        run.objective = message.objective
     commands = _measure(run, trial, message)
     if run.unclear is not None:
         return commands

@@ -27,8 +27,6 @@ def start(run: Run) -> Commands:
         which = ", ".join(map(str, again[:_MOST_NAMED])) + (", ..." if len(again) > _MOST_NAMED else "")
         commands.append(Show(f"trials that had failed identically are retried: {which}"))
     for trial in run.study.trials:
-        if trial.objective is not None and run.objective is None:
-            run.objective = trial.objective
         if trial.state is TrialState.RUNNING:
             commands += attempts.lose_with_driver(run, trial, run.now)
         elif trial.state is TrialState.PENDING:

@@ -58,6 +58,31 @@ def test_a_value_that_is_merely_returned_has_no_name_and_is_to_be_large() -> Non
     assert [line.split(":")[0] for line in hand.shown] == ["the objective is maximized"]
 
 
+def test_a_returned_value_names_the_objective_of_the_display_and_of_later_trials() -> None:
+    hand = Hand().start()
+    worker = hand.join(0)
+    hand.finish(worker, 0.5, metrics={"loss": 0.5})
+    assert (hand.machine.objective, hand.study.direction) == ("loss", "min")
+    assert hand.assigned(worker).objective == "loss"
+    again = Hand()
+    again.machine.replay(hand.events)
+    again.start()
+    assert again.machine.objective == "loss"
+
+
+def test_a_returned_number_names_nothing_so_that_later_trials_may_report() -> None:
+    hand = Hand(metric="accuracy").start()
+    worker = hand.join(0)
+    hand.finish(worker, 0.5)
+    assert hand.machine.objective is None
+    again = Hand(metric="accuracy")
+    again.machine.replay(hand.events)
+    again.start()
+    assert again.machine.objective is None
+    hand.report(worker, 1, 0.5)
+    assert hand.machine.objective == "accuracy"
+
+
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_first_report_that_contradicts_itself_ends_the_search_before_it_counts(returns: bool) -> None:
     hand = Hand(metric="accuracy_drop").start()
