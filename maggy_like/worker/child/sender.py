@@ -67,7 +67,8 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
     if len(metrics) == 1 or not is_search:
         return next(iter(metrics))
     counters = sorted(name for name in metrics if name.lower() in _COUNTERS)
-    wanted = min(set(metrics).difference(counters) or metrics, key=_preference)
+    rest = set(metrics).difference(counters) or metrics
+    wanted = min(rest, key=lambda name: (isinstance(metrics[name], Sized), _preference(name)))  # no array if possible
     steps = f", and pass the count of steps as step={counters[0]}" if counters else ""
     raise ReportError(
         f"metric must be the name of the optimized metric, got None for {given}; use lagom(metric={wanted!r}){steps}"

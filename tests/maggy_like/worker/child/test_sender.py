@@ -20,6 +20,7 @@ from maggy_like.worker.child import reporter as reporter_module
 from maggy_like.worker.child import sender as module
 from maggy_like.worker.child.reporter import Reporter
 from maggy_like.worker.child.reporter_hooks import reporter_for
+from maggy_like.worker.child.returned import read_value
 from maggy_like.worker.child.sender import Sender, pick_objective, to_columns
 from maggy_like.worker.child.stop_state import StopState
 
@@ -297,3 +298,8 @@ def test_of_several_metrics_one_of_the_validation_rows_is_recommended(reported: 
     with pytest.raises(ReportError) as raised:
         pick_objective(dict.fromkeys(reported, 0.5), None)
     assert f"got None for {', '.join(sorted(reported))}; use lagom(metric='{recommended}')" in str(raised.value)
+
+
+def test_an_array_is_not_recommended_as_the_metric() -> None:
+    with pytest.raises(ReportError, match="got None for folds, loss; use lagom\\(metric='loss'\\)"):
+        read_value({"folds": np.ones(3), "loss": 0.5}, None)
