@@ -115,7 +115,10 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     if files.overwrite and exists:
         _check_can_be_deleted(files, backend)
     if files.resume and not exists:
-        raise JournalError(f"there is no run named {files.name!r} in {where} to resume")
+        raise JournalError(
+            f"there is no run named {files.name!r} in {where} to resume; leave resume out to start it, or pass the "
+            "name and the directory of an earlier one"
+        )
     if folder is not None:
         probe_path(folder)
     with ExitStack() as undo:

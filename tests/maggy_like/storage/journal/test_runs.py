@@ -182,7 +182,7 @@ def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
         search(store=3)
     with pytest.raises(ConfigError, match=r"warm_start: 'nowhere://x' cannot be opened"):
         search(warm_start=["nowhere://x"])
-    with pytest.raises(JournalError, match=r"there is no run named 'run' in .* to resume"):
+    with pytest.raises(JournalError, match=r"no run named 'run' in .* to resume; leave resume out to start it"):
         search(resume=True)
 
 
