@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from maggy_like.processes.imports import is_installation, module_path
 from maggy_like.processes.system import TOO_LITTLE_MEMORY, address_space, too_small
@@ -20,15 +20,16 @@ MAX_SHOWN = 6
 _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
 
 
-def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
+def advice_on(error: BaseException, driver: DriverProcess | None, mirrored: Mapping[str, str] | None = None) -> str:
     """Return text to append to the message of an error; empty if it is not about what a trial lacks.
 
     The error was raised on a worker. ``driver`` is None if the driver's process is on this machine and interpreter.
+    ``mirrored`` is the directory whose names the trial's working directory has, by its path.
     """
     if (limit := address_space()) is not None and _is_of_memory(error):
         return f"; {here()} may have {limit >> 20} MB of address space, {too_small()}"
     if not isinstance(error, ImportError):
-        return _lacks(error)
+        return _lacks(error, mirrored or {})
     is_missing = isinstance(error, ModuleNotFoundError) and bool(error.name)
     if driver is None:
         return f"; {sys.executable} has no such module; install its package" if is_missing else ""
@@ -36,14 +37,15 @@ def advice_on(error: BaseException, driver: DriverProcess | None) -> str:
     return f"{found}; {_remedy(error.name or '', driver)}" if is_missing else found
 
 
-def _lacks(error: BaseException) -> str:
+def _lacks(error: BaseException, mirrored: Mapping[str, str]) -> str:
     """Return advice on an error because a trial has no terminal, no input, no pruner or another working directory."""
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not os.path.isabs(error.filename):
         try:
-            start = repr(os.getcwd())
+            start = repr(mirrored.get(place := os.getcwd(), place))
         except FileNotFoundError:
             start = "the working directory, which was removed,"
-        return f"; relative paths start at {start} on {socket.gethostname()}, so pass an absolute path"
+        where = f"{start} on {socket.gethostname()}"
+        return f"; relative paths start at {where}, so check the name, or pass an absolute path"
     if isinstance(error, EOFError) and text_of(error) == "EOF when reading a line":  # of input()
         return "; a trial has no standard input, so make what it asks for a parameter of the function"
     if type(error).__name__ == "TrialPruned":  # of Optuna

@@ -6,7 +6,7 @@ import inspect
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +85,12 @@ def run_attempt(
     assign: Assign,
     task: WorkerTask,
     enter: Callable[[], Membership | None],
+    mirrored: Mapping[str, str],
 ) -> Finished:
-    """Run the training function once and return how it ended; ``enter`` meets the other ranks."""
+    """Run the training function once and return how it ended; ``enter`` meets the other ranks.
+
+    ``mirrored`` is the directory whose names the trial's working directory has, by its path.
+    """
     membership: Membership | None = None
     hooks = ReporterHooks(reporter)
     try:
@@ -113,7 +117,7 @@ def run_attempt(
             raise KeyboardInterrupt from error
         if isinstance(error, MemoryError):  # the function's objects leave too little memory for the message
             traceback.clear_frames(error.__traceback__)
-        advice = advice_on(error, task.driver) or hooks.advice_on(error)
+        advice = advice_on(error, task.driver, mirrored) or hooks.advice_on(error)
         return raised(assign.trial, reporter.attempt, error, membership, at, advice)
 
 

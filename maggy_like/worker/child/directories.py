@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from maggy_like.protocol.messages import NO_FILES, Assign
 from maggy_like.protocol.task import WorkerTask
@@ -24,16 +24,19 @@ def restore_files(assign: Assign, task: WorkerTask, retry: Retry) -> None:
 
 
 @contextlib.contextmanager
-def working_in(directory: str) -> Iterator[None]:
-    """Run in a working directory, if one is given; relative entries of the module search path keep their meaning."""
+def working_in(directory: str) -> Iterator[Mapping[str, str]]:
+    """Run in a working directory, if one is given; relative entries of the module search path keep their meaning.
+
+    Yield the directory whose names it has, by its own path; nothing if none is given.
+    """
     if not directory:
-        yield
+        yield {}
         return
     before, path = os.getcwd(), sys.path[:]
     sys.path[:] = [os.path.abspath(entry) for entry in path]
     os.chdir(directory)
     try:
-        yield
+        yield {os.getcwd(): before}
     finally:
         with contextlib.suppress(OSError):  # it is gone
             os.chdir(before)

@@ -141,10 +141,10 @@ class TrialRunner:
             restore_files(assign, task, StoreRetry(task.files, sender))
             return join(assign, task, sender, self.service)
 
-        with working_in(os.fsdecode(assign.working_directory)):
+        with working_in(os.fsdecode(assign.working_directory)) as mirrored:
             self.is_in_function = True
             try:
-                finished = run_attempt(self._train_fn, self._parameters, reporter, assign, task, enter)
+                finished = run_attempt(self._train_fn, self._parameters, reporter, assign, task, enter, mirrored)
             finally:
                 self.is_in_function = False
             if os.getpid() != process:  # a fork that train_fn made and let return; the trial has one end
@@ -212,9 +212,9 @@ def rehearse(task: WorkerTask) -> None:
     path, here = sys.path[:], ""
     with contextlib.suppress(OSError):  # it is gone
         here = os.getcwd()
-    with working_in(here):
+    with working_in(here) as mirrored:
         restore_files(assign, task, StoreRetry(task.files, sender))
-        finished = run_attempt(lambda: {"value": 0.5}, (), reporter, assign, task, lambda: None)
+        finished = run_attempt(lambda: {"value": 0.5}, (), reporter, assign, task, lambda: None, mirrored)
     read_value(0.5, None)  # as most functions return
     sys.path[:] = path
     has_open_files()

@@ -188,7 +188,7 @@ def test_a_stop_is_no_failure_whatever_was_called(
     reporter = reporter_for(assign, CheckpointStore(None), sender)
     task = WorkerTask("tcp://x:1", b"", "run", b"", (), (), (), store="", logs="")
     parameters = inspect.signature(train).parameters.values()
-    assert run_attempt(train, parameters, reporter, assign, task, lambda: None) == Finished(0, 1, "stopped")
+    assert run_attempt(train, parameters, reporter, assign, task, lambda: None, {}) == Finished(0, 1, "stopped")
     assert "raised after a report had ended it" not in capfd.readouterr().err
 
 

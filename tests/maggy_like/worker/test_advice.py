@@ -66,6 +66,7 @@ def test_what_is_no_import_needs_no_advice() -> None:
 def test_what_a_trial_lacks_is_said(driver: DriverProcess | None, tmp_path: Path) -> None:
     lacking = FileNotFoundError(2, "No such file or directory", "data.csv")
     assert f"; relative paths start at {os.getcwd()!r} on {socket.gethostname()}, so" in advice_on(lacking, driver)
+    assert "; relative paths start at '/home/me' on" in advice_on(lacking, driver, {os.getcwd(): "/home/me"})
     for error in (FileNotFoundError(2, "No such file", str(tmp_path / "data.csv")), FileNotFoundError("data.csv")):
         assert advice_on(error, driver) == ""
     assert "; a trial has no standard input, so make" in advice_on(EOFError("EOF when reading a line"), driver)

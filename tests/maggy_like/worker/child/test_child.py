@@ -46,6 +46,7 @@ from maggy_like.storage.checkpoints import CheckpointStore, load_state, returned
 from maggy_like.worker.child import exits, saves
 from maggy_like.worker.child import process as child
 from maggy_like.worker.child.attempt import run_attempt
+from maggy_like.worker.child.directories import working_in
 from maggy_like.worker.child.exits import SHARED_MEMORY
 from maggy_like.worker.child.failures import MAX_TEXT
 from maggy_like.worker.child.process import rehearse
@@ -336,7 +337,7 @@ def end_of(train_fn: Callable[[], Any], **fields: Any) -> Finished:
     parameters = inspect.signature(train_fn).parameters.values()
     task = task_of(**fields)
     reporter = Reporter(store=CheckpointStore(task.store or None))
-    finished = run_attempt(train_fn, parameters, reporter, ASSIGN, task, lambda: None)
+    finished = run_attempt(train_fn, parameters, reporter, ASSIGN, task, lambda: None, {})
     frame = encode(finished)
     assert len(frame) < 10 * MAX_TEXT
     return decode_to_driver(frame)  # type: ignore[return-value]
@@ -599,3 +600,12 @@ def test_nothing_stays_in_shared_memory(how: str, tmp_path: Path) -> None:
     with contextlib.suppress(TrialsFailedError):
         handle.result()
     assert not (SHARED_MEMORY / mark.read_text()).exists()
+
+
+def test_a_trial_s_own_working_directory_is_known_by_the_one_whose_names_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own := tmp_path / "own").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with working_in(str(own)) as mirrored:
+        assert mirrored == {str(own): str(tmp_path)}
