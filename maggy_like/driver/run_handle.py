@@ -37,12 +37,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None  # the newest snapshot. None before the first one
+        self.has_begun = threading.Event()  # set when there is a snapshot, or will never be one
         self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
         self._live: dict[tuple[int | None, int | None], LogLine] = {}
         self._lock = threading.Lock()
 
     def start(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.has_begun.set()
 
     def update(self, snapshot: Snapshot, lines: Sequence[LogLine]) -> None:
         self.snapshot = snapshot
@@ -163,7 +165,9 @@ class RunHandle(Generic[T]):
             raise no_attribute(self, name, _ELSEWHERE)
 
     def begin(self, execute: Callable[[], T], engine: Engine, *, outlives: bool) -> None:
-        """Run ``execute`` in a thread. Called by the runtime.
+        """Run ``execute`` in a thread, and return once the run has begun. Called by the runtime.
+
+        An error before that, such as a name in use, is raised here, since the caller may never ask for the result.
 
         Args:
             execute: Executes the run.
@@ -178,6 +182,13 @@ class RunHandle(Generic[T]):
             self._threads.append(Thread(target=self._stop_at_exit, name="maggy-exit", daemon=True))
         for thread in self._threads:
             thread.start()
+        try:
+            self.recorder.has_begun.wait()
+        except BaseException:  # such as Ctrl-C: nobody has the handle to stop it
+            self.stop()
+            raise
+        if self.recorder.snapshot is None:
+            self.result()
 
     def status(self) -> Status:
         """Return the state of the run.
@@ -316,6 +327,7 @@ class RunHandle(Generic[T]):
             self._future.set_exception(error)
         finally:
             self._is_over.set()
+            self.recorder.has_begun.set()
 
     def _stop_at_exit(self) -> None:
         """Stop the run once the main thread has ended, unless a thread waits for the result."""

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from gate import Gate
 
 from maggy_like import AblationStudy, Float, InlineEngine, Result, RunHandle, ablate, lagom, run
 from maggy_like.ablation import Ablation
+from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.driver.run_handle import Status
+from maggy_like.driver.run_spec import StopSwitch
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.rpc.endpoint import Endpoint
 from optimizers.core.events import Event
@@ -60,12 +63,32 @@ def test_a_run_in_the_background_has_what_its_engine_keeps_for_the_callers_threa
     assert engine.seen == "cell 7"
 
 
-def test_what_ends_the_thread_before_the_run_begins_is_its_result(tmp_path: Path) -> None:
+def test_an_error_before_the_run_begins_is_raised_by_the_call(tmp_path: Path) -> None:
     engine = KeepsAGroup()
     engine.local.group = "gone"
-    handle = run(lambda: 1, block=False, **{**options(tmp_path), "engine": engine})
     with pytest.raises(ConnectionError, match="nobody keeps"):
-        handle.result(timeout=100)
+        run(lambda: 1, block=False, **{**options(tmp_path), "engine": engine})
+
+
+def test_a_name_in_use_is_an_error_of_the_call(tmp_path: Path) -> None:
+    search = partial(lagom, lambda x: x, SPACE, optimizer="random", n_trials=1, name="august", **options(tmp_path))
+    search(block=False).result()
+    with pytest.raises(ConfigError, match="there is a run named 'august'"):
+        search(block=False)
+
+
+def test_ctrl_c_before_the_run_begins_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, stopped = StopSwitch(), threading.Event()
+    stop.attach(stopped.set)
+    handle: RunHandle[bool] = RunHandle("august", tmp_path, stop, lambda where, _: Dashboard(where, stop.stop))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(handle.recorder.has_begun, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        handle.begin(partial(stopped.wait, 100), InlineEngine(), outlives=False)
+    assert handle.result() is True
 
 
 def test_a_handle_says_how_far_the_search_is_and_what_it_prints(tmp_path: Path) -> None:
