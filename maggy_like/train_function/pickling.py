@@ -107,6 +107,11 @@ def pickle_named(value: Any, what: str) -> bytes:
             remedy = error.remedy
         elif type(found).__module__.startswith("pyspark."):
             why, remedy = ": Spark's sessions and tables exist only on the driver", _OF_SPARK
+        elif name == "get_ipython":  # IPython writes it for a line that begins with ! or %
+            raise TrainFunctionError(
+                f"{what} has a line that begins with ! or %, or calls get_ipython(), but trials run without IPython; "
+                "use subprocess.run(...) for a shell command, and leave magics out"
+            ) from error
         raise TrainFunctionError(
             f"{what} uses {where} {name!r} of type {type(found).__name__}, which cannot be sent "
             f"to the workers{why}; {remedy}"

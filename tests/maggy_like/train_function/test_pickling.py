@@ -106,6 +106,13 @@ def test_what_cannot_be_sent_is_named_wherever_it_is_held(around: Any, what: str
         pickle_train_fn(around(threading.Lock()))
 
 
+def test_a_shell_command_or_a_magic_of_a_cell_is_called_what_the_user_wrote() -> None:
+    cell: dict[str, Any] = {"get_ipython": threading.Lock()}
+    exec("def train(x):\n    get_ipython().system('nvidia-smi')\n    return x", cell)
+    with pytest.raises(TrainFunctionError, match=r"train has a line that begins with ! or %.*use subprocess\.run"):
+        pickle_train_fn(cell["train"])
+
+
 @pytest.mark.parametrize(
     "around",
     [_around, _through_a_helper, lambda data: partial(train, data=data), lambda data: Learner(data).learn],
