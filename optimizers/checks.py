@@ -212,11 +212,13 @@ _LIBRARIES = frozenset({"maggy_like", "optimizers", "cloudpickle", *sys.stdlib_m
 
 
 def at_the_call(error: BaseException) -> BaseException:
-    """Return an error about an argument without the frames of this project, so that its traceback ends at the call.
+    """Return a mistake of the caller without the frames of this project, so that its traceback ends at the call.
 
-    An error that code of the caller has raised keeps its traceback, and so does one that has ended a run.
+    An error that code of the caller has raised keeps its traceback, and so does one that has ended a run and that the
+    caller cannot correct. If trials failed, the text of the error has the traceback of one of them.
     """
-    if "result" in vars(error) or not _is_ours(error):
+    has_ended_a_run = "result" in vars(error) and not isinstance(error, UserError)
+    if has_ended_a_run or not _is_ours(error):
         return error
     cause = error.__cause__
     if cause is not None and _is_ours(cause):

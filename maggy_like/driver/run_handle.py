@@ -19,10 +19,10 @@ from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.display.text import duration, number, place, tally, words
 from maggy_like.driver.run_spec import StopSwitch
 from maggy_like.engines.base import Engine
-from maggy_like.errors import UserError
+from maggy_like.errors import MaggyError, UserError
 from maggy_like.processes.stacks import stacks_of_run
 from maggy_like.protocol.endings import Ending, Phase
-from optimizers.checks import no_attribute
+from optimizers.checks import at_the_call, no_attribute
 from optimizers.core.trial import TrialState
 from optimizers.space import Config
 
@@ -309,6 +309,8 @@ class RunHandle(Generic[T]):
             raise TimeoutError(
                 f"{self.name} has not ended after timeout={timeout} s and continues; call result() again, or stop()"
             ) from None
+        except MaggyError as error:
+            raise at_the_call(error) from error.__cause__
         finally:
             with self._lock:
                 self._waiting -= 1

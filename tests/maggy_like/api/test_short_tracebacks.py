@@ -1,4 +1,4 @@
-"""The traceback of a mistake in an argument ends at the caller's line, with one frame of this project at most."""
+"""The traceback of a mistake ends at the caller's line, with one frame of this project at most."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from maggy_like import (
     run,
     run_script,
 )
-from maggy_like.errors import MaggyError, TrialsFailedError
+from maggy_like.errors import EngineError, MaggyError, TrialsFailedError
 from maggy_like.sklearn import SearchCV
+from optimizers.checks import explains_arguments
 
 
 def train(x: float) -> float:
@@ -87,7 +88,24 @@ def test_an_error_of_the_caller_s_own_code_keeps_its_traceback() -> None:
     assert 'raise maggy_like.errors.ConfigError("mine")' in traceback.extract_tb(raised.value.__traceback__)[-1].line  # type: ignore[operator]
 
 
-def test_an_error_of_a_running_search_keeps_its_traceback(tmp_path: Path) -> None:
-    with pytest.raises(TrialsFailedError) as raised:
-        lagom(fail, SPACE, optimizer="random", n_trials=3, engine="inline", directory=tmp_path, progress=False)
-    assert len(traceback.extract_tb(raised.value.__traceback__)) > 3
+OF_FAILURES: dict[str, Callable[..., Any]] = {
+    "the call": lambda **options: lagom(fail, SPACE, **options),
+    "the result": lambda **options: lagom(fail, SPACE, block=False, **options).result(),
+}
+
+
+@pytest.mark.parametrize("way", OF_FAILURES)
+def test_failed_trials_have_one_frame_of_this_project(tmp_path: Path, way: str) -> None:
+    """The text has the traceback of the function."""
+    with pytest.raises(TrialsFailedError, match="in fail") as raised:
+        OF_FAILURES[way](optimizer="random", n_trials=3, engine="inline", directory=tmp_path, progress=False)
+    below = [frame for frame in traceback.extract_tb(raised.value.__traceback__) if frame.filename != __file__]
+    assert len(below) == 1
+
+
+def test_an_error_that_ends_a_search_and_is_no_mistake_keeps_its_traceback() -> None:
+    ours: dict[str, Any] = {"__name__": "maggy_like.engines", "EngineError": EngineError}
+    exec("def launch():\n    error = EngineError('gone')\n    error.result = None\n    raise error", ours)
+    with pytest.raises(EngineError) as raised:
+        explains_arguments({})(ours["launch"])()
+    assert traceback.extract_tb(raised.value.__traceback__)[-1].name == "launch"
