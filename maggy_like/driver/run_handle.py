@@ -91,6 +91,7 @@ class Status:
         best_value: Its value.
         best_step: The step at which the value was measured.
         best_config: Its configuration.
+        error: The error that has ended the run, in one line. Empty without one.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Status:
     best_value: float | None = None
     best_step: int | None = None
     best_config: Config | None = None
+    error: str = ""
 
     def __str__(self) -> str:
         of = f" of {self.n_trials}" if self.n_trials else ""
@@ -112,7 +114,7 @@ class Status:
         if self.best_trial is not None:
             where = place(self.best_trial, self.best_step)
             parts.append(f"best {self.objective or 'value'} {number(self.best_value)} {where}")
-        return "; ".join(filter(None, parts))
+        return "; ".join(filter(None, [*parts, self.error]))
 
 
 _ELSEWHERE = {
@@ -197,12 +199,14 @@ class RunHandle(Generic[T]):
             The state at this moment.
         """
         seen = self.recorder.snapshot
-        if self._future.done() and self._future.exception() is not None:
+        error = self._future.exception() if self._future.done() else None
+        if error is not None:
             phase: Phase | Ending = Ending.ERROR
         else:
             phase = seen.phase if seen is not None else Phase.STARTING
+        said = "" if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
         if seen is None:
-            return Status(self.name, phase)
+            return Status(self.name, phase, error=said)
         return Status(
             self.name,
             phase,
@@ -215,6 +219,7 @@ class RunHandle(Generic[T]):
             seen.best_value,
             seen.best_step,
             seen.best_config,
+            said,
         )
 
     def tail(self, trial: int | None = None, lines: int = 20) -> str:

@@ -179,6 +179,7 @@ def test_what_ends_a_run_early_comes_with_its_result(tmp_path: Path) -> None:
         handle.result()
     assert caught.value.result is not None
     assert handle.status().phase == "error"
+    assert re.search(r"; TrialsFailedError: \d trials failed identically .*: ValueError: always", str(handle.status()))
     with pytest.raises(ConfigError, match="n_trials must be"):  # at once
         lagom(fail, SPACE, n_trials=0, block=False, **options(tmp_path))
 
