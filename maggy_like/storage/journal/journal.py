@@ -300,6 +300,18 @@ LOCK_PAUSE = 0.01
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
+def process_name(pid: int, host: str) -> str:
+    """Return how errors call a process that holds a run."""
+    return f"process {pid} on {host}"
+
+
+def remedy_of_use(holder: str) -> str:
+    """Return what to do about a run that a process holds, which may be this one, as in a notebook."""
+    if holder == process_name(os.getpid(), socket.gethostname()):
+        return "wait until it ends, or call stop() of its handle, since it runs in this process"
+    return "wait until it ends, or end it"
+
+
 class LocalBackend:
     """A folder on this machine (or mounted there).
 
@@ -387,7 +399,7 @@ class LocalBackend:
         try:
             self._take_lock()
             os.ftruncate(self._lock, 0)
-            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            os.write(self._lock, process_name(os.getpid(), socket.gethostname()).encode())
             self._beat = time.monotonic()
             self._file = os.open(self._path, _FLAGS, 0o600)
             status = os.fstat(self._file)
@@ -396,7 +408,7 @@ class LocalBackend:
             holder = os.pread(self._lock, 300, 0).decode(errors="replace") or "not known which"
             self.release()
             raise JournalError(
-                f"the run in {self._folder} is in use by another driver ({holder}); wait until it ends, or end it"
+                f"the run in {self._folder} is in use by another driver ({holder}); {remedy_of_use(holder)}"
             ) from None
         except OSError:
             self.release()

@@ -251,9 +251,10 @@ class Lease:
         if holder is None:
             return JournalError(f"another driver took the run in {self._name} for a moment; try again")
         left = max(0.0, holder.time + LAPSE - time.time())
+        user = journal.process_name(holder.pid, holder.host)
         return JournalError(
-            f"the run in {self._name} is in use by process {holder.pid} on {holder.host}; wait until it ends, or end "
-            f"it (its lease expires in {left:.0f} s if it is dead)"
+            f"the run in {self._name} is in use by {user}; {journal.remedy_of_use(user)} "
+            f"(its lease expires in {left:.0f} s if it is dead)"
         )
 
 
