@@ -162,7 +162,7 @@ def _built(variant: Variant) -> Any:
 def _default(name: str, study: Declaration, train_fn: Callable[..., Any] | None) -> Any:
     value = default_of(name, train_fn, study.factory)
     if value is inspect.Parameter.empty:
-        near = did_you_mean(name, {*names_of(train_fn), *names_of(study.factory)})
+        near = did_you_mean(name, {*names_of(train_fn), *names_of(study.factory)} - {name})
         unseen = "pass the function that may have a default for it: study.bound(train_fn)"
         remedy = unseen if train_fn is None else "give train_fn a default for it"
         raise ConfigError(

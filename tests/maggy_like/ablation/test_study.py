@@ -257,6 +257,10 @@ def test_contrasts_are_of_variants_and_sum_to_zero(name: Any) -> None:
             lambda s: s.config(rate=0.0).power(effect=0.1, sd=1, repeats=9),
             r"'rate' must have a value.*: study\.bound\(train_fn\), or",
         ),
+        (
+            lambda s: s.config(rate=0.0).bound(lambda rate, seed: 0.0),
+            "'rate' must have a value with nothing removed, got none; give train_fn a default",
+        ),
         (lambda s: s.config(seed=0).bound(train), "must not have 'seed'|'seed' must have a value"),
         (lambda s: s.custom("x", lambda v: None).designed(), "must return a variant"),
         (lambda s: s.custom("x", lambda v: v.changed(config={"y": 1})).designed(), "parameters of the study, got 'y'"),
