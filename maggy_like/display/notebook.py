@@ -87,6 +87,8 @@ def page(
 ) -> str:
     """Return the HTML of a cell. After the end of the run it has no workers, and the log has their place.
 
+    In a notebook that is not trusted, JupyterLab removes styles and the tags of the curve, so spaces separate words.
+
     The cell has the same height from the start on: the log gives way to new lines above it. A cell that is redrawn must
     not move those below it.
 
@@ -147,7 +149,7 @@ def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
     path = f"M{x(points[0][0]):.1f},{y(points[0][1]):.1f}"
     path += "".join(f"H{x(seconds):.1f}V{y(value):.1f}" for seconds, value in points[1:]) + f"H{width:.1f}"
     title = f"from {text.number(points[0][1])} to {text.number(points[-1][1])}"
-    hits = "".join(
+    hits = " ".join(
         f'<circle class="hit" cx="{x(seconds):.1f}" cy="{y(value):.1f}" r="5" fill-opacity="0">'
         f"<title>{text.number(value)} after {text.duration(seconds)}</title></circle>"
         for seconds, value in points
@@ -158,23 +160,23 @@ def curve(bests: Sequence[tuple[float, float]], end: float) -> str:
         (0.0, height + 16.0, "start", text.duration(points[0][0])),
         (width, height + 16.0, "end", text.duration(end)),
     ]
-    scale = "".join(
+    scale = " ".join(
         f'<text x="{left:.0f}" y="{top:.0f}" text-anchor="{anchor}" fill="currentColor" font-size="10">{words}</text>'
         for left, top, anchor, words in labels
     )
     return (
         f'<svg width="{width + 68:.0f}" height="{height + 26:.0f}" viewBox="-60 -6 {width + 68:.0f} {height + 26:.0f}" '
-        f'role="img"><title>{title}</title>'
+        f'role="img" aria-label="{title}">'
         f'<path d="M0,0H{width:.0f}M0,{height:.0f}H{width:.0f}" stroke="rgba(128,128,128,.35)"/>'
         f'<path d="{path}" fill="none" stroke="{ACCENT}" stroke-width="1.8" stroke-linejoin="round"/>'
-        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{ACCENT}"/>{scale}{hits}</svg>'
+        f'<circle cx="{width:.1f}" cy="{y(points[-1][1]):.1f}" r="2.6" fill="{ACCENT}"/>{scale} {hits}</svg>'
     )
 
 
 def _headline(first: Snapshot, now: Snapshot) -> str:
     return (
-        f'<div class="row"><span class="name">{_safe(now.name)}</span>'
-        f'<span class="soft">{_safe(progress.goal(now))}</span>'
+        f'<div class="row"><span class="name">{_safe(now.name)}</span> '
+        f'<span class="soft">{_safe(progress.goal(now))}</span> '
         f'<span class="end"><b>{escape(progress.state(now))}</b> &nbsp;{progress.clock(first, now)}</span></div>'
     )
 
@@ -185,7 +187,7 @@ def _progress(now: Snapshot) -> str:
     else:
         shares = [(now.elapsed / now.timeout if now.timeout else 0.0, ACCENT)]
     counts = "".join(
-        f'<span><span class="dot" style="background:{color}"></span>{progress.counted(now, state)}</span>'
+        f'<span><span class="dot" style="background:{color}"></span>{progress.counted(now, state)}</span> '
         for state, color in STATE_COLORS.items()
         if now.counts.get(state)
     )
@@ -196,13 +198,13 @@ def _progress(now: Snapshot) -> str:
 def _best(now: Snapshot, bests: Sequence[tuple[float, float]]) -> str:
     if now.best_trial is None:
         return f'<div class="row best{"" if now.pareto else " soft"}">{escape(progress.best(now))}</div>{_NO_CONFIG}'
-    config = "".join(
+    config = " ".join(
         f'<span class="pair"><span class="soft">{escape(name)}</span> {escape(value)}</span>'
         for name, value in text.pairs(now.best_config or {})
     )
     return (
-        f'<div class="row best"><span class="value">{text.number(now.best_value)}</span>'
-        f'<span class="soft">best {_safe(now.objective or "value")} {progress.best_place(now)}</span>'
+        f'<div class="row best"><span class="value">{text.number(now.best_value)}</span> '
+        f'<span class="soft">best {_safe(now.objective or "value")} {progress.best_place(now)}</span> '
         f'<span class="end">{curve(bests, now.elapsed)}</span></div>'
         f'<div class="row config">{config}</div>'
     )
@@ -312,7 +314,7 @@ def _choices(log: Sequence[LogLine]) -> str:
     options = "".join(f'<option class="c{trial}">trial {trial}</option>' for trial in trials)
     choice = f"<style>{rules}</style><select><option>all trials</option>{options}</select>" if len(trials) > 1 else ""
     fold = '<label><input type="checkbox" class="fold" checked/>newest lines of the log</label>'
-    return f'<div class="row">{fold}{choice}</div>'
+    return f'<div class="row">{fold} {choice}</div>'
 
 
 def _track(shares: Sequence[tuple[float, str]]) -> str:

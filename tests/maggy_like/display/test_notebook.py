@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -205,6 +206,14 @@ def test_a_shell_that_shows_nothing(monkeypatch: pytest.MonkeyPatch, snap: Snap)
     display = NotebookDisplay()
     display.start(snap())
     display.finish(snap(), [])
+
+
+def test_the_words_are_apart_where_styles_and_the_curve_are_removed(snap: Snap) -> None:
+    """As by JupyterLab in a notebook that is not trusted."""
+    page = html.page(snap(), snap(phase=Ending.COMPLETED), [(1.0, 0.9), (2.0, 0.973)], [LogLine(1, "epoch 1")], 0)
+    words = re.sub(r"<[^>]*>", "", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
+    for part in ("digits asha, max accuracy completed", "0.973 best accuracy (trial 4) ", "0.01 act", " 0.9 after "):
+        assert part in words
 
 
 def test_curve() -> None:
