@@ -373,7 +373,7 @@ def probe(folder: str) -> None:
 
 def probe_path(folder: Path) -> None:
     """Make a run's folder and try the operations that its journal needs; after an error, remove the folder."""
-    exists = folder.exists()
+    exists = os.path.exists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -66,11 +68,11 @@ def place_for(folder: Folder) -> Folder:
 
     The folder need not exist, so this is tried in the first of its parents that does.
     """
-    if not isinstance(folder, Path) or (folder / _JOURNAL).exists():
+    if not isinstance(folder, Path) or os.path.exists(folder / _JOURNAL):
         return folder
     if (kept := kept_at(folder)) != folder:
         return kept
-    existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    existing = next(parent for parent in (folder, *folder.parents) if os.path.isdir(parent))
     with contextlib.suppress(OSError):  # it cannot be written, which is reported when the run begins
         if missing_operations(existing):
             return _on_mount(folder)
@@ -78,8 +80,12 @@ def place_for(folder: Folder) -> Folder:
 
 
 def kept_at(folder: Folder) -> Folder:
-    """Return the folder of a run that exists, as the URL of a mount if it was kept as on one."""
-    if isinstance(folder, Path) and not (folder / _JOURNAL).exists() and any(folder.glob(_SEGMENTS)):
+    """Return the folder of a run that exists, as the URL of a mount if it was kept as on one.
+
+    A folder that may not be searched stays as it is, and reading its journal reports the reason. The methods of Path
+    would raise PermissionError here.
+    """
+    if isinstance(folder, Path) and not os.path.exists(folder / _JOURNAL) and glob.glob(_SEGMENTS, root_dir=folder):
         return _on_mount(folder)
     return folder
 

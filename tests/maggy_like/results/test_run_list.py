@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -90,15 +91,26 @@ def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytes
     write_run(tmp_path, "mine", 3, 1)
     (tmp_path / "theirs").mkdir()
 
-    ends = LocalBackend.ends
+    ends, stat = LocalBackend.ends, os.stat
 
-    def refuse(self: LocalBackend) -> tuple[bytes, bytes]:
-        if "theirs" in self.name:
-            raise PermissionError(13, "Permission denied", self.name)
+    def refuse(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, str | Path) and "theirs/" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    def no_ends(self: LocalBackend) -> tuple[bytes, bytes]:
+        refuse(f"{self.name}/journal.jsonl")
         return ends(self)
 
-    monkeypatch.setattr(LocalBackend, "ends", refuse)
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(LocalBackend, "ends", no_ends)
     assert [(run.name, bool(run.problem)) for run in list_runs(tmp_path)] == [("mine", False), ("theirs", True)]
+    with pytest.raises(JournalError, match=r"theirs cannot be read: .*Permission denied.*; fix the access"):
+        load_run(tmp_path / "theirs")
+    options: dict[str, Any] = {"optimizer": "random", "n_trials": 1, "engine": "inline", "progress": False}
+    for folder, name in ((tmp_path, "theirs"), (tmp_path / "theirs", "mine")):
+        with pytest.raises(JournalError, match=r"cannot be read: .*Permission denied.*; fix the access"):
+            lagom(lambda x: x, {"x": Float(0, 1)}, direction="max", directory=folder, name=name, **options)
 
 
 def test_a_folder_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
