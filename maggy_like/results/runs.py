@@ -42,7 +42,7 @@ _MOST_LISTED = 200
 """Entries of a folder that are checked when a message suggests runs."""
 
 _MOST_NAMED = 8
-"""Runs that a message lists."""
+"""Runs, or damages of a journal, that a message lists."""
 
 
 def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
@@ -79,7 +79,9 @@ def open_run(backend: JournalBackend) -> tuple[Contents, StateMachine, RunStatus
     contents = read_journal(backend)
     machine = replay(contents, RandomSearch())
     if contents.damage and not (is_held and contents.damage[0].endswith("is torn")):  # a line that is being written
-        damage = "; ".join(contents.damage)
+        shown = contents.damage[:_MOST_NAMED]
+        more = [f"and {len(contents.damage) - len(shown)} more"] if len(contents.damage) > len(shown) else []
+        damage = "; ".join([*shown, *more])
         _log.warning("%s: the journal is damaged, so only its intact part was read: %s", backend.name, damage)
     return contents, machine, status_of(contents, Ending.RUNNING if is_held else Ending.KILLED)
 

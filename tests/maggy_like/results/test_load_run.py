@@ -206,6 +206,13 @@ def test_of_a_damaged_journal_the_whole_lines_are_read(
     assert f"the journal is damaged, so only its intact part was read: {file}, line {at + 1} is damaged" in caplog.text
     assert [trial.config for trial in again.trials] == [trial.config for trial in result.trials]
     assert contents(tmp_path) == before
+    caplog.clear()
+    file.write_bytes(b"".join(lines).replace(b"\n", b"\r\n"))  # as a copy by way of Windows
+    with caplog.at_level(logging.WARNING):
+        again = load_run(tmp_path / "runs" / "first")
+    assert [trial.value for trial in again.trials] == [trial.value for trial in result.trials]
+    assert "line 8 is damaged" in caplog.messages[0]
+    assert caplog.messages[0].endswith(f"; and {len(lines) - 8} more")
     file.write_bytes(lines[0][:-9])
     with pytest.raises(JournalError, match="line 1 must be the header of a run"):
         load_run(tmp_path / "runs" / "first")
