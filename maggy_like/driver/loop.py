@@ -296,8 +296,8 @@ class Driver:
         """Show the first note about a subject, since many workers send the same one."""
         trial = note.trial
         # of the function, which is that of all trials
-        is_mistake = note.subject in ("late", "restart", "threads", "files", "shared")
-        if note.subject in ("files", "shared"):  # which are looked at once an attempt has ended
+        is_mistake = note.subject in ("late", "restart", "threads", "files", "waiting", "shared")
+        if note.subject in ("files", "waiting", "shared"):  # which are looked at once an attempt has ended
             is_its_own = trial is None or trial < len(self.study.trials)
         else:
             is_its_own = trial is None or any(self._machine.runs(worker, trial, rank) for rank in (None, 0))
@@ -307,7 +307,7 @@ class Driver:
             whose = f"worker {worker.index}" if trial is None else f"trial {trial}"
             text = f"{whose}: {note.message}" if trial is None else note.message
             self.lines.append(LogLine(trial, text, is_warning=is_mistake))
-            if note.subject in ("logs", "states", "files"):
+            if note.subject in ("logs", "states", "files", "waiting"):
                 _log.warning("%s: %s", whose, note.message)
 
     def _turn_away(self, worker: WorkerId, why: str) -> Input:

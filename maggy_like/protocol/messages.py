@@ -291,7 +291,7 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     message: Text
 
 
-NoteSubject = Literal["late", "logs", "loading", "restart", "slow", "states", "threads", "files", "shared"]
+NoteSubject = Literal["late", "logs", "loading", "restart", "slow", "states", "threads", "files", "waiting", "shared"]
 
 
 class Noted(msgspec.Struct, frozen=True, omit_defaults=True, tag="noted"):

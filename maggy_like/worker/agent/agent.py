@@ -222,6 +222,7 @@ class Agent:
         for keeper, patience in ((self._logs, LOG_PATIENCE), (self._folders, self._files_patience)):
             while keeper.is_busy and time.monotonic() < began + patience:
                 self._poller.poll(LOG_POLL)
+                self._report_trouble()
                 if time.monotonic() >= self._client.due:
                     self._client.beat()
             if keeper.is_busy:

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 import msgspec
 
 from maggy_like.protocol.messages import Assign, Noted, NoteSubject, RankInfo
-from maggy_like.protocol.task import WorkerTask
+from maggy_like.protocol.task import FILES_PATIENCE, WorkerTask
 from maggy_like.storage.file_systems import is_store_fault, is_visible, refusal, try_local_path
 from maggy_like.storage.run_paths import LEFT, WORK
 from maggy_like.storage.trial_files import Found, keep, left_out_note
@@ -61,6 +61,10 @@ CLOCK = 0.1
 """Seconds by which a file system's time of a change may be too early."""
 
 NO_MIRROR = "trials share the caller's working directory, because none of their own can be made ({})"
+
+WAITING = (
+    f"its files wait to be kept: {{}}; the worker tries again, at the end of the run for up to {FILES_PATIENCE:.0f} s"
+)
 
 LOST = "its files are not kept: {}; those of reporter.directory remain in {} on {}"
 
@@ -374,6 +378,9 @@ class TrialFolders:
                     where = self._leave_behind(place) if is_last else place.own
                     self._notes.append(("files", LOST.format(why, where, socket.gethostname()), assign.trial))
                     return
+                if pause == FIRST_PAUSE:
+                    why = refusal(self._task.files, "written", error)
+                    self._notes.append(("waiting", WAITING.format(why), assign.trial))
                 self._gives_up.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
