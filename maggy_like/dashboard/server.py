@@ -279,9 +279,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, kept: TrialFiles, name: str) -> None:
         """Send a trial's file: pictures and text are shown, anything else is saved by the browser."""
         try:
-            fs, path = open_url(kept[name])
+            url = kept[name]
         except KeyError as error:
             raise NotFoundError(error.args[0]) from error
+        views.check_place(os.path.dirname(url.removesuffix(f"/{name}")), url)
+        fs, path = open_url(url)
         suffix = os.path.splitext(name)[1].lower()
         with fs.open(path, "rb") as file:
             self.send_response(HTTPStatus.OK)

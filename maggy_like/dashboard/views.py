@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from maggy_like.errors import ConfigError, JournalError, UserError
 from maggy_like.protocol.messages import UNBOUNDED
 from maggy_like.protocol.state_names import state_url
 from maggy_like.protocol.values import encodable
-from maggy_like.results.data import read_log, state_of, training_line
+from maggy_like.results.data import log_urls, read_log, state_of, training_line
 from maggy_like.results.figures.curves import rungs, trial_curves
 from maggy_like.results.figures.values import history
 from maggy_like.results.figures.workers import timeline
@@ -22,6 +23,7 @@ from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, clock_of, value_of
 from maggy_like.results.report import failures_by_cause, plain, saved
 from maggy_like.results.tables import recommendation
+from maggy_like.storage.file_systems import leads_out
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.train_function.code import rerun_hint
 from optimizers.core.trial import Checkpoint, Failure, Trial, TrialState
@@ -339,7 +341,7 @@ def log(run: FollowedRun, trial: Trial, query: Query) -> str:
     """Return the last part of what a trial printed, or with ``whole`` all of it."""
     rank = _number(query, "rank", 0)
     if query.get("whole"):
-        return read_log(_paths(run), trial.id, rank, trial.attempt)
+        return _read_log(run, trial, rank)
     return "\n".join(_tail(run, trial, rank, _TAIL))
 
 
@@ -374,11 +376,23 @@ def newest_lines(run: FollowedRun) -> dict[str, Any]:
 
 
 def _tail(run: FollowedRun, trial: Trial, rank: int, most: int) -> list[str]:
-    text = read_log(_paths(run), trial.id, rank, trial.attempt, most)
+    text = _read_log(run, trial, rank, most)
     lines = text.splitlines()
     if len(text.encode()) >= most and lines:
         del lines[0]  # a part of a line
     return [clean(line, keeps_tabs=True) for line in lines]
+
+
+def _read_log(run: FollowedRun, trial: Trial, rank: int, most: int | None = None) -> str:
+    for url in log_urls(_paths(run), trial.id, rank, trial.attempt):
+        check_place(os.path.dirname(url), url)
+    return read_log(_paths(run), trial.id, rank, trial.attempt, most)
+
+
+def check_place(folder: str, file: str) -> None:
+    """Check that a file is in a folder. Whoever has written a run may have put links to other files there."""
+    if leads_out(folder, file):
+        raise NotFoundError(f"{file} is a link out of {folder}, which the dashboard does not follow; open it yourself")
 
 
 def _paths(run: FollowedRun) -> RunPaths:

@@ -70,6 +70,14 @@ def try_local_path(folder: str) -> str | None:
     return path if is_local(fs) else None
 
 
+def leads_out(folder: str, file: str) -> bool:
+    """Return whether a link leads from a folder on this machine to a file elsewhere; the folder itself may be one."""
+    root, path = try_local_path(folder), try_local_path(file)
+    if root is None or path is None:
+        return False
+    return os.path.commonpath([os.path.realpath(root), os.path.realpath(path)]) != os.path.realpath(root)
+
+
 def put(url: str, data: bytes) -> None:
     """Write a file and make its folder."""
     fs, path = open_url(url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -180,6 +181,31 @@ def test_files_of_a_trial_are_listed_and_only_harmless_ones_are_shown(
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     for guess in ("out", "..%2F00000.json", "%2Fetc%2Fpasswd", "plots", ""):
         assert served.get(f"api/runs/run/trials/0/files/{guess}")[0] == 404
+
+
+def test_links_to_other_files_of_the_machine_are_not_followed(serve: Serve, tmp_path: Path) -> None:
+    def writes(x: int, reporter: Any) -> float:
+        (reporter.directory / "notes.txt").write_text("notes")
+        return float(x)
+
+    secret = tmp_path / "notes.txt"
+    secret.write_text("secret")
+    run = tmp_path / "runs" / "run"
+    lagom(writes, {"x": [1, 2]}, optimizer="grid", engine="inline", metric="score", direction="max",
+          directory=run.parent, name="run", progress=False)  # fmt: skip
+    (run / "files").rename(tmp_path / "files")
+    (run / "files").symlink_to(tmp_path / "files")  # by the owner, to have them on another disk
+    served = serve(run.parent)
+    assert served.get("api/runs/run/trials/0/files/notes.txt")[2] == b"notes"
+    (run / "files" / "00000" / "notes.txt").unlink()
+    (run / "files" / "00000" / "notes.txt").symlink_to(secret)
+    shutil.rmtree(run / "files" / "00001")
+    (run / "files" / "00001").symlink_to(tmp_path)
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / "00000.log").symlink_to(secret)
+    for place in ("0/files/notes.txt", "1/files/notes.txt", "0/log", "0/log?whole=1"):
+        status, _, body = served.get(f"api/runs/run/trials/{place}")
+        assert (status, b"secret" in body) == (404, False), place
 
 
 def test_what_happens_is_seen_at_the_next_look(serve: Serve, journal: Journal, tmp_path: Path, no_pause: None) -> None:
