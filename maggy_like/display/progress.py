@@ -196,7 +196,8 @@ def summary(snapshot: Snapshot) -> list[str]:
     trials = n_trials(snapshot)
     if snapshot.counts:
         trials += f" ({tally(snapshot.counts)})"
-    end = f"{clean(snapshot.name)}: {state(snapshot)} after {duration(snapshot.elapsed)}"
+    after = duration(snapshot.elapsed) + " or more" * (snapshot.phase is Ending.KILLED)  # which recorded no end
+    end = f"{clean(snapshot.name)}: {state(snapshot)} after {after}"
     lines = [f"{end}, {trials}" if snapshot.is_search else end]
     if snapshot.pareto:
         lines.append(best(snapshot))

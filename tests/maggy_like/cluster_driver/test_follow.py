@@ -98,7 +98,7 @@ def test_a_run_whose_driver_was_killed_is_shown_as_killed(url: str, monkeypatch:
     assert run.is_over()
     run.look(now=True)
     assert summary(run.snapshot) == [
-        "run: killed after 0:05, 1 trial (1 running)",
+        "run: killed after 0:05 or more, 1 trial (1 running)",
         f"files in {url}",
         "pass name='run', resume=True to continue it",
     ]
