@@ -176,11 +176,11 @@ def _add_export(commands: Any) -> None:
         "export the trials for other tools",
         "Exports the trials of a run for other tools.",
         "maggy-like export maggy_runs/august",
-        "maggy-like export maggy_runs/august --format parquet --curves -o curves.parquet",
+        "maggy-like export maggy_runs/august --curves -o curves.parquet",
         "maggy-like export maggy_runs/august --format optuna -o sqlite:///studies.db",
     )
     export.add_argument("run", metavar="RUN", help=RUN)
-    export.add_argument("--format", choices=("csv", "parquet", "optuna"), default="csv", help="default: csv")
+    export.add_argument("--format", choices=("csv", "parquet", "optuna"), help="default: as the name of TARGET, or csv")
     export.add_argument("--curves", action="store_true", help="one row per measurement instead of one row per trial")
     export.add_argument(
         "-o",

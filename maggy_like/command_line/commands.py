@@ -259,20 +259,16 @@ def report_command(given: Namespace) -> None:
 def export_command(given: Namespace) -> None:
     """Write the trials or the measurements of a run."""
     result = load_run(given.run)
-    meant = _FORMATS.get(os.path.splitext(given.output or "")[1])
-    if meant not in (None, given.format):
-        raise UserError(
-            f"{given.output!r} would be written as {given.format}; pass --format {meant}, or another --output"
-        )
-    if given.format == "optuna":
+    kind = _format_of(given)
+    if kind == "optuna":
         _export_to_optuna(result, given)
         return
-    require("pandas", f"--format {given.format}")
-    if given.format == "parquet":
+    require("pandas", f"--format {kind}")
+    if kind == "parquet":
         require("pyarrow", "--format parquet")
-    target = _target(given, f"{result.name}{'-curves' * given.curves}.{given.format}")
+    target = _target(given, f"{result.name}{'-curves' * given.curves}.{kind}")
     table = result.curves() if given.curves else result.to_pandas()
-    write = table.to_csv if given.format == "csv" else _with_types(table).to_parquet
+    write = table.to_csv if kind == "csv" else _with_types(table).to_parquet
     try:
         write(target, index=False)
     except Exception as error:  # of any file system
@@ -365,6 +361,17 @@ def _is_run(folder: str) -> bool:
     except MaggyError:
         return False
     return True
+
+
+def _format_of(given: Namespace) -> str:
+    """Return the format to export: the given one, that of the output's name, or CSV."""
+    suffixes = Path(given.output or "").suffixes
+    named = next((_FORMATS[suffix] for suffix in suffixes if suffix in _FORMATS), None)
+    if named is None and suffixes and given.format is None:
+        raise UserError(f"{given.output!r} does not name a format; pass --format csv, parquet or optuna")
+    if named and given.format and named != given.format:
+        raise UserError(f"{given.output!r} would be written as {given.format}; leave --format out, or rename it")
+    return str(given.format or named or "csv")
 
 
 def _export_to_optuna(result: Result, given: Namespace) -> None:

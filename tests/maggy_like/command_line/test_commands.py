@@ -201,7 +201,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert lines("export", str(runs / "august")) == ["3 trials are in august.csv"]
     assert list(pandas.read_csv("august.csv")["lr"]) == [0.25, 0.75, 0.5]
-    lines("export", str(runs / "august"), "--format", "parquet", "--curves", "-o", "curves.parquet")
+    lines("export", str(runs / "august"), "--curves", "-o", "curves.parquet")
     assert len(pandas.read_parquet("curves.parquet")) == 6
     (said,) = lines("export", str(runs / "august"), "--format", "optuna")
     assert said == "3 trials are in the study 'august' of sqlite:///august.db"
@@ -218,12 +218,14 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["run", "--overwrite", "{runs}/none.py"], "--overwrite deletes a run by its name; add --name NAME"),
         (["tail", "{runs}/august", "7"], "TRIAL must be one of the 3 trials of"),
         (["tail", "{runs}/august", "2", "--rank", "3"], "--rank must be at most 0 for trial 2, got 3"),
-        (["export", "{runs}/august", "-o", "{runs}/august/journal.jsonl"], "already; pass --force to replace it"),
+        (
+            ["export", "{runs}/august", "--format", "csv", "-o", "{runs}/august/journal.jsonl"],
+            "already; pass --force to replace it",
+        ),
         (["export", "{runs}/august", "-o", "{runs}/none/trials.csv"], "cannot be written"),
-        (["export", "{runs}/august", "-o", "{runs}/a.parquet"], "as csv; pass --format parquet, or"),
-        (["export", "{runs}/august", "-o", "{runs}/a.db"], "a.db' would be written as csv; pass --format optuna"),
-        (["export", "{runs}/august", "-o", "sqlite:///a.db"], "would be written as csv; pass"),
-        (["export", "{runs}/august", "--format", "parquet", "-o", "{runs}/a.csv"], "as parquet; pass --format csv, or"),
+        (["export", "{runs}/august", "-o", "{runs}/a.json"], "a.json' does not name a format; pass --format csv, parq"),
+        (["export", "{runs}/august", "--format", "csv", "-o", "sqlite:///a.db"], "would be written as csv; leave"),
+        (["export", "{runs}/august", "--format", "parquet", "-o", "{runs}/a.csv"], "as parquet; leave --format out"),
         (["report", "{runs}/august", "-o", "{runs}"], "is a folder; pass the path of a file as --output"),
     ],
 )
