@@ -58,7 +58,7 @@ class PairTest:
         difference: Mean value of the first one minus that of the second one, with the same seeds.
         low: Lower end of the confidence interval. The intervals of all pairs hold together.
         high: Upper end of it.
-        p: p-value, corrected for the number of pairs. None without a test.
+        p: p-value, corrected for the number of pairs. None without a test, as when every seed gave the same difference.
         differs: Whether the difference is not zero, at 5 % for all pairs together.
     """
 
@@ -133,7 +133,10 @@ class Confirmed:
         if not others:
             return "the others failed" if len(self.candidates) > 1 else "it was not compared with others"
         by_pair = {frozenset((test.first, test.second)): test for test in self.tests}
-        equal = [it.trial.id for it in others if not by_pair[frozenset((best.trial.id, it.trial.id))].differs]
+        tests = {it.trial.id: by_pair[frozenset((best.trial.id, it.trial.id))] for it in others}
+        if all(test.p is None for test in tests.values()) and min(len(it.values) for it in (best, *others)) > 1:
+            return f"not tested against {_named([*tests])}, as every seed gave the same difference (is the seed used?)"
+        equal = [trial for trial, test in tests.items() if not test.differs]
         if not equal:
             return f"better than the other {len(others)}" if len(others) > 1 else "better than the second best"
         return f"not distinguishable from {_named(equal)}"

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizers.comparisons.paired_tests import Finding, JointTests, differences, is_usable
+from optimizers.comparisons.paired_tests import Finding, JointTests, differences, is_usable, rounding
 from optimizers.core.events import TrialCreated
 from optimizers.core.study import Study
 from optimizers.core.study_state import StudyState
@@ -28,6 +28,8 @@ FEWEST = 2
 """Repeats of every candidate, without which nothing is known about the noise."""
 
 _MOST_EQUAL = 8  # trials per candidate that are looked at, since several may have one configuration
+
+_EXACT = 1e-12  # deviations below this share of the losses are rounding of the fit
 
 _HOPELESS = 0.05  # probability of catching up below which a candidate leaves the race
 
@@ -169,16 +171,15 @@ def _hopeful(losses: Losses, candidates: Sequence[int], racing: list[int], round
     from scipy import special
 
     noise = Noise.of(losses, candidates)
-    spread = math.sqrt(2.0 * noise.paired * (1.0 / rounds - 1.0 / repeats)) if len(racing) > 1 else 0.0
+    # Counts, such as an accuracy, sometimes give equal differences with few seeds, and are noisy all the same.
+    is_paired = noise.paired > 0.0
+    variance, degrees = (noise.paired, noise.paired_degrees) if is_paired else (noise.variance, noise.degrees)
+    spread = math.sqrt(2.0 * variance * (1.0 / rounds - 1.0 / repeats)) if len(racing) > 1 else 0.0
     lead = _mean(losses, racing[0], rounds)
     behind = {c: _mean(losses, c, rounds) - lead for c in racing[1:]}
     return [
         racing[0],
-        *(
-            c
-            for c, by in behind.items()
-            if spread > 0.0 and special.stdtr(noise.paired_degrees, -by / spread) >= _HOPELESS
-        ),
+        *(c for c, by in behind.items() if spread > 0.0 and special.stdtr(degrees, -by / spread) >= _HOPELESS),
     ]
 
 
@@ -190,7 +191,10 @@ def values_of(losses: Losses, candidate: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The noise of one training, pooled over candidates. The candidates are assumed to be equally noisy."""
+    """The noise of one training, pooled over candidates. The candidates are assumed to be equally noisy.
+
+    Variances that are only rounding are 0.
+    """
 
     variance: float  # of a candidate's value over seeds
     # Degrees of freedom of the variance. Candidates that seeds move together count less (Satterthwaite, 1946).
@@ -218,6 +222,8 @@ class Noise:
         rest = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
         paired_degrees = n - columns.shape[1] + 1
         paired = float(rest @ rest) / paired_degrees if paired_degrees else math.nan
+        least = max(rounding(values.tolist()), _EXACT * float(np.abs(values).max())) ** 2
+        variance, paired = (0.0 if found <= least else found for found in (variance, paired))
         shared = 2.0 * sum(min(a, b) for a, b in combinations(own, 2))
         alike = max(0.0, 1.0 - paired / variance) if paired_degrees and variance > 0.0 else 0.0
         return cls(variance, total**2 / (total + alike**2 * shared), paired, paired_degrees)
@@ -263,7 +269,7 @@ def pairwise(losses: Losses, candidates: Sequence[int], *, alpha: float = 0.05) 
 
     A finding is on the loss of the first of a pair minus that of the second. The probability of any false difference is
     at most ``alpha``. The tests are t-tests with the pooled variance of :class:`Noise`, since a candidate may have only
-    two repeats. The correction is that of ablations, max-T
+    two repeats. Nothing is tested if every seed gave the same differences. The correction is that of ablations, max-T
     (:class:`~optimizers.comparisons.paired_tests.JointTests`).
     """
     from scipy import special

@@ -174,10 +174,10 @@ def differences(
         values.append(math.fsum(weight * usable[variant] for variant, weight in weights.items()))
         whole.append(seed)
         used += usable.values()
-    return Differences(np.array(values), np.array(whole, dtype=np.int64), dropped, _rounding(used), resampled, fitted)
+    return Differences(np.array(values), np.array(whole, dtype=np.int64), dropped, rounding(used), resampled, fitted)
 
 
-def _rounding(losses: list[float]) -> float:
+def rounding(losses: Sequence[float]) -> float:
     """Return the possible error of a difference of these losses, from their apparent precision."""
     known = np.abs(np.array(losses))
     if np.all((known == np.rint(known)) & (known < _WHOLE)):

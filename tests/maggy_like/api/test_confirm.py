@@ -102,6 +102,21 @@ def test_a_confirmation_that_was_interrupted_is_resumed(tmp_path: Path) -> None:
     assert repr(third.confirmed) == repr(second.confirmed)
 
 
+def takes_a_seed_only(x: float, seed: int = 0) -> float:
+    return float(x > 0.7)
+
+
+def test_values_that_no_seed_changes_are_not_tested(tmp_path: Path) -> None:
+    result = lagom(
+        takes_a_seed_only, SPACE, optimizer="random", points_to_evaluate=POINTS, n_trials=3, confirm=True,
+        metric="accuracy", engine="inline", workers=1, directory=tmp_path, progress=False,
+    )  # fmt: skip
+    assert repr(result.confirmed).splitlines()[-1] == (
+        "accuracy 1 of trial 2 with 5 seeds, not tested against trials 0, 1, as every seed gave the same difference "
+        "(is the seed used?)"
+    )
+
+
 def fails_with_another_seed(x: float, seed: int = 0) -> float:
     print(f"x={x} seed={seed}")
     if seed:

@@ -128,3 +128,18 @@ def test_pairs_with_two_seeds_are_found_with_the_noise_of_all() -> None:
     assert len(found[0, 2].sample.values) == 2
     assert found[0, 2].differs
     assert found[0, 2].low < -2.0 < found[0, 2].high
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 0), (0.1, 0.3, 0.7)])
+def test_nothing_is_tested_if_the_function_does_not_use_its_seed(counts: tuple[float, ...]) -> None:
+    known = {(c, number): float(count) for c, count in enumerate(counts) for number in range(3)}
+    assert [finding.p for finding in pairwise(known, [0, 1, 2]).values()] == [None] * 3
+    assert not any(math.isfinite(found.high) for found in estimates(known, [0, 1, 2]).values())
+
+
+def test_equal_differences_by_chance_are_neither_a_finding_nor_the_end_of_the_race() -> None:
+    known = {(0, 0): -0.90, (0, 1): -0.91, (1, 0): -0.89, (1, 1): -0.90}  # accuracies on a hundred rows
+    (found,) = pairwise(known, [0, 1]).values()
+    assert (found.p, found.differs) == (None, False)
+    assert not standing(known, [0, 1], 5).is_over
+    assert standing(known, [0, 1], 5).racing == (0, 1)
