@@ -71,7 +71,7 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
     wanted = min(rest, key=lambda name: (isinstance(metrics[name], Sized), _preference(name)))  # no array if possible
     steps = f", and pass the count of steps as step={counters[0]}" if counters else ""
     raise ReportError(
-        f"metric must be the name of the optimized metric, got None for {given}; use lagom(metric={wanted!r}){steps}"
+        f"metric must be the name of the optimized metric, got None for {given}; pass metric={wanted!r}{steps}"
     )
 
 

@@ -297,9 +297,9 @@ def test_a_requested_stop_is_not_taken_back() -> None:
 def test_of_several_metrics_one_of_the_validation_rows_is_recommended(reported: list[str], recommended: str) -> None:
     with pytest.raises(ReportError) as raised:
         pick_objective(dict.fromkeys(reported, 0.5), None)
-    assert f"got None for {', '.join(sorted(reported))}; use lagom(metric='{recommended}')" in str(raised.value)
+    assert f"got None for {', '.join(sorted(reported))}; pass metric='{recommended}'" in str(raised.value)
 
 
 def test_an_array_is_not_recommended_as_the_metric() -> None:
-    with pytest.raises(ReportError, match="got None for folds, loss; use lagom\\(metric='loss'\\)"):
+    with pytest.raises(ReportError, match="got None for folds, loss; pass metric='loss'"):
         read_value({"folds": np.ones(3), "loss": 0.5}, None)
