@@ -207,7 +207,7 @@ def confirmed_of(study: Study, objective: str) -> Confirmed | None:
     for number_, estimate in found.items():
         low, high = sorted((sign * estimate.low, sign * estimate.high))
         repeats = tuple(it for it in study.repeats if it.repeat is not None and it.repeat.of == number_)
-        mean = sign * estimate.mean if math.isfinite(estimate.mean) else None
+        mean = sign * estimate.mean + 0.0 if math.isfinite(estimate.mean) else None
         candidates.append(Candidate(study.trials[number_], mean, low, high, repeats))
 
     def place(it: Candidate) -> tuple[bool, float]:
@@ -217,7 +217,7 @@ def confirmed_of(study: Study, objective: str) -> Confirmed | None:
     tests = []
     for (first, second), finding in pairwise(losses, numbers).items():
         low, high = sorted((sign * finding.low, sign * finding.high))
-        difference = sign * finding.difference
+        difference = sign * finding.difference + 0.0  # no negative zero
         tests.append(PairTest(first, second, difference, low, high, finding.corrected, finding.differs))
     return Confirmed(objective, tuple(candidates), tuple(tests), state.is_over)
 

@@ -115,6 +115,11 @@ def test_values_that_no_seed_changes_are_not_tested(tmp_path: Path) -> None:
         "accuracy 1 of trial 2 with 5 seeds, not tested against trials 0, 1, as every seed gave the same difference "
         "(is the seed used?)"
     )
+    assert [row.split()[:2] for row in repr(result.confirmed).splitlines()[1:-1]] == [
+        ["2", "1"],
+        ["0", "0"],
+        ["1", "0"],
+    ]
 
 
 def fails_with_another_seed(x: float, seed: int = 0) -> float:
