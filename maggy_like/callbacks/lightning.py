@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,6 @@ class LightningReport(Callback):
         self._progress = Progress(reporter, save_every)
         self._reporter = reporter
         self.ckpt_path: str | None = None
-        self._replaced: Callable[[], None] | None = None
         self._max_steps: int | None = None  # while the trainer has none
         self._configured: list[list[dict[str, Any]]] = []  # the hyperparameters of each optimizer's groups
         if self._progress.restored is not None:
@@ -77,7 +75,7 @@ class LightningReport(Callback):
             trainer.should_stop = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Arrange that an epoch is reported after the module's own hook, which may log. Called by Lightning."""
+        """Arrange that an epoch is reported after all hooks and schedules of its end. Called by Lightning."""
         if self._reporter.world_size not in (1, trainer.world_size):
             raise ReportError(
                 f"the trainer must train with all {self._reporter.world_size} workers of the trial, got one with "
@@ -90,30 +88,27 @@ class LightningReport(Callback):
         if self.ckpt_path is not None:
             # Lightning would train the saved epoch again when max_steps is set, even if that has ended.
             self._max_steps, trainer.fit_loop.epoch_loop.max_steps = trainer.max_steps, -1
-        own = pl_module.on_train_epoch_end
-        self._replaced = vars(pl_module).get("on_train_epoch_end")
+        own = trainer.fit_loop.on_advance_end
 
         def then_report() -> None:
             own()
             self._report(trainer)
 
-        # Lightning calls the callbacks' hooks before the module's.
-        pl_module.on_train_epoch_end = then_report
+        # Lightning calls no hook after EarlyStopping and ReduceLROnPlateau, whose states are saved, too.
+        trainer.fit_loop.on_advance_end = then_report
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the training function if the trial was stopped. Called by Lightning."""
-        self._leave(trainer, pl_module)
+        self._leave(trainer)
         self._progress.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Restore the module's own hook. Called by Lightning."""
-        self._leave(trainer, pl_module)
+        """Leave the trainer as it was. Called by Lightning."""
+        self._leave(trainer)
 
-    def _leave(self, trainer: Trainer, module: LightningModule) -> None:
+    def _leave(self, trainer: Trainer) -> None:
         self._limit_steps(trainer)
-        vars(module).pop("on_train_epoch_end", None)
-        if self._replaced is not None:  # a hook of the object's own
-            vars(module)["on_train_epoch_end"] = self._replaced
+        vars(trainer.fit_loop).pop("on_advance_end", None)
         self._remove_restored()
 
     def _limit_steps(self, trainer: Trainer) -> None:
@@ -138,7 +133,7 @@ class LightningReport(Callback):
             _start_from_configured(config.scheduler)
 
     def _report(self, trainer: Trainer) -> None:
-        if not self._progress.take(trainer.current_epoch + 1, trainer.callback_metrics, lambda: self._state(trainer)):
+        if not self._progress.take(trainer.current_epoch, trainer.callback_metrics, lambda: self._state(trainer)):
             trainer.should_stop = True
 
     def _state(self, trainer: Trainer) -> dict[str, Any]:

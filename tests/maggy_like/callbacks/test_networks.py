@@ -79,9 +79,8 @@ def with_metrics_of_an_epoch(lr: float, reporter: Reporter) -> None:
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
     )
     trainer = Trainer(accelerator="cpu", max_epochs=reporter.budget, callbacks=[report], **quiet)
-    module = Network()
-    trainer.fit(module, DataLoader(TensorDataset(torch.ones(4, 1)), 2), ckpt_path=report.ckpt_path)
-    assert "on_train_epoch_end" not in vars(module)  # it is left as it was
+    trainer.fit(Network(), DataLoader(TensorDataset(torch.ones(4, 1)), 2), ckpt_path=report.ckpt_path)
+    assert "on_advance_end" not in vars(trainer.fit_loop)  # it is left as it was
 
 
 def test_what_a_module_logs_at_the_end_of_an_epoch_is_of_that_epoch(tmp_path: Path) -> None:
@@ -233,6 +232,43 @@ def test_a_state_of_another_trial_is_rejected() -> None:
     reporter.report(1.0)
     with pytest.raises(ReportError, match="must be of trial 0, got one of trial 7"):
         Progress(reporter, 1)
+
+
+def test_lightning_continues_what_monitors_a_metric_at_the_end_of_an_epoch() -> None:
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import EarlyStopping
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from maggy_like.callbacks import LightningReport
+
+    class Network(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Linear(1, 1)
+            self.rates: list[float] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+            self.log("flat", 1.0)
+            return self.body(batch[0]).mean()
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), 1.0)
+            schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "flat"}}
+
+    quiet: dict[str, Any] = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    rates, reporter = [], Reporter(budget=9)
+    for epochs in (2, 9):
+        report, module, stopping = LightningReport(reporter), Network(), EarlyStopping("flat", patience=3)
+        trainer = Trainer(accelerator="cpu", max_epochs=epochs, callbacks=[report, stopping], **quiet)
+        trainer.fit(module, DataLoader(TensorDataset(torch.ones(1, 1))), ckpt_path=report.ckpt_path)
+        rates += module.rates
+    assert rates == [1.0, 1.0, 0.5, 0.25]  # after which it has been flat for three epochs
 
 
 # -- a state of another trial, as population-based training restores it ------------------------------
