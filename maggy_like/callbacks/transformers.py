@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import tarfile
 import tempfile
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _ONE_PROCESS = (ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED)
 """Modes in which a trainer trains without the other processes."""
+
+_ROUNDING = 1e-6
+"""Error of a number of epochs, which the trainer computes as a sum of fractions."""
 
 
 class TransformersReport(TrainerCallback):
@@ -167,10 +171,10 @@ class TransformersReport(TrainerCallback):
 
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
-    """Return the number of evaluations of a training so far."""
-    if args.eval_strategy == "epoch":
-        return round(state.epoch or 0)
-    return int(state.global_step // state.eval_steps)
+    """Return the number of evaluations of a training so far, with the one that the trainer adds at its end."""
+    number = (state.epoch or 0.0) if args.eval_strategy == "epoch" else state.global_step / state.eval_steps
+    is_over = state.global_step >= state.max_steps
+    return math.ceil(number - _ROUNDING) if is_over else math.floor(number + _ROUNDING)
 
 
 def _packed(folder: Path) -> bytes:

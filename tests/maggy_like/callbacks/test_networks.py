@@ -135,6 +135,13 @@ def test_each_of_several_sets_to_evaluate_is_reported(tmp_path: Path) -> None:
     assert list(first.values) != list(second.values)
 
 
+@pytest.mark.parametrize("often", ["'epoch', max_steps=25", "'steps', max_steps=25, eval_steps=10"])
+def test_the_evaluation_at_the_end_of_a_training_is_reported(often: str, tmp_path: Path) -> None:
+    train = changed(with_transformers, vars(library_functions), ('eval_strategy="epoch"', f"eval_strategy={often}"))
+    result = search(train, SPACE, tmp_path, metric="eval_loss", n_trials=1, optimizer="random")
+    assert list(result.trials[0].curve.steps) == [1, 2, 3]
+
+
 # -- trials of two workers: rank 0 reports, and both stop in the same epoch --------------------------
 
 
