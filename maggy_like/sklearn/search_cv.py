@@ -32,12 +32,16 @@ from maggy_like.sklearn.folds import Folds
 from maggy_like.sklearn.spaces import Objects, read_space
 from optimizers.checks import did_you_mean, explains_arguments, explains_init, short
 from optimizers.core.trial import Trial, TrialState
+from optimizers.registry import make_optimizer
 
 if TYPE_CHECKING:
     from maggy_like.engines.base import Engine
     from maggy_like.results.result import Result
     from optimizers.core.base import Optimizer
     from optimizers.space.search_space import SearchSpace
+
+
+_DEFAULT_TRIALS = 20
 
 
 def cv_results(
@@ -125,7 +129,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
             may also be an array, ``loguniform``, ``uniform`` or ``randint`` of ``scipy.stats``, or a list of objects:
             ``{"scaler": [StandardScaler(), "passthrough"]}``. A parameter that only some objects have needs ``when``,
             with the object as it prints: ``{"clf": [SVC(), tree], "clf__C": Float(0.1, 10, when={"clf": "SVC()"})}``.
-        n_trials: Number of configurations to try.
+        n_trials: Number of configurations to try. Default: 20, or all of a grid.
         optimizer: Optimizer, as :func:`maggy_like.lagom` takes it.
         scoring: Metric: a name, a scorer, or None for the estimator's ``score``. Greater values are better.
         cv: Folds: a number, a splitter, or a list of pairs of indices.
@@ -168,7 +172,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         estimator: Any,
         search_space: SearchSpace | Mapping[str, Any],
         *,
-        n_trials: int = 20,
+        n_trials: int | None = None,
         optimizer: str | Optimizer | type[Optimizer] = "asha",
         scoring: Any = None,
         cv: Any = None,
@@ -294,6 +298,9 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
 
     def _search(self, folds: Folds, space: SearchSpace) -> Result:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        n_trials = self.n_trials
+        if n_trials is None and make_optimizer(self.optimizer).size(space) is None:
+            n_trials = _DEFAULT_TRIALS
         with tempfile.TemporaryDirectory() as temporary:
             return lagom(
                 folds,
@@ -302,7 +309,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 metric="mean_test_score",
                 direction="max",
                 value="last",
-                n_trials=self.n_trials,
+                n_trials=n_trials,
                 max_budget=self.n_splits_,
                 confirm=self.confirm,
                 engine=self.engine,
@@ -334,7 +341,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         if not (self.cv_results_["n_folds"] == self.n_splits_).any():
             raise ConfigError(
                 f"none of {len(result.trials)} configurations ran all {self.n_splits_} folds; use more n_trials than "
-                f"{self.n_trials}, or error_score='raise' to see a failure"
+                f"{len(result.trials)}, or error_score='raise' to see a failure"
             )
         self.best_index_ = int(np.argmin(self.cv_results_["rank_test_score"]))
         if result.confirmed is not None and (best := result.confirmed.best) is not None:

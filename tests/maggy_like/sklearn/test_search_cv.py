@@ -120,6 +120,18 @@ def test_weights_and_settings_reach_the_folds_as_in_scikit_learn_s_own(engine: s
     assert [found[value] for value in values] == pytest.approx(theirs["mean_test_score"].tolist(), abs=1e-12)
 
 
+def test_a_grid_is_tried_as_a_whole_unless_n_trials_limits_it() -> None:
+    values = [float(value) for value in range(1, 26)]
+
+    def tried(**options: Any) -> list[float]:
+        found = SearchCV(SVC(), {"C": values}, cv=2, engine="inline", **options).fit(X, Y)
+        return [config["C"] for config in found.cv_results_["params"]]
+
+    assert sorted(tried(optimizer="grid")) == values
+    assert len(tried(optimizer="grid", n_trials=3)) == 3
+    assert len(tried(optimizer="random")) == 20
+
+
 def test_ctrl_c_is_raised_and_what_was_found_is_kept() -> None:
     begun: list[int] = []
 
