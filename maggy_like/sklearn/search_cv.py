@@ -353,7 +353,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 f"{len(failed)} of {len(result.trials)} configurations failed, and have error_score={error_score}; "
                 f"{self._objects.of(failed[0].config)}: {_why(result, failed[0])}",
                 FitFailedWarning,
-                stacklevel=3,
+                stacklevel=4,  # the call of fit, which explains_arguments wraps
             )
 
 

@@ -207,8 +207,10 @@ def test_mistakes_are_answered_before_anything_starts(options: dict[str, Any], m
 
 def test_configurations_that_fail_have_the_error_score_and_rank_last() -> None:
     found = search(SVC(), {"kernel": ["rbf", "precomputed"], "C": Float(0.1, 10)}, cv=2, error_score=-1.0)
-    with pytest.warns(FitFailedWarning, match=r"of 9 configurations failed, and have error_score=-1.0; \{'kernel'"):
+    message = r"of 9 configurations failed, and have error_score=-1.0; \{'kernel'"
+    with pytest.warns(FitFailedWarning, match=message) as caught:
         found.fit(X, Y)
+    assert caught[0].filename == __file__
     failed = np.array([params["kernel"] == "precomputed" for params in found.cv_results_["params"]])
     assert failed.any()
     assert (found.cv_results_["mean_test_score"][failed] == -1.0).all()
