@@ -29,6 +29,9 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
     ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins, if you pass ``initial_epoch``. A
     trial that continues from another trial's state (``PBT``) keeps the learning rate that it was compiled with.
 
+    Put it last in the list of callbacks, so that the state has what the others change at the end of an epoch.
+    ``EarlyStopping`` and ``ReduceLROnPlateau`` start counting again in each attempt of a trial.
+
     Args:
         reporter: Reporter of the trial.
         save_every: Number of epochs between saved states. Default: 1.
