@@ -81,6 +81,9 @@ class LightningReport(Callback):
                 f"the trainer must train with all {self._reporter.world_size} workers of the trial, got one with "
                 f"{trainer.world_size}; remove devices= and num_nodes= from Trainer(...)"
             )
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group.get("lr"))  # as most schedules do, but not ReduceLROnPlateau
         self._configured = [
             [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
             for optimizer in trainer.optimizers  # as configured, since a checkpoint is loaded into them later

@@ -241,7 +241,8 @@ def test_a_state_of_another_trial_is_rejected() -> None:
         Progress(reporter, 1)
 
 
-def test_lightning_continues_what_monitors_a_metric_at_the_end_of_an_epoch() -> None:
+@pytest.mark.parametrize(("trial", "lr"), [(0, 1.0), (1, 3.0)])
+def test_lightning_continues_what_monitors_a_metric_at_the_end_of_an_epoch(trial: int, lr: float) -> None:
     import torch
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import EarlyStopping
@@ -251,9 +252,9 @@ def test_lightning_continues_what_monitors_a_metric_at_the_end_of_an_epoch() -> 
     from maggy_like.callbacks import LightningReport
 
     class Network(LightningModule):
-        def __init__(self) -> None:
+        def __init__(self, lr: float) -> None:
             super().__init__()
-            self.body = torch.nn.Linear(1, 1)
+            self.lr, self.body = lr, torch.nn.Linear(1, 1)
             self.rates: list[float] = []
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -262,7 +263,7 @@ def test_lightning_continues_what_monitors_a_metric_at_the_end_of_an_epoch() -> 
             return self.body(batch[0]).mean()
 
         def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), 1.0)
+            optimizer = torch.optim.SGD(self.parameters(), self.lr)
             schedule = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "flat"}}
 
@@ -270,12 +271,12 @@ def test_lightning_continues_what_monitors_a_metric_at_the_end_of_an_epoch() -> 
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
     )
     rates, reporter = [], Reporter(budget=9)
-    for epochs in (2, 9):
-        report, module, stopping = LightningReport(reporter), Network(), EarlyStopping("flat", patience=3)
+    for reporter.trial, rate, epochs in ((0, 1.0, 2), (trial, lr, 9)):
+        report, module, stopping = LightningReport(reporter), Network(rate), EarlyStopping("flat", patience=3)
         trainer = Trainer(accelerator="cpu", max_epochs=epochs, callbacks=[report, stopping], **quiet)
         trainer.fit(module, DataLoader(TensorDataset(torch.ones(1, 1))), ckpt_path=report.ckpt_path)
         rates += module.rates
-    assert rates == [1.0, 1.0, 0.5, 0.25]  # after which it has been flat for three epochs
+    assert rates == [1.0, 1.0, lr / 2, lr / 4]  # after which it has been flat for three epochs
 
 
 # -- a state of another trial, as population-based training restores it ------------------------------
