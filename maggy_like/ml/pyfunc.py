@@ -170,7 +170,8 @@ def _array(values: pd.Series) -> pa.Array:
     """Convert a column to Arrow. Rows of nested arrays become lists, because Arrow accepts nothing else."""
     if values.dtype != object:
         return pa.array(values.to_numpy())
-    rows = [it.toArray() if hasattr(it, "toArray") else it for it in values]  # vectors of pyspark.ml
+    there = values.where(values.notna(), None)  # as pandas writes NaN for a list that is missing
+    rows = [it.toArray() if hasattr(it, "toArray") else it for it in there]  # vectors of pyspark.ml
     return pa.array([it.tolist() if isinstance(it, np.ndarray) else it for it in rows])
 
 

@@ -62,6 +62,10 @@ def test_it_predicts_what_transform_does(spark_local: SparkSession, model: Torch
             assert probability == pytest.approx(row.probability.toArray())
     of_vectors = loaded(tmp_path / "model").predict(pd.DataFrame({"x": [Vectors.dense(row) for row in rows[:2]]}))
     assert of_vectors["prediction"].tolist() == found["prediction"][:2].tolist()
+    joined = pd.DataFrame({"id": [0, 9]}).merge(pd.DataFrame({"id": [0], "x": [rows[0]]}), how="left")  # has a NaN
+    missing = loaded(tmp_path / "model").predict(joined)
+    assert missing["why_not"].tolist() == [None, "column 'x' is null"]
+    assert missing["prediction"][0] == found["prediction"][0]
 
 
 def test_it_is_logged_with_what_it_needs(model: TorchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
