@@ -288,7 +288,13 @@ def decoded(
     """
     made: dict[str, Tensor] = dict(batch)
     for name in decode.keys() & batch.keys():
-        rows = [torch.as_tensor(decode[name](value)) for value in batch[name]]
+        try:
+            rows = [torch.as_tensor(decode[name](value)) for value in batch[name]]
+        except Exception as error:  # of the user's function, about a row's bytes
+            raise DataError(
+                f"column {name!r} has a row that decode fails with: {type(error).__name__}: {error}; drop such rows "
+                "before fit, or let the function return a tensor for them"
+            ) from error
         if len(shapes := {tuple(row.shape) for row in rows}) > 1:
             raise DataError(f"decode[{name!r}] must give tensors of one shape, got {sorted(shapes)} in one batch")
         stacked = torch.stack(rows)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from maggy_like import Reporter, run
-from maggy_like.errors import ConfigError
+from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml import ParquetLoader, TorchEstimator, TorchModel
 from maggy_like.ml.estimator.network import build_network, network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import decoded, make_optimizer, read_loss
@@ -289,6 +289,11 @@ def test_decoded_bytes_are_pinned_and_copied_without_waiting_for_a_gpu(monkeypat
     gpu = torch.device("cuda")
     decoded({"image": [b"a", b"b"]}, {"image": lambda value: torch.tensor(list(value))}, gpu)
     assert done == ["pinned", (gpu, {"non_blocking": True})]
+
+
+def test_bytes_that_cannot_be_decoded_are_told_with_their_column() -> None:
+    with pytest.raises(DataError, match=r"column 'image' has a row that decode fails with: ValueError: .*; drop such"):
+        decoded({"image": [b"1", b"a"]}, {"image": int}, torch.device("cpu"))
 
 
 MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
