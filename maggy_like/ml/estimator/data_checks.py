@@ -162,6 +162,11 @@ def check_classes(name: str, found: ColumnStatistics, is_decoded: bool) -> None:
             f"{'bytes' if is_decoded else 'arrays'} in labelCol {name!r}; use a loss with weights, such as "
             "CrossEntropyLoss(weight=...)"
         )
+    if found.fractions:
+        raise DataError(
+            f"classWeights must be used with an integer as the class of each row, got {found.fractions} other numbers "
+            f"in labelCol {name!r}; index the classes (pyspark.ml.feature.StringIndexer), or use weightCol"
+        )
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

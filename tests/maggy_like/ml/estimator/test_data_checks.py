@@ -37,6 +37,11 @@ def test_classes_that_cannot_be_weighted_are_told(column: ColumnStatistics, is_d
         check_classes("y", column, is_decoded)
 
 
+def test_labels_between_two_classes_are_not_weighted_by_class() -> None:
+    with pytest.raises(DataError, match=r"an integer as the class of each row, got 7 other numbers in labelCol 'y'"):
+        check_classes("y", ColumnStatistics(0, 0, least=0, greatest=1, fractions=7), False)
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
