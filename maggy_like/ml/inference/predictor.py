@@ -118,7 +118,8 @@ def read_output(output: Any, kind: Kind, rows: int) -> dict[str, torch.Tensor]:
             f"{tuple(outputs[0].shape)}; use the kind 'other', which returns the numbers unchanged"
         )
     numbers = torch.cat([one.detach().reshape(rows, -1) for one in outputs], 1).to("cpu")
-    numbers = numbers if numbers.dtype == torch.float64 else numbers.float()
+    if numbers.dtype != torch.float64:  # in which even large integers are exact
+        numbers = numbers.float() if numbers.is_floating_point() else numbers.double()
     if kind == "classes":
         vector = numbers.softmax(1)
         score, label = vector.max(1)

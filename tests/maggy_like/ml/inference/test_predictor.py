@@ -203,6 +203,16 @@ def test_results_have_the_precision_of_the_network() -> None:
         assert found == {"label": None, "score": None, "vector": row, "error": None}
 
 
+class Identifier(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x),), 20_000_001)
+
+
+def test_integers_that_single_precision_cannot_hold_are_exact() -> None:
+    (found,) = results(Identifier(), (X,), pa.array([[1.0, 2.0]]), kind="values")
+    assert found["label"] == 20_000_001
+
+
 def test_an_output_without_a_row_for_each_is_refused() -> None:
     with pytest.raises(DataError, match=r"one row for each of 2 rows, got \(4,\)"):
         results(nn.Flatten(0, -1), (X,), pa.array([[1.0, 2.0], [3.0, 4.0]]))
