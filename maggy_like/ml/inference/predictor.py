@@ -526,6 +526,7 @@ def check_type(found: Column, wanted: Column) -> None:
         fits = found.shape is None  # of one length, or decoded
     else:
         is_fixed = len(found.shape) < 2 and -1 not in wanted.shape
+        is_fixed &= found.shape != () or math.prod(wanted.shape) == 1
         fits = len(found.shape) == len(wanted.shape) or is_fixed
     if not fits:
         have, want = (

@@ -221,6 +221,9 @@ def test_an_output_without_a_row_for_each_is_refused() -> None:
 def test_a_column_of_another_type_is_refused() -> None:
     with pytest.raises(DataError, match="column 'x' must be an array of 1 dimensions for the network, got a number"):
         results(Doubled(), (Column("x", (-1,), "float32"),), pa.array([1.0]))
+    with pytest.raises(DataError, match="column 'x' must be an array of 1 dimensions for the network, got a number"):
+        results(Doubled(), (X,), pa.array([1.0]))
+    assert vectors(Doubled(), (Column("x", (1,), "float32"),), pa.array([1.0])) == [[2.0]]
     with pytest.raises(DataError, match="column 'x'"):
         results(Doubled(), (X,), pa.array(["a"]))
 
