@@ -23,6 +23,7 @@ from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import is_fraction
 from maggy_like.ml.estimator.params import PartsWriter, load_metadata, read_parts, save_metadata, write_parts
 from maggy_like.ml.inference.predict import predict
+from maggy_like.ml.inference.predictor import check_network
 from maggy_like.ml.spark_columns import columns_of_spark, quoted
 from maggy_like.processes.pickles import dumps
 from optimizers.checks import did_you_mean
@@ -134,6 +135,7 @@ class TorchFeaturizer(Transformer, MLReadable["TorchFeaturizer"], MLWritable):
         self.model = nn.Identity() if model is None else model
         self.decode = decode
         if model is not None:
+            check_network(model)
             if layer is None:
                 raise ConfigError("layer must be the name of a module, got None; use a name of model.named_modules()")
             LayerOutput(model, layer)  # checks that it is there

@@ -18,6 +18,18 @@ from maggy_like.errors import DataError
 from maggy_like.ml.columns import Column, check_names, columns_of_arrow
 
 
+def check_frame(df: object, method: str) -> None:
+    """Check that it is a DataFrame of Spark, and for ``fit`` one that ends."""
+    if not isinstance(df, DataFrame):
+        kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__name__}"
+        raise DataError(f"{method} must get a Spark DataFrame, got {kind}; use spark.createDataFrame(...)")
+    if method == "fit" and df.isStreaming:
+        raise DataError(
+            "fit must get a DataFrame that is read once, got a stream; read the files or the table by spark.read, and "
+            "apply the model to the stream by transform"
+        )
+
+
 def columns_of_spark(schema: StructType, names: Iterable[str] | None = None) -> tuple[Column, ...]:
     """Describe the columns of a DataFrame for a model: all, or those in ``names`` in this order.
 

@@ -20,9 +20,9 @@ from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.data import VALIDATION
 from maggy_like.ml.estimator.fit import fit_network, plan_of, prepare_rows, space_of, train_checked
 from maggy_like.ml.estimator.model import TorchModel
-from maggy_like.ml.estimator.param_checks import check_frame, check_indicator, check_names
+from maggy_like.ml.estimator.param_checks import check_indicator, check_names
 from maggy_like.ml.estimator.params import ObjectsReader, ObjectsWriter, TrainingParams
-from maggy_like.ml.spark_columns import quoted
+from maggy_like.ml.spark_columns import check_frame, quoted
 from optimizers.checks import explains_init
 
 

@@ -19,7 +19,6 @@ from maggy_like.errors import ConfigError
 from maggy_like.ml.columns import Column
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
 from maggy_like.ml.estimator.objective import Kind
-from maggy_like.ml.estimator.param_checks import check_frame
 from maggy_like.ml.estimator.params import (
     PartsWriter,
     PredictionParams,
@@ -34,7 +33,7 @@ from maggy_like.ml.estimator.params import (
 )
 from maggy_like.ml.inference.predict import as_udf, predict
 from maggy_like.ml.inference.predictor import Kinds
-from maggy_like.ml.spark_columns import quoted
+from maggy_like.ml.spark_columns import check_frame, quoted
 from optimizers.space.scalars import from_json, to_json
 
 if TYPE_CHECKING:

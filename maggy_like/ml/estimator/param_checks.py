@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from optimizers.space.domains import Domain
 
 
-def check_frame(df: object, method: str) -> None:
-    """Check that it is a DataFrame of Spark, and for ``fit`` one that ends."""
-    if not isinstance(df, DataFrame):
-        kind = f"{type(df).__module__.partition('.')[0]}.{type(df).__name__}"
-        raise DataError(f"{method} must get a Spark DataFrame, got {kind}; use spark.createDataFrame(...)")
-    if method == "fit" and df.isStreaming:
-        raise DataError(
-            "fit must get a DataFrame that is read once, got a stream; read the files or the table by spark.read, and "
-            "apply the model to the stream by transform"
-        )
-
-
 def check_names(df: DataFrame, columns: Mapping[str, Sequence[str]]) -> None:
     """Check that the DataFrame has the columns of each Param: each once, and with one role."""
     roles: dict[str, str] = {}

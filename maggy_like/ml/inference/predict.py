@@ -33,10 +33,11 @@ from maggy_like.ml.inference.predictor import (
     read_outputs,
     types_of,
 )
-from maggy_like.ml.spark_columns import as_told_apart, check_one, columns_of_spark, quoted
+from maggy_like.ml.spark_columns import as_told_apart, check_frame, check_one, columns_of_spark, quoted
 from maggy_like.spark.engine.job import check_local_workers
 from maggy_like.spark.engine.task import Sent
 from maggy_like.spark.session import active_session
+from optimizers.checks import short
 
 Decode = Mapping[str, Callable[[bytes], Any]]
 
@@ -83,6 +84,9 @@ def predict(
         >>> made.columns[-2:]
         ['prediction', 'why_not']
     """
+    check_frame(df, "predict")
+    if not isinstance(into, Mapping):
+        raise ConfigError(f"into must be a dict, got {into!r}; use the names of new columns: {{'prediction': 'label'}}")
     wanted = {name: _checked(df, name, part, kind) for name, part in into.items()}
     taken = {field for _, field in wanted.values()}
     results = as_udf(network, inputs, kind, batch_size=batch_size, decode=decode, fields=fields_for(taken))
@@ -150,7 +154,7 @@ def as_udf(
         >>> spark.sql("SELECT id, churn(features).label AS leaves FROM customers").columns
         ['id', 'leaves']
     """
-    predictor = _predictor(network, inputs, kind, batch_size, dict(decode or {}), tuple(fields))
+    predictor = _predictor(network, inputs, kind, batch_size, decode or {}, tuple(fields))
     types = types_of(fields, predictor.network.fractions)
     schema = StructType([StructField(name, from_arrow_type(of)) for name, of in types.items()])
     if not isinstance(kind, str):
@@ -180,7 +184,7 @@ def _predictor(
     inputs: Sequence[Column],
     kind: Kinds,
     batch_size: int,
-    decode: dict[str, Callable[[bytes], Any]],
+    decode: Decode,
     fields: tuple[str, ...],
 ) -> Predictor:
     check_kinds(kind)
@@ -188,6 +192,16 @@ def _predictor(
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
     if not inputs:
         raise ConfigError("inputs must have at least one column, got none")
+    if not isinstance(inputs, list | tuple) or not all(isinstance(it, Column) for it in inputs):
+        raise ConfigError(
+            f"inputs must be a list of Column, one for each input of the network, got {short(inputs)}; use "
+            "[Column(name, shape, dtype)]"
+        )
+    names = [column.name for column in inputs]
+    if not isinstance(decode, Mapping) or decode.keys() - set(names):
+        raise ConfigError(
+            f"decode must be a dict from inputs ({', '.join(map(repr, names))}) to functions, got {short(decode)}"
+        )
     for column in inputs:
         if column.shape is None and column.name not in decode:
             raise ConfigError(
@@ -201,7 +215,7 @@ def _predictor(
             )
     shipped = ShippedNetwork.of(network)
     _try_on_zeros(shipped, inputs, kind)
-    return Predictor(shipped, tuple(inputs), kind, batch_size, decode, fields)
+    return Predictor(shipped, tuple(inputs), kind, batch_size, dict(decode), fields)
 
 
 def _try_on_zeros(shipped: ShippedNetwork, inputs: Sequence[Column], kind: Kinds) -> None:

@@ -37,6 +37,7 @@ from maggy_like.ml.columns import (
     with_fractions,
 )
 from maggy_like.processes.pickles import dumps
+from optimizers.checks import short
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]
 """Kind of an output: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
@@ -86,6 +87,15 @@ def check_kinds(kinds: Kinds) -> None:
     for kind in (kinds,) if isinstance(kinds, str) else kinds.values():
         if kind not in get_args(Kind):
             raise ConfigError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {kind!r}")
+
+
+def check_network(network: object) -> None:
+    """Check that it is a module of torch, and neither a class of one nor the weights for one."""
+    if not isinstance(network, nn.Module):
+        raise ConfigError(
+            f"the network must be a torch module, got {short(network)}; make it from its class, and load its weights "
+            "with load_state_dict"
+        )
 
 
 def read_outputs(output: Any, kinds: Kinds, rows: int) -> list[dict[str, torch.Tensor]]:
@@ -190,6 +200,7 @@ class ShippedNetwork:
     @classmethod
     def of(cls, network: nn.Module) -> ShippedNetwork:
         """Pickle a network on the CPU."""
+        check_network(network)
         held = [*network.parameters(), *network.buffers()]
         on_cpu = network if all(it.device.type == "cpu" for it in held) else copy.deepcopy(network).cpu()
         try:

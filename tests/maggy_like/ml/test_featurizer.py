@@ -38,9 +38,10 @@ def test_arguments_are_checked(network: nn.Module) -> None:
         "layer must be the name of a module": {},
         "outputType must be": {"layer": "1", "outputType": "list"},
         "batchSize": {"layer": "1", "batchSize": "many"},
+        "must be a torch module, got <class 'torch": {"layer": "1", "model": nn.Linear},
     }.items():
         with pytest.raises(ConfigError, match=match):
-            TorchFeaturizer(network, **options)  # type: ignore[arg-type]
+            TorchFeaturizer(**{"model": network, **options})  # type: ignore[arg-type]
 
 
 def test_a_param_that_it_does_not_have_is_told(network: nn.Module) -> None:

@@ -205,6 +205,15 @@ def test_wrong_use_is_told_before_anything_starts(spark_local: SparkSession, net
     told(ConfigError, "inputs must have at least one column", [])
     told(ConfigError, "the network failed with 'x' as float32 .2, 3.", [Column("x", (3,), "float32")])
     told(ConfigError, "decode must have a function for the bytes of column 'image'", [Column("image", None, "uint8")])
+    told(ConfigError, "inputs must be a list of Column, .* got .'x'.; use .Column", ["x"])
+    told(ConfigError, "inputs must be a list of Column", X)
+    told(ConfigError, "into must be a dict, got 'label'; use", [X], into="label")
+    told(ConfigError, "decode must be a dict from inputs .'x'. to functions, got .'y'", [X], decode={"y": bytes})
+    told(ConfigError, "decode must be a dict", [X], decode=bytes)
+    with pytest.raises(ConfigError, match=r"network must be a torch module, got <class .*; make it from its class"):
+        predict(df, nn.Linear, [X], into=INTO)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"predict must get a Spark DataFrame, got pandas.DataFrame; use spark.create"):
+        predict(df.select("x").toPandas(), network, [X], into=INTO)
     told(ConfigError, "must have a known shape, got .3, -1.; use numbers", [Column("x", (3, -1), "float32")])
 
 
