@@ -157,6 +157,11 @@ def to_tensor(array: pa.Array | pa.ChunkedArray, column: Column) -> torch.Tensor
     return torch.from_numpy(values if values.flags.owndata and values.flags.writeable else values.copy())
 
 
+def decoded_tensor(value: Any) -> torch.Tensor:
+    """Return what a function has made of a row's bytes as a tensor; arrays are copied, because PIL's are read-only."""
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+
+
 def precision_of(network: nn.Module) -> torch.dtype:
     """Return the type in which a network computes floats: that of its parameters."""
     return next((it.dtype for it in network.parameters() if it.is_floating_point()), torch.get_default_dtype())

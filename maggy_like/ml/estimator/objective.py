@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
-from maggy_like.ml.columns import precision_of
+from maggy_like.ml.columns import decoded_tensor, precision_of
 from optimizers.checks import did_you_mean, short
 
 Kind = Literal["classes", "binary", "probability", "values", "other"]
@@ -289,7 +289,7 @@ def decoded(
     made: dict[str, Tensor] = dict(batch)
     for name in decode.keys() & batch.keys():
         try:
-            rows = [torch.as_tensor(decode[name](value)) for value in batch[name]]
+            rows = [decoded_tensor(decode[name](value)) for value in batch[name]]
         except Exception as error:  # of the user's function, about a row's bytes
             raise DataError(
                 f"column {name!r} has a row that decode fails with: {type(error).__name__}: {error}; drop such rows "

@@ -27,6 +27,7 @@ from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import (
     Column,
     column_of_type,
+    decoded_tensor,
     fractions_of,
     is_bytes,
     is_list,
@@ -475,8 +476,7 @@ class Predictor:
         decode, values = self.decode[column.name], {}
         for row in np.flatnonzero(usable):
             try:
-                value = decode(array[row].as_py())
-                values[int(row)] = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+                values[int(row)] = decoded_tensor(decode(array[row].as_py()))
             except Exception as error:  # of the user's function, about this row's bytes
                 usable[row], errors[int(row)] = False, f"column {column.name!r} cannot be decoded: {_first_line(error)}"
         return values

@@ -291,6 +291,11 @@ def test_decoded_bytes_are_pinned_and_copied_without_waiting_for_a_gpu(monkeypat
     assert done == ["pinned", (gpu, {"non_blocking": True})]
 
 
+def test_decoded_arrays_may_be_read_only() -> None:
+    made = decoded({"image": [b"ab"]}, {"image": lambda value: np.frombuffer(value, np.uint8)}, torch.device("cpu"))
+    assert made["image"].tolist() == [[97, 98]]
+
+
 def test_bytes_that_cannot_be_decoded_are_told_with_their_column() -> None:
     with pytest.raises(DataError, match=r"column 'image' has a row that decode fails with: ValueError: .*; drop such"):
         decoded({"image": [b"1", b"a"]}, {"image": int}, torch.device("cpu"))
