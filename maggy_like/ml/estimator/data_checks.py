@@ -187,14 +187,14 @@ def _weighed(plan: TrainingPlan, train: DataFrame, found: Statistics, classes: i
         mean = sum(amounts.values()) / len(amounts)
         weights = tuple(mean / amounts[label] if amounts.get(label) else 1.0 for label in range(classes))
     assert weights is not None
+    plan = replace(plan, class_weights=weights)
+    _ = plan.losses  # whose loss must be over these classes, and one for each row now
     total = sum(weights[label] * amount for label, amount in amounts.items())
     if not total:
         raise DataError(
             f"classWeights must have a weight above 0 for some class in {plan.labels[0]!r}, got {list(weights)}"
         )
-    plan = replace(plan, class_weights=weights, weight_scale=found.rows / total)
-    _ = plan.losses  # whose loss must be one for each row now
-    return plan
+    return replace(plan, weight_scale=found.rows / total)
 
 
 def _together(train: Statistics, validation: Statistics) -> Statistics:

@@ -499,6 +499,11 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
         ConfigError,
         "decode must have columns that are read, got 'image'; use some of features, label",
     ),
+    (
+        {"model": nn.Linear(4, 1), "loss": "mse", "classWeights": "balanced"},
+        ConfigError,
+        "loss must be over classes for classWeights, got 'MSELoss'",
+    ),
     ({"workers": 121}, ConfigError, "121 workers cannot share 120 rows"),
     ({"labelCol": "shifted"}, DataError, "'shifted' must have classes 0 to 2, .* got labels from 1 to 3"),
     (
