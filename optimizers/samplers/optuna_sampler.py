@@ -40,6 +40,9 @@ class OptunaSampler(Optimizer):
     ``constant_liar`` and Gaussian processes avoid running configurations. A failed trial has the worst loss seen. A
     resumed search therefore continues as if it had never stopped, which a sampler with state could not.
 
+    ``GridSampler`` and ``QMCSampler`` are rejected, because they depend on how often they were asked. Use ``"grid"``
+    and ``"sobol"``.
+
     Several objectives are supported if the sampler supports them (``NSGAIISampler``, ``NSGAIIISampler``,
     ``TPESampler``, ``GPSampler``, ``RandomSampler``). It sees all of them as losses to minimize.
 
