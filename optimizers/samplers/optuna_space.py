@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from optimizers.samplers.silence import shared, without_warnings
 from optimizers.space import Config
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer, Ordinal, cell, middle
 from optimizers.space.scalars import Value
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def load_optuna() -> None:
     """Import Optuna without warnings: in a notebook, tqdm warns that a package is missing."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with without_warnings():
         importlib.import_module("optuna")
 
 
+@shared
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Suppress Optuna's log lines and warnings, because the user did not call it."""
@@ -38,8 +38,7 @@ def quiet() -> Iterator[None]:
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             yield
     finally:
         optuna.logging.set_verbosity(verbosity)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import importlib.util
 import math
-import warnings
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -16,6 +15,7 @@ from optimizers.core.base import History, Observation, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.samplers.model_based import clipped, untried
 from optimizers.samplers.non_adaptive import Sobol
+from optimizers.samplers.silence import without_warnings
 from optimizers.space import Config
 from optimizers.space.domains import Choice, Domain, Integer, cell, middle
 from optimizers.space.search_space import SearchSpace
@@ -97,8 +97,7 @@ class SkoptSearch(Optimizer):
         units = [space.to_unit(config)[axes].tolist() for config in configs]
         points = [[_to_axis(domain, u) for domain, u in zip(domains, unit, strict=True)] for unit in units]
         seed = int(rng.integers(2**31))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a fit that stopped early is good enough; ask() replaces repeats
+        with without_warnings():  # a fit that stopped early is good enough; ask() replaces repeats
             model = skopt.Optimizer(
                 dimensions,
                 cook_estimator("GP", space=dimensions, random_state=seed, n_restarts_optimizer=1),

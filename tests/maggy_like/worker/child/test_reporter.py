@@ -226,14 +226,14 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
             r"got report\('accuracy', 0.5\); use report\(accuracy=accuracy, step=step",
         ),
         (lambda r: r.report(accuracy=10**5000), r"report\(accuracy=...\) must be a number, got one of 16610 bits"),
-        (lambda r: r.report(a=1.0, b=2.0), r"name of the optimized metric.*for a, b; use lagom\(metric='a'\)$"),
+        (lambda r: r.report(a=1.0, b=2.0), r"name of the optimized metric.*for a, b; pass metric='a'$"),
         (
             lambda r: r.report(accuracy=0.5, epoch=1),
-            r"for accuracy, epoch; use lagom\(metric='accuracy'\), and pass the count of steps as step=epoch$",
+            r"for accuracy, epoch; pass metric='accuracy', and pass the count of steps as step=epoch$",
         ),
         (
             lambda r: r.report(epoch=1, batch=2),
-            r"use lagom\(metric='batch'\), and pass the count of steps as step=batch",
+            r"pass metric='batch', and pass the count of steps as step=batch",
         ),
         (lambda r: r.report(), r"report\(\) must have a metric, got none; use report\(accuracy=accuracy, step=step\)"),
         (lambda r: r.report(step=1), r"report\(\) must have a metric, got none; use report\(accuracy=accuracy, step="),
