@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import signal
+import sys
 import time
 
 import msgspec
@@ -74,6 +75,9 @@ LEAVE_GRACE = 1.0
 
 WORTH_A_LINE = 0.5
 """Seconds of loading a function or its imports after which a line reports them."""
+
+MOST_PACKAGES = 5
+"""Packages that this line names: those that trials import come first, and then what these import."""
 
 NOT_SHARED = (
     "each trial loads train_fn again, which takes about {:.0f} s, because loading it {}; do that inside train_fn so "
@@ -622,8 +626,11 @@ class Agent:
 
 
 def described(news: ImportedAhead) -> str:
-    """Describe imports for a worker's own log: which packages, their cost, and which modules were left out."""
-    packages = ", ".join(dict.fromkeys(name.partition(".")[0] for name in news.modules))
+    """Describe imports for a worker's own log: the first packages, their cost, and which modules were left out."""
+    packages = list(dict.fromkeys(name.partition(".")[0] for name in news.modules))
+    packages = [name for name in packages if name not in sys.stdlib_module_names and not name.startswith("_")]
+    shown = packages[:MOST_PACKAGES] or ["the standard library"]
+    more = f" and {left} more" if (left := len(packages) - len(shown)) > 0 else ""
     refused = "".join(f"; not {module}, since it {why}" for module, why in news.refused.items())
     cost = f"{len(news.modules)} modules, {news.seconds:.1f} s, {news.megabytes} MB"
-    return f"imported once for all later trials: {packages} ({cost}){refused}"
+    return f"imported once for all later trials: {', '.join(shown)}{more} ({cost}){refused}"

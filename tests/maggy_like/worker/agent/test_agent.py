@@ -45,7 +45,7 @@ from maggy_like.rpc import client
 from maggy_like.rpc.server import Server
 from maggy_like.rpc.sockets import MAX_FRAME
 from maggy_like.worker.agent import agent, attempt, fork_server
-from maggy_like.worker.agent.agent import Agent
+from maggy_like.worker.agent.agent import Agent, described
 from maggy_like.worker.agent.children import Child
 
 PATIENCE = 300.0
@@ -544,3 +544,16 @@ def test_a_trial_with_more_threads_than_its_share_is_reported_once(
     assert stage.next(Finished) == Finished(5, 1, "returned", 1.0)
     assert asked.get() == 4711
     assert asked.empty()
+
+
+@pytest.mark.parametrize(
+    ("modules", "named"),
+    [
+        (["torch", "torch.nn", "_csv", "email", "numpy"], "torch, numpy (5 modules"),
+        ([*"abcdefg", "a.b"], "a, b, c, d, e and 2 more (8 modules"),
+        (["email", "email.message"], "the standard library (2 modules"),
+    ],
+)
+def test_of_what_is_imported_once_the_first_packages_are_named(modules: list[str], named: str) -> None:
+    news = fork_server.ImportedAhead(modules, 1.04, 90, {})
+    assert described(news) == f"imported once for all later trials: {named}, 1.0 s, 90 MB)"
