@@ -40,7 +40,7 @@ test-long: $(STAMP) ## run all examples, all programs of the docs, all random ex
 test-fast: $(STAMP) ## run the tests that start no Java, notebook kernel, browser, whole search or suite of an optimizer
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"
 
-test-platforms: $(STAMP) ## run a search in every setting of Spark that users have, one after the other (half an hour or more)
+test-platforms: $(STAMP) ## run a search in every setting of Spark that users have, one after the other (14 minutes)
 	.venv/bin/python -m pytest -m platform tests/maggy_like/spark/test_platforms.py
 
 test-versions: ## run the fast tests that need no torch with Python 3.11 to 3.13, the lowest and the newest dependencies

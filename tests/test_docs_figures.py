@@ -13,9 +13,9 @@ ABLATION = "docs/ablation-studies.md"
 EVIDENCE = "docs/evidence.md"
 
 FIGURES = {
-    "42 to 123 ms": [
-        (SOURCE, r"torch with AdamW.* 42 to 100 ms"),
-        (SOURCE, r"Lightning module.* 99 to 123 ms"),
+    "38 to 67 ms": [
+        (SOURCE, r"LightGBM, 11 ms.* 38 ms;"),
+        (SOURCE, r"Lightning module.* 67 ms;"),
         ("README.md", r"one trial in a fresh process.*"),
         ("docs/performance.md", r"a real trial of one epoch.*"),
     ],
