@@ -171,7 +171,7 @@ class TransformersReport(TrainerCallback):
 
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
-    """Return the number of evaluations of a training so far, with the one that the trainer adds at its end."""
+    """Return the number of evaluations of a training so far, including the extra one at its end."""
     number = (state.epoch or 0.0) if args.eval_strategy == "epoch" else state.global_step / state.eval_steps
     is_over = state.global_step >= state.max_steps
     return math.ceil(number - _ROUNDING) if is_over else math.floor(number + _ROUNDING)

@@ -390,7 +390,7 @@ def _read_log(run: FollowedRun, trial: Trial, rank: int, most: int | None = None
 
 
 def check_place(folder: str, file: str) -> None:
-    """Check that a file is in a folder. Whoever has written a run may have put links to other files there."""
+    """Check that a file is in a folder, where a malicious run may have a link to another file."""
     if leads_out(folder, file):
         raise NotFoundError(f"{file} is a link out of {folder}, which the dashboard does not follow; open it yourself")
 

@@ -43,6 +43,7 @@ from maggy_like.ml.estimator.plan import (
 )
 from maggy_like.worker.child.reporter import Reporter
 from optimizers.checks import did_you_mean
+from optimizers.samplers.silence import shared
 
 _CHECKPOINT = "the checkpoint of the trial"
 """What Lightning gets as the path of the checkpoint that the trial saves and restores."""
@@ -422,6 +423,7 @@ def _loss_of(outputs: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) and value.numel() == 1 else None
 
 
+@shared  # since a CrossValidator fits in several threads
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Lightning's banners out of the log, and warnings that a user of an Estimator cannot do anything about."""

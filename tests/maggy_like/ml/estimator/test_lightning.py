@@ -24,6 +24,7 @@ from maggy_like import Reporter, run
 from maggy_like.errors import ConfigError
 from maggy_like.ml import ParquetLoader
 from maggy_like.ml.data import Statistics
+from maggy_like.ml.estimator import lightning as estimator_lightning
 from maggy_like.ml.estimator.batch_checks import check_sample, fit_to_rows
 from maggy_like.ml.estimator.network import build_network, lightning_of
 from maggy_like.ml.estimator.plan import Data, TrainingPlan
@@ -380,3 +381,14 @@ def test_a_search_on_spark_stops_trials_and_resumes_after_its_driver_was_killed(
     whole = estimator.copy({estimator.search: {}, estimator.modelParams: best.config})
     history = whole.setParams(engine="inline", workers=1, runOptions={"progress": False}).fit(rows).history
     assert [row["validation_loss"] for row in history] == pytest.approx(list(best.curve.values), rel=1e-5)
+
+
+def test_fits_in_two_threads_leave_the_filters_of_warnings_as_they_were() -> None:
+    before = list(warnings.filters)
+    first, second = estimator_lightning._quiet(), estimator_lightning._quiet()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert warnings.filters != before
+    second.__exit__(None, None, None)
+    assert warnings.filters == before
