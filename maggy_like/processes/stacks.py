@@ -2,6 +2,11 @@
 
 A process lets its forks write to one shared file, which another process reads. Nothing else is needed of them, so also
 one that waits for a lock, or that has stopped in a library, shows its place.
+
+``faulthandler`` writes at once, but it ends a process with a segmentation fault if it finds a frame half made: of code
+that makes many generators or threads, one in 10 to 3,000 questions does. So a process that shall go on is asked
+politely first, by a handler that Python calls between two instructions. If none comes, its main thread is in a library
+or waits, and the frames of this thread do not change.
 """
 
 from __future__ import annotations
@@ -19,18 +24,26 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from maggy_like.processes.imports import PACKAGE, is_library_file
 from maggy_like.processes.system import children_of
 from maggy_like.processes.titles import trials_of
 
-_SIGNAL = int(signal.SIGRTMAX) - 4 if sys.platform.startswith("linux") else int(getattr(signal, "SIGINFO", 0))
-"""A signal that nobody else uses; 0 if the system has none."""
+_REAL_TIME = int(signal.SIGRTMAX) if sys.platform.startswith("linux") else 0
+
+# Signals that nobody else uses; 0 if the system has none.
+_POLITE = _REAL_TIME and _REAL_TIME - 6  # all threads, between two instructions of Python
+_MAIN = _REAL_TIME and _REAL_TIME - 5  # the main thread, at once
+_ALL = _REAL_TIME - 4 if _REAL_TIME else int(getattr(signal, "SIGINFO", 0))  # all threads, at once
 
 PATIENCE = 0.5
 """Seconds within which processes must begin to write their stacks; it takes a millisecond."""
 
-_PAUSE = 0.005
+_POLITE_PATIENCE = 0.25
+"""Seconds after which the main thread of a process counts as in a library or waiting."""
+
+_PAUSE = 0.02
 """Seconds without further text after which the stacks are complete."""
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
@@ -93,20 +106,39 @@ def open_file() -> int:
 
 def write_at_signal(fd: int) -> None:
     """Let this process and its forks write their stacks to ``fd`` when they are asked to."""
-    if _SIGNAL:
-        faulthandler.register(_SIGNAL, fd, all_threads=True)
+
+    def write_if_asked(number: int, frame: FrameType | None) -> None:
+        if os.pread(fd, 64, 0).startswith(_question(os.getpid(), number)):  # and the asker has not given up
+            faulthandler.dump_traceback(fd)
+
+    if _ALL:
+        faulthandler.register(_ALL, fd, all_threads=True)
+    if _POLITE:
+        faulthandler.register(_MAIN, fd, all_threads=False)
+        signal.signal(_POLITE, write_if_asked)
+        signal.siginterrupt(_POLITE, False)  # the system calls of a library go on, as with the other two
 
 
-def read_stacks(fd: int, pids: Iterable[int], sources: Mapping[str, str] | None = None) -> list[Stacks]:
-    """Ask processes one after the other for their stacks; those that cannot write them are left out."""
+def read_stacks(
+    fd: int, pids: Iterable[int], sources: Mapping[str, str] | None = None, *, before_kill: bool = False
+) -> list[Stacks]:
+    """Ask processes one after the other for their stacks; those that cannot write them are left out.
+
+    Processes that are killed next (``before_kill``) write the stacks of all threads in any case; it may end them.
+    """
     found = []
-    deadline = time.monotonic() + PATIENCE  # of frozen processes, none writes anything
+    patience = PATIENCE  # for all together: of frozen processes, none writes anything
     for pid in pids:
-        if _SIGNAL and _catches(pid):
-            os.ftruncate(fd, 0)
-            with contextlib.suppress(OSError):
-                os.kill(pid, _SIGNAL)
-                found.append(Stacks(pid, _await_text(fd, deadline), sources or {}))
+        texts = []
+        for number in (_ALL,) if before_kill else (_POLITE, _MAIN):
+            if _catches(pid, number):
+                began = time.monotonic()
+                texts.append(_ask(fd, pid, number, _POLITE_PATIENCE if number == _POLITE else patience))
+                if texts[-1]:
+                    break
+                patience -= (time.monotonic() - began) * (number != _POLITE)
+        if texts:
+            found.append(Stacks(pid, texts[-1], sources or {}))
     return found
 
 
@@ -130,22 +162,31 @@ def stacks_of_run(run: str) -> str:
     )
 
 
-def _await_text(fd: int, deadline: float) -> str:
-    """Return what a process writes, once it has written no more for a moment."""
-    size = 0
-    while size or time.monotonic() < deadline:
-        time.sleep(_PAUSE)
-        before, size = size, os.fstat(fd).st_size
-        if size == before > 0:
-            break
-    return _without_callers(os.pread(fd, size, 0).decode(errors="backslashreplace"))
+def _question(pid: int, number: int) -> bytes:
+    """Return the first line of the file while a process is asked by a signal."""
+    return b"%d %d\n" % (pid, number)
+
+
+def _ask(fd: int, pid: int, number: int, patience: float) -> str:
+    """Return what a process writes at a signal, once it has written no more for a moment."""
+    os.ftruncate(fd, 0)
+    start = size = os.write(fd, _question(pid, number))
+    deadline = time.monotonic() + patience
+    with contextlib.suppress(OSError):  # it has ended
+        os.kill(pid, number)
+        while size > start or time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            before, size = size, os.fstat(fd).st_size
+            if size == before > start:
+                break
+    return _without_callers(os.pread(fd, size - start, start).decode(errors="backslashreplace"))
 
 
 def _without_callers(text: str) -> str:
     """Return stacks without the frames that call the user's function, and without threads of this project."""
     kept = []
     for thread in filter(None, text.strip().split("\n\n")):
-        head, *frames = thread.splitlines()
+        head, *frames = (line for line in thread.splitlines() if __file__ not in line)
         own = [_OF_CHILD in frame for frame in frames]
         shown = frames[: own.index(True)] if True in own else frames
         if shown:
@@ -153,14 +194,15 @@ def _without_callers(text: str) -> str:
     return "\n\n".join(kept)
 
 
-def _catches(pid: int) -> bool:
-    """Return whether a process handles the signal, which would end it otherwise."""
+def _catches(pid: int, number: int) -> bool:
+    """Return whether a process runs and handles a signal, which would end it otherwise."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return not sys.platform.startswith("linux")  # elsewhere, the signal is ignored by default
+        return number > 0 and not sys.platform.startswith("linux")  # elsewhere, the signal is ignored by default
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (_SIGNAL - 1) & 1)
+    is_dead = re.search(r"^State:\s*[ZX]", status, re.MULTILINE) is not None
+    return caught is not None and not is_dead and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def descendants(pid: int) -> Iterator[int]:

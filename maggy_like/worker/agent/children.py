@@ -127,7 +127,7 @@ class ChildLauncher(Protocol):
         """Kill a child and all processes that it started."""
 
     def stacks(self, child: Child | None) -> list[Stacks]:
-        """Return where a child and its processes are; without a child, all processes that load the function."""
+        """Return where a child is that is killed next, and its processes; or all processes that load the function."""
 
     @property
     def why_ended(self) -> str:
@@ -228,7 +228,9 @@ class ForkServerLauncher:
 
     def stacks(self, child: Child | None) -> list[Stacks]:
         pid = self._process.pid if child is None else child.pid
-        return [] if pid is None else read_stacks(self._stacks, descendants(pid), self._sources)
+        if pid is None:
+            return []
+        return read_stacks(self._stacks, descendants(pid), self._sources, before_kill=child is not None)
 
     @property
     def why_ended(self) -> str:

@@ -27,6 +27,7 @@ def forked(function: Callable[[], Any]) -> Iterator[tuple[int, int]]:
     file = open_file()
     begun, write = os.pipe()
     if (pid := os.fork()) == 0:
+        os.setpgid(0, 0)  # with its children
         write_at_signal(file)
         os.write(write, b".")
         function()
@@ -35,7 +36,7 @@ def forked(function: Callable[[], Any]) -> Iterator[tuple[int, int]]:
         os.read(begun, 1)
         yield file, pid
     finally:
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         for fd in (file, begun, write):
             os.close(fd)
@@ -74,6 +75,18 @@ def join_a_thread() -> None:
 HANGS = [sleep, wait_for_a_lock, wait_for_a_peer, wait_for_a_child, compute, join_a_thread]
 
 
+def start_threads() -> None:
+    while True:
+        thread = threading.Thread(target=sum, args=(range(3),))
+        thread.start()  # here
+        thread.join()
+
+
+def wait_while_threads_start() -> None:
+    threading.Thread(target=start_threads, daemon=True).start()
+    wait_for_a_lock()
+
+
 def looked_at(file: int, pid: int, mark: str) -> Stacks:
     """Return the stacks once the process has come to its line."""
     while True:
@@ -86,9 +99,41 @@ def looked_at(file: int, pid: int, mark: str) -> Stacks:
 def test_a_process_that_hangs_shows_the_user_s_line(hang: Callable[[], None]) -> None:
     with forked(hang) as (file, pid):
         stacks = looked_at(file, pid, "# here")
+        (before_kill,) = read_stacks(file, [pid], before_kill=True)
     assert f"in {hang.__name__} (" in stacks.place()
     assert stacks.place().startswith("test_stacks.py:")
     assert not stacks.is_in_collective()
+    assert before_kill.place() == stacks.place()
+    assert "stacks.py" not in stacks.text.replace("test_stacks.py", "")
+
+
+@pytest.mark.parametrize("busy", [start_threads, wait_while_threads_start], ids=lambda busy: busy.__name__)
+def test_a_process_goes_on_however_often_it_is_asked(busy: Callable[[], None]) -> None:
+    with forked(busy) as (file, pid):
+        for _ in range(100 if busy is start_threads else 3):
+            assert [stacks.pid for stacks in read_stacks(file, [pid])] == [pid]
+        looked_at(file, pid, "# here")
+
+
+def test_a_process_that_has_ended_is_not_asked() -> None:
+    with forked(lambda: None) as (file, pid):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert read_stacks(file, [pid]) == read_stacks(file, [pid], before_kill=True) == []
+
+
+def test_a_process_that_was_asked_in_vain_writes_nothing_later() -> None:
+    ours, theirs = socket.socketpair()
+
+    def echo() -> None:
+        while True:
+            theirs.send(theirs.recv(1))  # here
+
+    with ours, theirs, forked(echo) as (file, pid):
+        assert "# here" in looked_at(file, pid, "# here").place()  # by its main thread: recv does not return
+        size = os.fstat(file).st_size
+        ours.send(b".")
+        assert ours.recv(1) == b"."
+        assert os.fstat(file).st_size == size
 
 
 def test_processes_that_would_die_of_the_question_are_not_asked() -> None:
