@@ -48,15 +48,19 @@ class Evolution(Optimizer):
                 return child
 
 
-# Those whose models take seconds: `make test` runs them in one space, that with conditions; `make test-long` in all.
-SLOW = ("asha", "bayesian", "bohb", "mobster", "skopt", "tpe")
+# Those whose models take seconds. `make test` runs the first three in one space, that with conditions, since the others
+# have the same parts or a library's; `make test-long` runs all in all spaces.
+SLOW = ("asha", "bayesian", "tpe", "bohb", "mobster", "skopt")
 ONE_SPACE = {"conditional": SPACES["conditional"]}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.conformance, pytest.mark.thorough]) if n in SLOW else n for n in names()],
-)
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    if name not in SLOW:
+        return []
+    return [pytest.mark.conformance, pytest.mark.thorough if name in SLOW[:3] else pytest.mark.long]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in names()])
 def test_registered_optimizers_keep_the_contract(name: str) -> None:
     spaces = ONE_SPACE if name in SLOW and not IS_THOROUGH else SPACES
     check_optimizer(lambda: make_optimizer(name, **OPTIONS.get(name, {})), spaces=spaces)

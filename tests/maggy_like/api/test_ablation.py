@@ -209,7 +209,11 @@ def test_a_variant_that_fails_is_told_of(ablate: Any, every_seed: bool, note: st
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "options",
-    [{"repeats": 6}, {"repeats": "auto"}, {"tune": Tuning({"x": Float(0, 1)}, 1)}],
+    [
+        pytest.param({"repeats": 6}, marks=pytest.mark.long),
+        {"repeats": "auto"},
+        pytest.param({"tune": Tuning({"x": Float(0, 1)}, 1)}, marks=pytest.mark.long),
+    ],
     ids=["fixed", "auto", "tuned"],
 )
 def test_a_study_that_was_stopped_goes_on_and_answers_the_same(

@@ -118,8 +118,8 @@ def test_ranks_that_take_different_numbers_of_steps_are_told_so(go: Any) -> None
 # -- what comes back ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [None, 1.5, [1, "two", {"three": [True]}], b"bytes"], ids=repr)
-def test_plain_data_come_back_on_the_wire(go: Any, tmp_path: Path, answer: Any) -> None:
+def test_plain_data_come_back_on_the_wire(go: Any, tmp_path: Path) -> None:
+    answer = [None, 1.5, [1, "two", {"three": [True]}], b"bytes"]
     assert go(lambda: answer, workers=1, name="plain") == answer
 
 
@@ -268,7 +268,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return answer
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=pytest.mark.long if fault in ("exit", "kill") else []) for fault in FAULTS]
+)
 def test_a_rank_that_fails_ends_the_attempt_for_all_and_the_next_goes_on_as_if_nothing_had_been(
     go: Any, tmp_path: Path, undisturbed: list[float], fault: str
 ) -> None:

@@ -146,11 +146,13 @@ def test_the_evaluation_at_the_end_of_a_training_is_reported(often: str, tmp_pat
 
 
 ON_TWO_RANKS = [(with_lightning, "val_loss"), (with_transformers, "eval_loss")]
+ONE_ON_TWO_RANKS = [ON_TWO_RANKS[0], pytest.param(*ON_TWO_RANKS[1], marks=pytest.mark.long)]
 TWO_RANKS = {"engine": "local", "workers": 2, "workers_per_trial": 2}
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+@pytest.mark.long
 def test_a_promoted_trial_goes_on_with_both_ranks(train: Any, metric: str, tmp_path: Path) -> None:
     result = search(
         train, {"lr": [0.001, 0.05]}, tmp_path, metric=metric, optimizer=ASHA(eta=2), n_trials=2, max_budget=2,
@@ -163,7 +165,7 @@ def test_a_promoted_trial_goes_on_with_both_ranks(train: Any, metric: str, tmp_p
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("train", "metric"), [ON_TWO_RANKS[0], pytest.param(*ON_TWO_RANKS[1], marks=pytest.mark.long)])
+@pytest.mark.parametrize(("train", "metric"), ONE_ON_TWO_RANKS)
 def test_both_ranks_stop_in_the_same_epoch(train: Any, metric: str, tmp_path: Path) -> None:
     rule = Threshold(step=2, worse_than=0.0, direction="min")
     result = search(
@@ -184,7 +186,7 @@ ONE_TRIAL = {"optimizer": "random", "n_trials": 1, "max_budget": 1, **TWO_RANKS}
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+@pytest.mark.parametrize(("train", "metric"), ONE_ON_TWO_RANKS)
 def test_a_trainer_without_gpus_shares_the_rows_among_the_workers(train: Any, metric: str, tmp_path: Path) -> None:
     block = f"if True:\n            try:\n                {FIT[metric]}\n            finally:\n                "
     told = changed(train, vars(library_functions), (FIT[metric], f"{block}print('steps:', {STEPS[metric]})"))
@@ -195,7 +197,7 @@ def test_a_trainer_without_gpus_shares_the_rows_among_the_workers(train: Any, me
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("train", "metric"), ON_TWO_RANKS)
+@pytest.mark.parametrize(("train", "metric"), ONE_ON_TWO_RANKS)
 def test_a_trainer_that_would_train_alone_in_each_worker_fails(train: Any, metric: str, tmp_path: Path) -> None:
     result = search(changed(train, vars(library_functions), ALONE[metric]), SPACE, tmp_path, metric=metric, **ONE_TRIAL)
     assert "the trainer must train with all 2 workers of the trial, got" in str(result)

@@ -195,6 +195,7 @@ def test_a_job_is_cancelled_whose_driver_has_not_begun_when_it_is_stopped(
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.cluster_driver.driver.CANCEL_PATIENCE", 0.1)
     monkeypatch.setattr(ThreadRun, "cancel", lambda run: None)  # as where the server of a Connect session is gone

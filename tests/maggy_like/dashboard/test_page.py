@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,12 +186,22 @@ def test_a_sorted_and_filtered_table_is_in_the_address(serve: Serve, open_page: 
     tab.wait_for_function("document.querySelectorAll('tbody tr').length === 1")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [pytest.param(390, "light", marks=pytest.mark.long), (1200, "dark")])
+PLACES = ("", "?run=august", "?run=august&tab=trials", "?run=august&tab=parameters", "?run=august&trial=28")
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "places"),
+    [
+        (390, "dark", ["", "?run=august"]),
+        pytest.param(390, "light", PLACES, marks=pytest.mark.long),
+        pytest.param(1200, "dark", PLACES, marks=pytest.mark.long),
+    ],
+)
 def test_it_suits_narrow_windows_and_dark_rooms(
-    width: int, scheme: str, serve: Serve, open_page: Open, searched: Path
+    width: int, scheme: str, places: Sequence[str], serve: Serve, open_page: Open, searched: Path
 ) -> None:
     url = serve(searched.parent).server.url
-    for place in ("", "?run=august", "?run=august&tab=trials", "?run=august&tab=parameters", "?run=august&trial=28"):
+    for place in places:
         tab = open_page(url, place, width=width, color_scheme=scheme)
         tab.wait_for_selector("main h1")
         tab.wait_for_function(DRAWN if "run" in place and "trials" not in place else "true")

@@ -230,7 +230,15 @@ def path_named_twice(spark: SparkSession, files: Path) -> Iterator[DataFrame]:
         yield spark.read.parquet(*map(str, paths)).selectExpr("id + 1 as x")
 
 
-@pytest.mark.parametrize("plans", [clock, setting, variable, python, subquery, cached, path_named_twice])
+@pytest.mark.parametrize(
+    "plans",
+    [
+        clock,
+        variable,
+        cached,
+        *(pytest.param(it, marks=pytest.mark.long) for it in (setting, python, subquery, path_named_twice)),
+    ],
+)
 def test_a_plan_that_gives_other_rows_is_computed_anew(
     plans: Callable[[SparkSession, Path], Iterator[DataFrame]], spark_local: SparkSession, tmp_path: Path
 ) -> None:

@@ -142,7 +142,7 @@ def test_a_browser_draws_it_without_an_error_or_a_request(page: Path, browser: B
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_the_buttons_of_a_plot_suit_the_page(scheme: Any, page: Path, browser: Browser) -> None:
     tab = browser.new_context(color_scheme=scheme).new_page()
     tab.goto(page.as_uri())

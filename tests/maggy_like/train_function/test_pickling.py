@@ -135,7 +135,6 @@ def test_a_large_variable_is_named_as_the_run_starts(tmp_path: Path, capfd: pyte
     function = _around(np.zeros(LARGE // 8 + 1000))
     lagom(function, {"x": Float(0, 1)}, optimizer="random", n_trials=1, **options)
     assert "learn uses 'data' (50 MB), which each worker receives" in capfd.readouterr().out
-    pytest.importorskip("torch")  # for the function on all workers
     run(function, {"x": 0.5}, **options)
     assert "learn uses 'data' (50 MB), which each worker receives" in capfd.readouterr().out
 

@@ -203,6 +203,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_search_outlives_the_executor_of_its_driver(cluster_script: RunScript, tmp_path: Path) -> None:
     done = cluster_script(KILLED, tmp_path / "runs")
     assert done.returncode == 0, done.stdout + done.stderr

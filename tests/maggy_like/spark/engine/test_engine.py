@@ -144,6 +144,7 @@ def check_search(done: Any) -> None:
     assert "processes 9" in done.stdout
 
 
+@pytest.mark.long
 def test_standalone_gives_each_worker_its_own_gpu_that_the_session_asks_for(
     cluster_script: Any, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_training_runs_in_the_stage_of_the_search(spark_local: SparkSession,
     assert job.stageIds().size() == 1
 
 
+@pytest.mark.long
 def test_a_training_survives_its_executor(cluster_script: Any, tmp_path: Path) -> None:
     done = cluster_script(ON_A_CLUSTER, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

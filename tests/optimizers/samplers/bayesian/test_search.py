@@ -221,7 +221,7 @@ def test_times_that_are_not_known_change_nothing() -> None:
 
 @pytest.mark.conformance
 @pytest.mark.parametrize(("make", "max_budget"), [(BayesianSearch, 1), (BayesianSearch, 27), (ASHA, 27), (MOBSTER, 27)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_what_failed_before_its_first_report_is_not_proposed_for_ever(
     make: Callable[[], Optimizer], max_budget: int, seed: int
 ) -> None:
