@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 import time
@@ -62,10 +63,14 @@ def wind_up(sender: Sender, reporter: Reporter, finished: Finished) -> Finished:
 
 
 def join(assign: Assign, task: WorkerTask, sender: Sender, service: Service) -> Membership | None:
-    """Meet the other ranks of a multi-worker attempt; the caller's own process is not changed."""
+    """Meet the other ranks of a multi-worker attempt; the caller's own process is not changed.
+
+    A rank without others has torchrun's environment, too, but without torch it needs none.
+    """
     if task.isolation == "none":
         return None
-    if assign.rank_info is None:
+    info = assign.rank_info
+    if info is None or (info.world_size == 1 and importlib.util.find_spec("torch") is None):
         leave_ranks()
         return None
     from maggy_like.distributed.rendezvous import Membership
@@ -73,7 +78,7 @@ def join(assign: Assign, task: WorkerTask, sender: Sender, service: Service) -> 
     def opened(host: str, port: int) -> None:
         sender.send(Opened(assign.trial, assign.attempt, host, port))
 
-    membership = Membership(assign.rank_info, task, opened, partial(service.meeting, assign))
+    membership = Membership(info, task, opened, partial(service.meeting, assign))
     service.membership = membership
     return membership
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import subprocess
@@ -259,3 +260,23 @@ def test_no_event_is_doubled_by_the_hand_off(search: Any) -> None:
     ended = [(event.trial, event.attempt) for event in events if isinstance(event, AttemptEnded)]
     assert len(started) == len(set(started))
     assert sorted(started) == sorted(ended)
+
+
+WITHOUT_TORCH = """
+from maggy_like import Float, lagom, run
+
+def train(x):
+    return x
+
+search = {"optimizer": "random", "metric": "score", "direction": "max", "n_trials": 1, "workers": 1}
+result = lagom(train, {"x": Float(0.5, 1.5)}, train_best=True, **search)
+print(result.training.value == result.train(workers=1).value == run(train, result.best_config, workers=1))
+"""
+
+
+def test_one_worker_trains_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None")  # in each process
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.stdout.split()[-1:] == ["True"], done.stderr
