@@ -1,4 +1,4 @@
-"""What the pages for users say: links, arguments, names of tests and files; and the README's programs run."""
+"""What the pages for users say: links, arguments, names of tests and files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
 from platforms.kubernetes_settings import SETTINGS_ON_KUBERNETES
 from platforms.settings import SETTINGS
 
@@ -93,30 +91,6 @@ def test_the_table_of_supported_versions_is_that_of_the_package() -> None:
     assert oldest("Java, for Spark") == str(MIN_JAVA)
     tested = set(re.findall(r'Row\("(3\.\d+)"', (ROOT / "tests" / "versions.py").read_text()))
     assert tested == set(re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"]))
-
-
-def _whole_programs() -> Iterator[tuple[str, str]]:
-    """The README's blocks that can be run as they are, those that end in a ``__main__``, by the heading above."""
-    for section in re.split(r"^#+ ", (ROOT / "README.md").read_text(), flags=re.MULTILINE):
-        for block in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
-            if "__main__" in block:
-                yield section.splitlines()[0], block
-
-
-PROGRAMS = dict(_whole_programs())
-
-
-@pytest.mark.example
-@pytest.mark.e2e
-@pytest.mark.parametrize("heading", sorted(PROGRAMS))
-def test_the_programs_of_the_readme_run(heading: str, run_program: Any, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAMS[heading])
-    run_program(program)
-
-
-def test_the_readme_has_programs() -> None:
-    assert PROGRAMS
 
 
 def test_the_folders_that_the_choices_name_are_there() -> None:
