@@ -71,7 +71,7 @@ def train(reporter: Reporter, learning_rate: float, **config: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
-            num_train_epochs=9,
+            num_train_epochs=reporter.budget,
             learning_rate=learning_rate,
             per_device_train_batch_size=32,
             per_device_eval_batch_size=256,

@@ -66,7 +66,7 @@ class TransformersReport(TrainerCallback):
     Example:
         >>> def train(lr, reporter):
         ...     report = TransformersReport(reporter)
-        ...     args = TrainingArguments(learning_rate=lr, eval_strategy="epoch", num_train_epochs=10)
+        ...     args = TrainingArguments(learning_rate=lr, eval_strategy="epoch", num_train_epochs=reporter.budget)
         ...     trainer = Trainer(make_model(), args, train_dataset=data, eval_dataset=held_out, callbacks=[report])
         ...     trainer.train(resume_from_checkpoint=report.resume_from_checkpoint)
     """
