@@ -18,7 +18,7 @@
     └── InfraError                       machines and processes
         ├── EngineError                  the engine cannot provide the workers
         ├── StoreError                   a disk or store refused for too long
-        │   └── SavedStateError          a saved state is damaged or missing (also a UserError)
+        │   └── SavedStateError          a checkpoint is damaged or missing (also a UserError)
         └── WorkerError                  a worker cannot serve the run
 
 Catch :class:`UserError` for mistakes that the caller can correct, and :class:`MaggyError` for all errors::

@@ -86,8 +86,8 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         seed: Seed of the optimizer. The same seed proposes the same sequence of configurations, and after other
             earlier runs (``warm_start``) another one.
         name: Name of the run. Default a name made of the function's name and the time.
-        directory: Path or URL of the folder of all runs. The run's folder in it has its journal, states and logs.
-        store: Path, URL or :class:`~maggy_like.Store` of the saved states, if they should not be in the run's folder.
+        directory: Path or URL of the folder of all runs. The run's folder in it has its journal, checkpoints and logs.
+        store: Path, URL or :class:`~maggy_like.Store` of the checkpoints, if they should not be in the run's folder.
         resume: If True, continue the run called ``name`` from the end of its journal. Default False.
         overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
             False.

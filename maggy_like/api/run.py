@@ -55,7 +55,7 @@ def run(options: FunctionOptions) -> Any:
         failures: Retries, time limits, and how many workers are enough (:class:`~maggy_like.FailurePolicy`).
         name: Name of the run. Default a name made of the function's name and the time.
         directory: Path or URL of the folder of all runs.
-        store: Place of the saved states and the returned value, if they should not be in the run's folder.
+        store: Place of the checkpoints and the returned value, if they should not be in the run's folder.
         resume: If True, continue the run called ``name``. Default False.
         overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
             False.

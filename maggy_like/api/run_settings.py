@@ -324,7 +324,7 @@ def build_optimizer(optimizer: Any, train_fn: Callable[..., Any]) -> Optimizer:
     if made.needs_checkpoints and not saves:
         shown = repr(optimizer) if isinstance(optimizer, str) else type(made).__name__
         raise OptimizerError(
-            f"optimizer={shown} resumes trials from saved states, and {name_of(train_fn)} does not save or "
+            f"optimizer={shown} resumes trials from checkpoints, and {name_of(train_fn)} does not save or "
             "restore any; call reporter.restore() and reporter.checkpoint(state) in it, or use optimizer='asha'"
         )
     return made

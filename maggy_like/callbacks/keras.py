@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Report each epoch of Keras' ``fit``, with its metrics (``loss``, ``val_accuracy``).
 
-    The saved state is ``{"step": epochs, "weights": [...], "optimizer": [...]}``. Load its weights by
+    The checkpoint is ``{"step": epochs, "weights": [...], "optimizer": [...]}``. Load its weights by
     ``model.set_weights(state["weights"])``. A state is restored when ``fit`` begins, if you pass ``initial_epoch``. A
     trial that continues from another trial's state (``PBT``) keeps the learning rate that it was compiled with.
 
@@ -34,10 +34,10 @@ class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore
 
     Args:
         reporter: Reporter of the trial.
-        save_every: Number of epochs between saved states. Default: 1.
+        save_every: Number of epochs between checkpoints. Default: 1.
 
     Attributes:
-        initial_epoch: Number of epochs that the saved state was trained for; 0 if there is none.
+        initial_epoch: Number of epochs that the checkpoint was trained for; 0 if there is none.
 
     Raises:
         UserError: Keras is not installed, or its backend cannot be imported.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class LightGBMReport:
     """Report each boosting round of LightGBM. The metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
 
-    The saved state is ``{"step": rounds, "model": text}``. Load it by ``lightgbm.Booster(model_str=state["model"])``.
+    The checkpoint is ``{"step": rounds, "model": text}``. Load it by ``lightgbm.Booster(model_str=state["model"])``.
 
     With ``lightgbm.cv``, the means over the folds are reported and no state is saved, because LightGBM cannot continue
     a cross-validation. A promoted trial starts from the first round.
@@ -29,7 +29,7 @@ class LightGBMReport:
 
     Args:
         reporter: Reporter of the trial.
-        save_every: Number of rounds between saved states. Default: 1.
+        save_every: Number of rounds between checkpoints. Default: 1.
 
     Attributes:
         init_model: Saved model to continue, or None.

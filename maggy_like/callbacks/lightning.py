@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LightningReport(Callback):
     """Report each epoch of Lightning's ``Trainer``, with the metrics that the module logs.
 
-    The saved state is ``{"step": epochs, "checkpoint": bytes}``. The bytes are a checkpoint of Lightning (weights,
+    The checkpoint is ``{"step": epochs, "checkpoint": bytes}``. The bytes are a checkpoint of Lightning (weights,
     optimizers, schedules, loops, callbacks). Load it by ``torch.load(io.BytesIO(state["checkpoint"]))``.
 
     A trial that continues from another trial's state (``PBT``) trains with the hyperparameters that its own
@@ -37,10 +37,10 @@ class LightningReport(Callback):
 
     Args:
         reporter: Reporter of the trial.
-        save_every: Number of epochs between saved states. Default: 1.
+        save_every: Number of epochs between checkpoints. Default: 1.
 
     Attributes:
-        ckpt_path: Path of a file with the saved state, or None.
+        ckpt_path: Path of a file with the checkpoint, or None.
 
     Raises:
         ReportError: An argument is invalid, no metric was logged, the trainer does not train with all workers of the

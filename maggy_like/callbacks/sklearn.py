@@ -19,7 +19,7 @@ def sklearn_steps(
 
     In each step, train the estimator by ``partial_fit``, or by ``fit`` if the estimator continues its training
     (``warm_start``). Then call ``report``, which saves the whole estimator and reports the metrics. A promoted or
-    retried trial receives the saved estimator. The saved state is ``{"step": steps, "model": estimator}``.
+    retried trial receives the saved estimator. The checkpoint is ``{"step": steps, "model": estimator}``.
 
     A trial that continues from another trial's state (``PBT``) receives the saved estimator with the parameters of its
     own. An estimator may ignore those that it reads only when its training begins, such as ``learning_rate_init`` of
@@ -34,7 +34,7 @@ def sklearn_steps(
             must count the whole training. ``max_iter`` of ``MLPClassifier`` does not, so use ``partial_fit`` there.
             Default: None, for ``partial_fit``.
         by: Increase of ``grow`` per step. Default: 1.
-        save_every: Number of steps between saved states. Default: 1.
+        save_every: Number of steps between checkpoints. Default: 1.
 
     Yields:
         The estimator, and the function that reports the step.

@@ -42,7 +42,7 @@ class TransformersReport(TrainerCallback):
     of a full training, so that the learning rate schedule is the same in each attempt. The callback ends the training
     when the budget is used up.
 
-    The saved state is ``{"step": evaluations, "checkpoint": bytes}``. The bytes are a tar archive of the trainer's
+    The checkpoint is ``{"step": evaluations, "checkpoint": bytes}``. The bytes are a tar archive of the trainer's
     checkpoint folder.
 
     If the trainer saves checkpoints to an ``output_dir`` that is not in a directory of the trial, one of that name in
@@ -54,10 +54,10 @@ class TransformersReport(TrainerCallback):
 
     Args:
         reporter: Reporter of the trial.
-        save_every: Number of evaluations between saved states. Default: 1.
+        save_every: Number of evaluations between checkpoints. Default: 1.
 
     Attributes:
-        resume_from_checkpoint: Path of a folder with the saved state, or None.
+        resume_from_checkpoint: Path of a folder with the checkpoint, or None.
 
     Raises:
         ReportError: An argument is invalid, the trainer does not evaluate, or it does not train with all workers of the

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class XGBoostReport(xgboost.callback.TrainingCallback):
     """Report each boosting round of XGBoost. The metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
 
-    The saved state is ``{"step": rounds, "model": bytes}``. Load it by
+    The checkpoint is ``{"step": rounds, "model": bytes}``. Load it by
     ``xgboost.Booster(model_file=bytearray(state["model"]))``.
 
     With ``xgboost.cv``, the means over the folds are reported and no state is saved, because XGBoost cannot continue a
@@ -29,7 +29,7 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
 
     Args:
         reporter: Reporter of the trial.
-        save_every: Number of rounds between saved states. Default: 1.
+        save_every: Number of rounds between checkpoints. Default: 1.
 
     Attributes:
         xgb_model: Saved model to continue, or None.
@@ -57,7 +57,7 @@ class XGBoostReport(xgboost.callback.TrainingCallback):
         self.num_boost_round = self._progress.left
 
     def before_training(self, model: Any) -> Any:
-        """Count from the saved state, if the training starts from it. Called by XGBoost."""
+        """Count from the checkpoint, if the training starts from it. Called by XGBoost."""
         saved = 0 if self.xgb_model is None else self.xgb_model.num_boosted_rounds()
         start = self._progress.step if model.num_boosted_rounds() == saved else 0  # it may begin with another model
         self._progress.begin(start, "xgb_model=report.xgb_model")

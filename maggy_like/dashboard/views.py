@@ -145,7 +145,7 @@ def details(run: FollowedRun) -> dict[str, Any]:
         "recommended": recommendation(result) if run.state.is_over else [],
         "environment": [
             ["files", encodable(str(result.directory))],
-            ["saved states", result.store],
+            ["checkpoints", result.store],
             ["optimizer", contents.header.optimizer],
             ["seed", str(contents.header.seed)],
             ["times resumed", str(max(0, len(contents.sessions) - 1))],
@@ -214,7 +214,7 @@ def _row(run: FollowedRun, trial: Trial) -> dict[str, Any]:
 
 
 def _best(run: FollowedRun, trial: Trial) -> dict[str, Any]:
-    """Return the best trial with its saved state."""
+    """Return the best trial with its checkpoint."""
     metrics = {name: _finite(value) for name, value in trial.newest.items() if name != trial.objective}
     where = encodable(str(run.result.directory))
     load = f"from maggy_like import load_run\n\nstate = load_run({where!r}).load_best()"

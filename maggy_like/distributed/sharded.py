@@ -130,7 +130,7 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
     """Load a state that any number of ranks saved into a state of the present sharding, and return that.
 
     Every rank calls it. Without a process group, one process loads it into plain tensors. ``into`` has the structure of
-    the saved state. Its tensors are overwritten, and so are the other values in its dicts and lists. The state of an
+    the checkpoint. Its tensors are overwritten, and so are the other values in its dicts and lists. The state of an
     optimizer exists only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` returns a
     state that has it, for :func:`save` and :func:`load`.
 

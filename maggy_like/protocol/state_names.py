@@ -1,4 +1,4 @@
-"""The names of a run's saved states, relative to its store: ``00003/2-1.pkl``, and of its log files.
+"""The names of a run's checkpoints, relative to its store: ``00003/2-1.pkl``, and of its log files.
 
 The name of a state consists of the trial's folder, the number of the attempt and the number of the state. It is not
 trusted before it is parsed: it may come from another process or from a journal that was edited by hand.
@@ -19,7 +19,7 @@ _NAME = re.compile(r"([0-9]{5,18})/([1-9][0-9]{0,17})-([1-9][0-9]{0,17})(\.pkl|\
 
 
 class StateName(NamedTuple):
-    """The name of a saved state: its trial, its attempt, and its number."""
+    """The name of a checkpoint: its trial, its attempt, and its number."""
 
     trial: int
     attempt: int
@@ -36,7 +36,7 @@ def parse_name(name: str) -> StateName:
         parsed = StateName(int(found[1]), int(found[2]), int(found[3]), found[4])
         if str(parsed) == name:  # each state has one name
             return parsed
-    raise ValueError(f"the name of a saved state must be like {str(StateName(3, 2, 1))!r}, got {name[:100]!r}")
+    raise ValueError(f"the name of a checkpoint must be like {str(StateName(3, 2, 1))!r}, got {name[:100]!r}")
 
 
 def check_owner(name: str, trial: int, attempt: int) -> None:
@@ -47,7 +47,7 @@ def check_owner(name: str, trial: int, attempt: int) -> None:
 
 
 def state_url(store: str, name: str) -> str:
-    """Return the URL of a saved state."""
+    """Return the URL of a checkpoint."""
     parse_name(name)
     return f"{store.rstrip('/')}/{name}"
 

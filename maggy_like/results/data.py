@@ -61,17 +61,17 @@ class ParetoSet(list[Trial]):
 
 
 def read_saved(url: str | None, whose: str) -> Any:
-    """Load the saved state at a URL, or raise an error that names whose it is."""
+    """Load the checkpoint at a URL, or raise an error that names whose it is."""
     from maggy_like.storage.checkpoints import StateLostError, load_state
 
     if url is None:
-        raise UserError(f"{whose} has no saved state; call reporter.checkpoint(state) in train_fn")
+        raise UserError(f"{whose} has no checkpoint; call reporter.checkpoint(state) in train_fn")
     if url.endswith(SHARDED):
         raise UserError(f"{url} is sharded; read it with torch.distributed.checkpoint.load")
     try:
         return load_state(url)
     except StateLostError as error:
-        raise SavedStateError(f"the saved state {error}; use load(trial) for the state of another trial") from error
+        raise SavedStateError(f"the checkpoint {error}; use load(trial) for the checkpoint of another trial") from error
 
 
 def read_log(paths: RunPaths, trial: int, rank: int, attempts: int, most: int | None = None) -> str:
@@ -200,7 +200,7 @@ def other_state(result: ResultData, trial: Trial) -> str:
     if state is None:
         return ""
     return (
-        f"the saved state of trial {trial.id} is of step {state.step} ({number(trial.curve.at(state.step))}), since "
+        f"the checkpoint of trial {trial.id} is of step {state.step} ({number(trial.curve.at(state.step))}), since "
         f"none was saved at step {trial.value_step} ({number(trial.value)})"
     )
 
@@ -212,8 +212,8 @@ class Training:
     Attributes:
         trial: The training as a trial, with its curves, its metrics, and its failure.
         objective: Name of the optimized metric.
-        checkpoint: URL of the last saved state, which has the trained weights. None if no state was saved.
-        best_checkpoint: URL of the state at the best value of the objective. None if there is none.
+        checkpoint: URL of the last checkpoint, which has the trained weights. None if none was saved.
+        best_checkpoint: URL of the checkpoint at the best value of the objective. None if there is none.
         directory: The run's folder, as a path or URL.
         ending: How the run ended, as of a search.
 
@@ -235,15 +235,15 @@ class Training:
         return encodable("\n".join([training_line(self), *self._state_lines(), f"files: {self.directory}"]))
 
     def _state_lines(self) -> list[str]:
-        """Return the saved states with their steps: the last one is rarely the best one."""
+        """Return the checkpoints with their steps: the last one is rarely the best one."""
         best, last = self.trial.best_checkpoint, self.trial.checkpoint
         if last is None:
-            return ["no state was saved"]
+            return ["no checkpoint was saved"]
         if best is None or best.step == last.step:
-            return [f"{'last' if best is None else 'best and last'} state, at step {last.step}: {self.checkpoint}"]
+            return [f"{'last' if best is None else 'best and last'} checkpoint, at step {last.step}: {self.checkpoint}"]
         return [
-            f"best state, at step {best.step}: {self.best_checkpoint}",
-            f"last state, at step {last.step}: {self.checkpoint}",
+            f"best checkpoint, at step {best.step}: {self.best_checkpoint}",
+            f"last checkpoint, at step {last.step}: {self.checkpoint}",
         ]
 
     @property
@@ -287,23 +287,23 @@ class Training:
         return self.trial.seconds / self.trial.step if self.trial.step else None
 
     def load(self, *, best: bool = False) -> Any:
-        """Load the last saved state, or the state of the best value.
+        """Load the last checkpoint, or the one of the best value.
 
         Args:
-            best: If True, load the state of the best value. Default False.
+            best: If True, load the one of the best value. Default False.
 
         Returns:
-            The state.
+            The checkpoint.
 
         Raises:
-            UserError: The function saved no state, or the state is sharded. Load a sharded state with
+            UserError: The function saved no checkpoint, or a sharded one. Load a sharded checkpoint with
                 ``torch.distributed.checkpoint`` from its URL.
-            SavedStateError: The state is damaged or missing.
+            SavedStateError: The checkpoint is damaged or missing.
         """
         url, other = (self.best_checkpoint, self.trial.other_state(newest=False)) if best else (self.checkpoint, None)
         if other is not None:
             warnings.warn(
-                f"the saved state is of step {other.step}, since none was saved at the best step, {self.value_step}",
+                f"the checkpoint is of step {other.step}, since none was saved at the best step, {self.value_step}",
                 stacklevel=2,
             )
         check_files(self)

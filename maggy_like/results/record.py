@@ -254,7 +254,7 @@ class DecisionLog:
         return [Decision(time, of, text) for time, (of, text) in lines if trial in (None, of)]
 
     def _texts(self, event: Event) -> Iterator[str]:
-        """Return the lines of an event. Measurements and saved states have none."""
+        """Return the lines of an event. Measurements and checkpoints have none."""
         match event:
             case TrialCreated():
                 yield f"is created: {_origin(event)}"

@@ -258,7 +258,7 @@ def training(result: ResultData) -> str:
 
 def environment(result: ResultData, record: Record | None) -> str:
     """Return the settings of the run, and the machine and versions of its driver."""
-    rows = [["files", str(result.directory)], ["saved states", result.store]]
+    rows = [["files", str(result.directory)], ["checkpoints", result.store]]
     if record is not None:
         header = record.contents.header
         begun = record.contents.begun

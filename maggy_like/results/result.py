@@ -93,12 +93,13 @@ class Result(ResultData):
             :func:`~maggy_like.load_run` also ``running`` and ``killed``.
         seconds: Wall time of all drivers of the run, including those before a resume.
         is_longer: If True, the run took longer than ``seconds``, because a killed driver recorded no end.
-        directory: The run's folder, as a path or URL. It has the journal, the logs and, without ``store``, the states.
+        directory: The run's folder, as a path or URL. It has the journal, the logs and, without ``store``, the
+            checkpoints.
         space: The search space.
         others: Direction and name of all objectives except the first.
         pareto: With several objectives, the trials that no other trial dominates. Trial A dominates B if A is better in
             one objective and not worse in any. Their ``values`` are in the order of the objectives.
-        store: URL of the folder of the saved states. Trials have the names of their states in it.
+        store: URL of the folder of the checkpoints. Trials have the names of their checkpoints in it.
         confirmed: Comparison of the best configurations, trained again with other seeds (``confirm``). None without it.
         training: Result of the training that followed the search (``train_best``). None without one.
 
@@ -122,40 +123,40 @@ class Result(ResultData):
 
     @property
     def best_checkpoint(self) -> str | None:
-        """URL of the best trial's saved state (see :meth:`checkpoint_of`). None if there is none."""
+        """URL of the best trial's checkpoint (see :meth:`checkpoint_of`). None if there is none."""
         return None if self.best_trial is None else self.checkpoint_of(self.best_trial)
 
     def load_best(self) -> Any:
-        """Load the state that ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
+        """Load what ``reporter.checkpoint`` saved at the best value of the search (see :meth:`load`).
 
         Returns:
-            The state. A warning says if it is of another step than the best value.
+            The checkpoint. A warning says if it is of another step than the best value.
 
         Raises:
-            UserError: There is no best trial, or it has no state, or its state is sharded.
-            SavedStateError: The state is damaged or missing.
+            UserError: There is no best trial, or it has no checkpoint, or a sharded one.
+            SavedStateError: The checkpoint is damaged or missing.
 
         Example:
             >>> model.load_state_dict(result.load_best()["model"])
             <All keys matched successfully>
         """
         if self.best_trial is None:
-            raise UserError("there is no best trial; use result.load(trial) for the state of another trial")
+            raise UserError("there is no best trial; use result.load(trial) for the checkpoint of another trial")
         return self._load(self.best_trial)
 
     def checkpoint_of(self, trial: int | Trial) -> str | None:
-        """Return the URL of the state that a trial saved at its best value.
+        """Return the URL of the checkpoint that a trial saved at its best value.
 
-        A state belongs to the report that follows it, or to the step of ``reporter.checkpoint(state, step=...)``. If
-        no state belongs to the best value, the state with the best value among the saved ones is returned. If none of
-        them belongs to a report, the newest one is. In a search with ``value="last"`` the state of the last value is
-        returned, or the newest one if there is none.
+        A checkpoint belongs to the report that follows it, or to the step of ``reporter.checkpoint(state, step=...)``.
+        If none belongs to the best value, the one with the best value among the saved ones is returned. If none of them
+        belongs to a report, the newest one is. In a search with ``value="last"`` the one of the last value is returned,
+        or the newest one if there is none.
 
         Args:
             trial: The trial or its number.
 
         Returns:
-            The URL. None if the trial saved no state.
+            The URL. None if the trial saved no checkpoint.
 
         Raises:
             UserError: There is no such trial.
@@ -163,18 +164,18 @@ class Result(ResultData):
         return state_of(self, self._trial(trial))
 
     def load(self, trial: int | Trial) -> Any:
-        """Load the state that a trial saved at its best value (see :meth:`checkpoint_of`).
+        """Load the checkpoint that a trial saved at its best value (see :meth:`checkpoint_of`).
 
         Args:
             trial: The trial or its number.
 
         Returns:
-            The state. A warning says if it is of another step than the trial's value (``trial.saved_steps``).
+            The checkpoint. A warning says if it is of another step than the trial's value (``trial.saved_steps``).
 
         Raises:
-            UserError: There is no such trial, or it has no state, or its state is sharded. Load a sharded state with
-                ``torch.distributed.checkpoint`` from its URL.
-            SavedStateError: The state is damaged or missing.
+            UserError: There is no such trial, or it has no checkpoint, or a sharded one. Load a sharded checkpoint
+                with ``torch.distributed.checkpoint`` from its URL.
+            SavedStateError: The checkpoint is damaged or missing.
         """
         return self._load(self._trial(trial))
 
@@ -250,15 +251,15 @@ class Result(ResultData):
         Args:
             trial: The trial or its number.
             train_fn: The training function.
-            from_checkpoint: If True, ``reporter.restore()`` returns the state from which the last attempt began: its
-                own, or with PBT that of another trial. Default False: the trial begins at its first step.
+            from_checkpoint: If True, ``reporter.restore()`` returns the checkpoint from which the last attempt began:
+                its own, or with PBT that of another trial. Default False: the trial begins at its first step.
 
         Returns:
             What was reported and returned, and the first value that differs.
 
         Raises:
-            UserError: There is no such trial, or its last attempt began without a state.
-            SavedStateError: The state that its last attempt began from is missing or damaged.
+            UserError: There is no such trial, or its last attempt began without a checkpoint.
+            SavedStateError: The checkpoint that its last attempt began from is missing or damaged.
 
         Example:
             >>> print(load_run("maggy_runs/august").rerun(7, train_fn))
@@ -439,9 +440,9 @@ class Result(ResultData):
     def report(self, path: str | PathLike[str]) -> None:
         """Write one HTML page about the run. It needs no other file and no network.
 
-        The page has the best configuration with the place of its state, the plots of :attr:`plot`, the best trials and
-        failures with their tracebacks. It also has the worker time that early stopping saved, and the driver's machine
-        and versions.
+        The page has the best configuration with the place of its checkpoint, the plots of :attr:`plot`, the best
+        trials and failures with their tracebacks. It also has the worker time that early stopping saved, and the
+        driver's machine and versions.
 
         Args:
             path: Path or URL of the page.

@@ -1,3 +1,3 @@
-"""What a run keeps at a path or a URL: its journal, saved states, log files and control files."""
+"""What a run keeps at a path or a URL: its journal, checkpoints, log files and control files."""
 
 from __future__ import annotations

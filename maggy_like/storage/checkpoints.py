@@ -21,11 +21,11 @@ WRITE_PATIENCE = 900.0
 
 
 class StateLostError(Exception):
-    """A saved state is damaged."""
+    """A checkpoint is damaged."""
 
 
 class StateGoneError(StateLostError, FileNotFoundError):
-    """A saved state does not exist."""
+    """A checkpoint does not exist."""
 
 
 class Retry(Protocol):

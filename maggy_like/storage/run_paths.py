@@ -116,7 +116,7 @@ class RunPaths:
     """Where a run's files are."""
 
     directory: Folder  # the folder of its journal and its logs: a path, or a URL if one was given
-    store: str  # the URL of the folder that holds its saved states
+    store: str  # the URL of the folder that holds its checkpoints
 
     @classmethod
     def recorded(cls, folder: Folder, store: str) -> RunPaths:
@@ -192,16 +192,16 @@ def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "")
 @explains_init
 @dataclass(frozen=True)
 class Store:
-    """Choose where a run saves its states, and how many it keeps. ``store="s3://..."`` is ``Store("s3://...")``.
+    """Choose where a run saves its checkpoints, and how many it keeps. ``store="s3://..."`` is ``Store("s3://...")``.
 
     Args:
-        url: Path or URL of a folder in which each run has a folder of its name for its states and the files of its
+        url: Path or URL of a folder in which each run has a folder of its name for its checkpoints and the files of its
             trials. Set it if ``directory`` is not shared by all hosts. By default, they are in ``directory``.
-        keep_checkpoints: Number of a trial's newest states to keep, in addition to that of its best value.
+        keep_checkpoints: Number of a trial's newest checkpoints to keep, in addition to that of its best value.
         keep_files: Number of trials, the best ones, whose files remain after the run. 0 keeps no files. Default: all.
         max_files_gb: Size of the files to keep of each trial, in GB. Files that exceed it are left out, the largest
             first. Default: 1.
-        files_at_checkpoints: If True, files are also kept when a trial saves a state, and not only when an attempt
+        files_at_checkpoints: If True, files are also kept when a trial saves a checkpoint, and not only when an attempt
             ends.
 
     Raises:

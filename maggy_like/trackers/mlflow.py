@@ -57,7 +57,7 @@ class MLflow(Tracker):
     the best configuration as ``best_config.json``. With ``confirm=``, it has the mean of the confirmed configuration as
     ``confirmed_METRIC``, and repeats have the tag ``maggy_like.repeat_of``. A nested run has its configuration, each
     metric by step, its best value, its state, and the reason of a failure. The state ``KILLED`` means that the trial
-    was stopped early. The best trial also has its saved state as an artifact. With ``resume=True``, the same parent run
+    was stopped early. The best trial also has its checkpoint as an artifact. With ``resume=True``, the same parent run
     continues.
 
     Args:
@@ -65,7 +65,7 @@ class MLflow(Tracker):
             otherwise ``maggy_like``. On Databricks it is a path in the workspace, ``/Users/you@example.com/digits``.
         tracking_uri: URI of the tracking server, ``databricks``, or ``databricks://PROFILE``. Default: the setting of
             MLflow (``MLFLOW_TRACKING_URI`` or ``mlflow.set_tracking_uri``), which a Databricks notebook sets for you.
-        state: If True, the best trial's saved state and files are copied to MLflow when the run ends. Default: True.
+        state: If True, the best trial's checkpoint and files are copied to MLflow when the run ends. Default: True.
         patience: Seconds that the end of the run waits for MLflow. Increase it for large states.
 
     Raises:
@@ -253,7 +253,7 @@ class _Session(Session):
             self._client.log_metric(nested.id, self._best(nested.objective), nested.best, int(now * 1000))
 
     def _copy_state(self, trial: int, url: str) -> None:
-        """Copy a trial's saved state to its nested run as an artifact."""
+        """Copy a trial's checkpoint to its nested run as an artifact."""
         fs, path = open_url(url)
         with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as folder:
             local = os.path.join(folder, path.rstrip("/").rpartition("/")[2])

@@ -97,7 +97,7 @@ class Proposal:
 
     Attributes:
         config: The parameter values.
-        parent: Number of the trial whose saved state the new one starts from (see :attr:`Trial.rest`). None to start
+        parent: Number of the trial whose checkpoint the new one starts from (see :attr:`Trial.rest`). None to start
             from scratch, as with a plain configuration.
     """
 
@@ -252,7 +252,7 @@ class Scheduler(ABC):
     """Whether the scheduler can forget that a trial has failed, so that a resumed search tries it again."""
 
     def create(self, trial: int, parent: int | None) -> None:
-        """Add a trial. It starts from the saved state of the trial ``parent``, if given."""
+        """Add a trial. It starts from the checkpoint of the trial ``parent``, if given."""
 
     @abstractmethod
     def grant(self, trial: int) -> Grant:

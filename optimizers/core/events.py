@@ -29,7 +29,7 @@ class TrialCreated(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
         trial: Number of the trial.
         config: Its parameter values.
         ask: Number of the optimizer's proposal; None for a point given by the user.
-        parent: Trial whose saved state it starts from, if any.
+        parent: Trial whose checkpoint it starts from, if any.
         training: Steps, if it is a training (see :attr:`Trial.training`).
         repeat: Which trial it repeats, if it is a repeat.
     """

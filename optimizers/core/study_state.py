@@ -42,14 +42,14 @@ class Ranking:
     """Track the values of trials, and the best trial.
 
     With ``best``, a trial's value can only improve, and so can the best value. A trial that fails after good reports
-    keeps its value, because the reports were measured and its saved states remain. With ``last``, a trial is ranked by
+    keeps its value, because the reports were measured and its checkpoints remain. With ``last``, a trial is ranked by
     its newest value when it last paused or ended (during its first attempt, by its newest report), and a failed trial
     does not count.
 
     A value that is not finite ranks worst and is never the best. Trainings are not ranked. With several objectives, the
     first one ranks the trials, and the rule is always ``last``.
 
-    A returned value is the result of an attempt. It has no step, and the saved state that it belongs to is unknown. So
+    A returned value is the result of an attempt. It has no step, and the checkpoint that it belongs to is unknown. So
     it is the trial's value only if the function has reported nothing, or if there are several objectives.
     """
 

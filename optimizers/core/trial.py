@@ -307,7 +307,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A saved state of a trial: its step, and its name in the run's store."""
+    """A checkpoint of a trial: its step, and its name in the run's store."""
 
     step: int
     name: str
@@ -372,8 +372,8 @@ class Trial(msgspec.Struct, gc=False):
         metrics: Other metrics that ``train_fn`` returned.
         attributes: Values other than metrics that the function kept or returned: text, booleans, and lists and dicts.
         failure: Why it failed, or why its last attempt was lost. The journal has the failures of all attempts.
-        checkpoint: Newest saved state.
-        best_checkpoint: Saved state whose step had the best value of the objective; the newest one if the best value
+        checkpoint: Newest checkpoint.
+        best_checkpoint: Checkpoint whose step had the best value of the objective; the newest one if the best value
             was returned. None if no state was saved with a finite value.
         rest: State that another trial may start from: the newest one when this trial last paused, or when it ended if
             it never paused. Unlike ``checkpoint``, it stays in the store while the trial runs.
@@ -476,7 +476,7 @@ class Trial(msgspec.Struct, gc=False):
         return reported | dict(self.metrics) if self.metrics else reported
 
     def saved(self, *, newest: bool) -> Checkpoint | None:
-        """Return the saved state that represents the trial: that of its value if it was saved, or else the newest.
+        """Return the checkpoint that represents the trial: that of its value if it was saved, or else the newest.
 
         Args:
             newest: Whether the trial's value is its last report.
@@ -488,7 +488,7 @@ class Trial(msgspec.Struct, gc=False):
         return next((it for it in states if it is not None and it.step == self.value_step), self.checkpoint)
 
     def other_state(self, *, newest: bool) -> Checkpoint | None:
-        """Return the saved state that represents the trial, if it is one of another, worse report than its value.
+        """Return the checkpoint that represents the trial, if it is one of another, worse report than its value.
 
         Args:
             newest: Whether the trial's value is its last report.
@@ -500,7 +500,7 @@ class Trial(msgspec.Struct, gc=False):
 
     @property
     def saved_steps(self) -> tuple[int, ...]:
-        """Steps of the saved states that are kept: the newest, that of the best value, and the last pause's."""
+        """Steps of the checkpoints that are kept: the newest, that of the best value, and the last pause's."""
         states = (self.checkpoint, self.best_checkpoint, self.rest)
         return tuple(sorted({state.step for state in states if state is not None}))
 

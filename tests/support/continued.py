@@ -61,7 +61,7 @@ def check_callback_alone(
     assert not result.failures
     assert {len(trial.curve.steps) for trial in result.trials if trial.attempt == 3} == {MAX_BUDGET}
     (line,) = (line for line in "".join(capfd.readouterr()).splitlines() if "trains from the beginning" in line)
-    assert line.endswith(f"although it has a saved state; to continue from there, {remedy}")
+    assert line.endswith(f"although it has a checkpoint; to continue from there, {remedy}")
     return result
 
 

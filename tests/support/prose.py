@@ -33,12 +33,12 @@ PATTERNS = {
     "is no": r"\b(is|are|was|were|be) no (?!longer|more)\w+",
     "lexicon": r"\b(dear|dearer|amid|anew|reckoned|oftener|shall|ill-meant)\b|\bbut for\b|\bbeside\b|\bone's own\b",
     "jargon": r"\b[Gg]angs?\b|\b[Ll]edgers?\b|\b[Gg]lances?\b|\b[Pp]ictures?\b|\b[Rr]ooms?\b|\b[Ff]loors?\b"
-    r"|\bwide trials?\b|\blate words\b|\bfront door\b|\bstrangers?\b",
+    r"|\bsaved states?\b|\bwide trials?\b|\blate words\b|\bfront door\b|\bstrangers?\b",
     "runs again": r"\bruns? again\b|\bat rest\b",
     "history": r"[Ss]ince then|a day (before|earlier)|from then|(?m:^Before, )|\badr/\d|\bADR \d",
     "tests": r"`test_\w+|\btests/\w+",
     "semicolon": r";",
-    "words": r"\b[Ff]olders?\b|\b[Ww]hole numbers?\b|\bmade-up\b|\bsaved states?\b|\bby hand\b|\ba training[.,;:]",
+    "words": r"\b[Ff]olders?\b|\b[Ww]hole numbers?\b|\bmade-up\b|\bby hand\b|\ba training[.,;:]",
     "spelling": r"\b\w*(?:(?:maxim|minim|optim|normal|regular|organ|recogn)is(?:e|ed|es|ing|ation)"
     r"|behaviour|colour|favour|neighbour|licence)\w*",
     "elided verb": r"\bthat of\b[^.]{0,60}\bthat of\b|\bthose that\b[^.]{0,80}\bthose that\b",

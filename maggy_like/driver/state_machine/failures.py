@@ -213,7 +213,7 @@ class StoreOutage:
         )
         return StoreError(
             f"{self._reason}, for {seconds:.0f} s now; free space or fix the access, then use resume=True: the "
-            f"{waiting} from the last saved state"
+            f"{waiting} from the last checkpoint"
         )
 
     def _forget(self) -> None:

@@ -94,7 +94,7 @@ def warn_if_unsaved(run: Run, trial: Trial) -> Commands:
     if (other := trial.other_state(newest=False)) is None:
         return []
     text = (
-        f"has no saved state of its best value, {trial.value:g} at step {trial.value_step}, so load_best() returns "
+        f"has no checkpoint of its best value, {trial.value:g} at step {trial.value_step}, so load_best() returns "
         f"that of step {other.step}; save a state before each report that may be the best"
     )
     return warn(run, "unsaved", text, trial)

@@ -275,7 +275,7 @@ class Run:
         self.failures = IdenticalFailures(
             settings.failures.enough(self.at_a_time), settings.failures.names, retries=study.scheduler.can_retry
         )
-        self.states = SavedStates(study, settings.files.kept.keep_checkpoints)  # which saved states are still needed
+        self.states = SavedStates(study, settings.files.kept.keep_checkpoints)  # which checkpoints are still needed
         self.confirming: Confirming | None = None  # decides about the repeats; None without a confirmation
         if (plan := settings.confirmation) is not None:
             from optimizers.comparisons.confirmation import (

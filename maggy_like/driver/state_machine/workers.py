@@ -81,7 +81,7 @@ def _check_store(run: Run, worker: Worker, unseen: str) -> Commands:
 
 
 def announce_leaving(run: Run, worker: Worker, reason: str) -> Commands:
-    """Give a worker no more work. Its attempt ends after the next saved state, before its machine is taken away."""
+    """Give a worker no more work. Its attempt ends after the next checkpoint, before its machine is taken away."""
     run.any_leaves = True
     worker.leaving = reason
     if worker.attempt is not None and worker.attempt.leave_by is None:

@@ -234,7 +234,7 @@ class TrainingParams(PredictionParams):
     engine = _param("engine", "engine: 'auto', 'spark', 'local', 'inline', or an engine object")
     directory = _param(
         "directory",
-        "path or URL of a folder for data, states and logs that all workers can access",
+        "path or URL of a folder for data, checkpoints and logs that all workers can access",
         TypeConverters.toString,
     )
     keepData = _param("keepData", "whether to keep the copy of the data for later processes", TypeConverters.toBoolean)

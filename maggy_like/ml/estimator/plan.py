@@ -210,7 +210,7 @@ def loss_name(plan: TrainingPlan) -> str:
 
 
 def outcome(state: State) -> State:
-    """Select from a saved state what a model is made of: the weights to keep, and the metrics of all epochs."""
+    """Select from a checkpoint what a model is made of: the weights to keep, and the metrics of all epochs."""
     best = state["best"]
     kept = state["network"] if best is None or best["network"] is None else best["network"]
     return {"network": kept, "history": state["history"], "best_epoch": best and best["epoch"]}

@@ -75,14 +75,14 @@ NOT_AFTER = (
 
 
 class Reporter:
-    """Report metrics, log lines, and save and restore states from a training function.
+    """Report metrics, log lines, and save and restore checkpoints from a training function.
 
     A training function with a parameter named ``reporter`` receives one. To try the function without a search, create
     one yourself: ``train(lr=0.1, reporter=Reporter(budget=10))``. It checks the calls, and sends nothing.
 
     Args:
         budget: Number of steps of a full training.
-        store: Store for saved states. Default: they are kept in memory.
+        store: Store for checkpoints. Default: they are kept in memory.
 
     Attributes:
         budget: Number of steps of a full training.
@@ -427,11 +427,11 @@ class Reporter:
         print(*parts, flush=True)
 
     def checkpoint(self, state: Any, *unnamed: Any, step: int | None = None) -> None:
-        """Save a state of the training. The newest few and the best are kept.
+        """Save a checkpoint of the training. The newest few and the best are kept.
 
-        A retry of the trial, or its continuation with more budget, starts from the saved state. A state counts once
-        its step is reported: save it just before the report, or after it with ``step``. The state is saved completely
-        or not at all.
+        A retry of the trial, or its continuation with more budget, starts from the newest one. A checkpoint
+        counts once its step is reported: save it just before the report, or after it with ``step``. It is saved
+        completely or not at all.
 
         In a multi-worker trial, all workers must call this. Rank 0 writes the state. If the state has sharded tensors
         (FSDP), each worker writes its shards in the background, while the training continues. If that fails, the next
@@ -475,16 +475,16 @@ class Reporter:
                 self._pause(waits=True)
 
     def restore(self, into: Any = None) -> Any:
-        """Return the newest saved state of this trial.
+        """Return the newest checkpoint of this trial.
 
-        If that state is damaged or missing, the one saved before it is returned, if there is one.
+        If that checkpoint is damaged or missing, the one saved before it is returned, if there is one.
 
         Args:
             into: State to fill, for a state with sharded tensors (FSDP). It must have the same structure and the
                 present sharding. The number of workers may differ from that at which the state was saved.
 
         Returns:
-            The state, ``into`` if that was given, or None if the trial has no saved state.
+            The state, ``into`` if that was given, or None if the trial has no checkpoint.
 
         Raises:
             ReportError: The state is sharded and ``into`` is missing.

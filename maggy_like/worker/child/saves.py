@@ -75,7 +75,7 @@ LATE = (
     "before the best one; call checkpoint(state) before report(), or checkpoint(state, step=step) after it"
 )
 
-UNUSED = "trains from the beginning, although it has a saved state; to continue from there, {}"
+UNUSED = "trains from the beginning, although it has a checkpoint; to continue from there, {}"
 
 MAX_NOTE = 2000
 """Characters of a message about a lost state."""
@@ -170,11 +170,11 @@ class Saves:
 
     @property
     def was_given(self) -> bool:
-        """Whether the attempt began with a saved state."""
+        """Whether the attempt began with a checkpoint."""
         return self._given is not None
 
     def tell_unused(self, remedy: str) -> None:
-        """Note that the attempt trains from the beginning, although it has a saved state."""
+        """Note that the attempt trains from the beginning, although it has a checkpoint."""
         if self._is_main and self._sender is not None:
             self._sender.send(Noted("restart", UNUSED.format(remedy), self._trial))
 
@@ -192,7 +192,7 @@ class Saves:
             then = "no older one is left, so the trial starts from the beginning"
         else:
             then = f"the trial continues from an older one, {self._store.url_of(self._newest)}"
-        self._sender.send(Noted("states", encodable(f"the saved state {lost}; {then}")[:MAX_NOTE], self._trial))
+        self._sender.send(Noted("states", encodable(f"the checkpoint {lost}; {then}")[:MAX_NOTE], self._trial))
 
     def _load(self, name: str, into: Any) -> Any:
         if not name.endswith(SHARDED):

@@ -152,7 +152,7 @@ def test_a_training_that_fails_raises_its_error_which_has_the_search_s_result(se
     training = result.training
     assert training.trial.state is TrialState.FAILED
     assert training.checkpoint is None
-    with pytest.raises(UserError, match="the training has no saved state"):
+    with pytest.raises(UserError, match="the training has no checkpoint"):
         training.load()
     assert "the training failed: rank " in repr(result)
     with pytest.raises(TrainingError, match="too wide"):

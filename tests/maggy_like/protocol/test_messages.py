@@ -43,7 +43,7 @@ def test_ends_and_awaited_reports_wait_for_an_answer() -> None:
     assert [awaits_answer(message) for message in others] == [False] * 3
 
 
-# -- names of saved states: only the strict form passes, at every border --------------------------
+# -- names of checkpoints: only the strict form passes, at every border --------------------------
 
 
 NUMBERS = st.integers(1, 10**12)
@@ -78,9 +78,9 @@ def test_what_is_read_has_that_one_name_and_stays_in_the_store(text: str) -> Non
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"the name of a saved state must be like '00003/2-1\.pkl'"):
+    with pytest.raises(ValueError, match=r"the name of a checkpoint must be like '00003/2-1\.pkl'"):
         parse_name(text)
-    with pytest.raises(ValueError, match="the name of a saved state must be like"):
+    with pytest.raises(ValueError, match="the name of a checkpoint must be like"):
         state_url("file:///store", text)
 
 
@@ -89,9 +89,7 @@ def test_no_message_names_what_its_attempt_has_not_saved(name: str) -> None:
     """As a worker would tell of it that makes its frames itself."""
     honest = encode(Checkpointed(3, 2, 1, "00003/2-1.pkl"))
     frame = msgspec.msgpack.encode({**msgspec.msgpack.decode(honest), "name": name})
-    with pytest.raises(
-        msgspec.DecodeError, match=r"the name of a saved state must|must belong to attempt 2 of trial 3"
-    ):
+    with pytest.raises(msgspec.DecodeError, match=r"the name of a checkpoint must|must belong to attempt 2 of trial 3"):
         decode_to_driver(frame)
     assert decode_to_driver(honest) == Checkpointed(3, 2, 1, "00003/2-1.pkl")
 

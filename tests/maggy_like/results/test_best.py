@@ -322,12 +322,12 @@ def test_a_state_of_another_step_is_not_taken_for_that_of_the_best_value(
     (best,) = {trial.id for trial in result.trials} - {1}
     states = {"every fifth": (5, 0.4), "at the end": (9, 0.7)}
     if saves not in states:
-        assert "no saved state of its best value" not in said
+        assert "no checkpoint of its best value" not in said
         assert result.load_best() == result.load(1) == (3 if saves == "all" else 5)
         return
     step, value = states[saves]
-    sentence = f"the saved state of trial {best} is of step {step} ({value}), since none was saved at step 3 (0.9)"
-    expected = f"has no saved state of its best value, 0.9 at step 3, so load_best() returns that of step {step};"
+    sentence = f"the checkpoint of trial {best} is of step {step} ({value}), since none was saved at step 3 (0.9)"
+    expected = f"has no checkpoint of its best value, 0.9 at step 3, so load_best() returns that of step {step};"
     assert said.count(expected) == 1
     for one in (result, load_run(result.directory)):
         with pytest.warns(UserWarning, match=re.escape(sentence)) as warned:
@@ -398,7 +398,7 @@ def test_a_state_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     best = result.best_trial
     assert best is not None
     assert result.best_checkpoint is None
-    with pytest.raises(UserError, match=rf"trial {best.id} has no saved state; call reporter.checkpoint\(state\)"):
+    with pytest.raises(UserError, match=rf"trial {best.id} has no checkpoint; call reporter.checkpoint\(state\)"):
         result.load_best()
     with pytest.raises(UserError, match="trial must be one of the 4 trials of this result, got 99"):
         result.load(99)

@@ -141,9 +141,9 @@ def test_a_timeout_before_the_first_value_is_the_reason_that_is_printed(tmp_path
 @pytest.mark.parametrize(
     ("values", "saves", "states"),
     [
-        ((1, 3, 2), True, ["best state, at step 2", "last state, at step 3"]),
-        ((1, 2, 3), True, ["best and last state, at step 3"]),
-        ((1, 3, 2), False, ["no state was saved"]),
+        ((1, 3, 2), True, ["best checkpoint, at step 2", "last checkpoint, at step 3"]),
+        ((1, 2, 3), True, ["best and last checkpoint, at step 3"]),
+        ((1, 3, 2), False, ["no checkpoint was saved"]),
     ],
 )
 def test_a_training_names_each_state_with_its_own_step(

@@ -108,9 +108,9 @@ def test_what_names_no_state_is_neither_read_nor_removed(tmp_path: Path, name: s
     secret = tmp_path / "secret.pkl"
     save_state(secret.as_uri(), "unpickled")
     store = CheckpointStore((tmp_path / "store").as_uri(), 0, (name, name.replace("/secret.pkl", str(secret))))
-    with pytest.raises(ValueError, match="the name of a saved state must be like"):
+    with pytest.raises(ValueError, match="the name of a checkpoint must be like"):
         store.load(name)
-    with pytest.raises(ValueError, match="the name of a saved state must be like"):
+    with pytest.raises(ValueError, match="the name of a checkpoint must be like"):
         store.save(name, "overwritten")
     store.tidy()
     assert load_state(secret.as_uri()) == "unpickled"

@@ -196,7 +196,7 @@ def test_a_best_state_that_is_lost_is_named(tmp_path: Path) -> None:
     data = file.read_bytes()
     file.write_bytes(data[:-1])
     for _ in range(2):
-        with pytest.raises(StoreError, match=rf"the saved state file://{file} (is damaged|does not exist)") as caught:
+        with pytest.raises(StoreError, match=rf"the checkpoint file://{file} (is damaged|does not exist)") as caught:
             result.load_best()
         assert isinstance(caught.value, UserError)  # what earlier releases raised for a state that is gone
         file.unlink(missing_ok=True)

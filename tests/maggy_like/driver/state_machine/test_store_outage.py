@@ -111,7 +111,7 @@ def test_a_trial_that_waits_for_too_long_ends_the_run_and_not_itself() -> None:
     assert isinstance(hand.machine.error, StoreError)
     assert str(hand.machine.error) == (
         f"{FULL}, for 600 s now; free space or fix the access, then use resume=True: the 1 waiting trial continues "
-        "from the last saved state"
+        "from the last checkpoint"
     )
     assert [who for who, message in hand.sent if isinstance(message, Shutdown)] == [one, two]
     for worker in (one, two):

@@ -312,7 +312,7 @@ def test_a_word_of_a_rank_that_has_ended_changes_nothing() -> None:
     assert run.states() == ["completed"]
 
 
-# -- saved states ------------------------------------------------------------------------------------------
+# -- checkpoints ------------------------------------------------------------------------------------------
 
 
 def test_the_newest_states_and_the_best_stay() -> None:

@@ -322,7 +322,7 @@ def test_what_fails_after_a_search_has_its_result(estimator: TorchEstimator, df:
 
     options = {"progress": False, "n_trials": 2, "optimizer": "random", "name": "august"}
     estimator.setParams(search={"hidden": [4, 8]}, runOptions={**options, "callbacks": [lose_the_states]})
-    with pytest.raises(MaggyError, match="saved state") as caught:
+    with pytest.raises(MaggyError, match="checkpoint") as caught:
         estimator.fit(df)
     assert caught.value.result is not None
     assert len(caught.value.result.trials) == 2

@@ -165,7 +165,7 @@ def test_a_trial_that_is_promoted_where_it_was_paused_continues_in_place(save: s
 
 @pytest.mark.parametrize("save", ["before", "after"])
 def test_a_trial_whose_report_skips_to_the_last_step_is_not_paused_there(save: str, tmp_path: Path) -> None:
-    """So its function returns as always, instead of once more from the saved state."""
+    """So its function returns as always, instead of once more from the checkpoint."""
     steps = Steps(tmp_path)
     if save == "before":
         steps.reporter.checkpoint(9)
