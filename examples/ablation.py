@@ -1,4 +1,4 @@
-"""What is each part of a network worth? An ablation study on the breast cancer table, ten seeds a variant.
+"""What is each part of a network worth? An ablation study on the breast cancer table, ten seeds per variant.
 
 The study names the parts, and each variant is the training without one of them. With ``--spark``, the table is a Spark
 DataFrame, and the variants run on Spark. Otherwise the table is one of pandas, and they run in local processes:
@@ -57,7 +57,7 @@ def train(model: nn.Module, features: list[str], source: str, seed: int, weight_
     import pandas
     from sklearn.model_selection import train_test_split
 
-    # Workers read the columns of their variant alone, from the Parquet files that pandas or Spark wrote.
+    # Workers read only the columns of their variant, from the Parquet files that pandas or Spark wrote.
     table = pandas.read_parquet(source, columns=[*features, "target"]).sort_values([*features, "target"])
     x = torch.tensor(table[features].to_numpy(), dtype=torch.float32)
     y = torch.tensor(table["target"].to_numpy(), dtype=torch.long)
@@ -91,7 +91,7 @@ def main(on_spark: bool, repeats: int) -> None:
         study = (
             AblationStudy(
                 model=Network,
-                data=table,  # its columns alone; no row travels with the study
+                data=table,  # only its columns; no row travels with the study
                 label="target",
                 sample=torch.zeros(2, 30),  # all variants are run on it before anything starts
                 config={"width": 32, "dropout": 0.2, "source": source},

@@ -74,7 +74,7 @@ def write_images(images: np.ndarray, digits: np.ndarray, folder: Path) -> None:
 
 
 def read_images(spark: SparkSession, folder: Path) -> DataFrame:
-    """A row an image: its bytes, and its class from the name of its folder."""
+    """One row per image: its bytes, and its class from the name of its folder."""
     files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(folder))
     name = F.split("path", "/")
     return files.select(

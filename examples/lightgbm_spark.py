@@ -33,7 +33,7 @@ SPACE = {
 
 
 def make_rows(spark: SparkSession, rows: int) -> DataFrame:
-    """Return made-up sales, of which a quarter is for validation."""
+    """Return synthetic sales, of which a quarter is for validation."""
     sales = spark.range(rows).select(
         (F.col("id") % 20).cast("int").alias("store"),
         (F.col("id") % 7).cast("int").alias("weekday"),

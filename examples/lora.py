@@ -1,7 +1,7 @@
 """Fine-tune a language model with LoRA: transformers' Trainer and adapters of peft.
 
-The model is small and initialised at random, and the sentences are made up, so nothing is downloaded. Each is a row of
-tokens whose class is the parity of a token. Only the adapters and the classifier are trained and saved.
+The model is small and initialized at random, and the sentences are synthetic, so nothing is downloaded. Each is a row
+of tokens whose class is the parity of a token. Only the adapters and the classifier are trained and saved.
 
     pip install "maggy_like[transformers]" peft
     python examples/lora.py

@@ -1,7 +1,7 @@
 """From tables to predictions in one Spark application: joins, a search, training on GPUs, batch and stream.
 
-The tables are made up, and so are the GPUs of the standalone cluster that the script starts. Spark joins the tables on
-executors without a GPU. Only the search and the training run on executors with one.
+The tables are synthetic, and the GPUs of the standalone cluster that the script starts are simulated. Spark joins the
+tables on executors without a GPU. Only the search and the training run on executors with one.
 
     pip install "maggy_like[ml,java]"
     python examples/pipeline.py
@@ -208,7 +208,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="From tables to predictions in one Spark application.")
     parser.add_argument("--stores", type=int, default=60, help="number of stores (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=4, help="number of networks to try (default: %(default)s)")
-    parser.add_argument("--master", help="a cluster with GPUs (default: one is started here, with made-up GPUs)")
+    parser.add_argument("--master", help="a cluster with GPUs (default: one is started here, with simulated GPUs)")
     parser.add_argument("--folder", type=Path, help="an empty folder that all machines share (default: temporary)")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     options = parser.parse_args()
@@ -216,7 +216,7 @@ if __name__ == "__main__":
         place = Path(options.folder or stack.enter_context(tempfile.TemporaryDirectory())).absolute()
         conf, master = CONF | dict(setting.split("=", 1) for setting in options.conf), options.master
         if master is None:
-            print("Starting a standalone cluster: a Master, and a Worker with two made-up GPUs ...")
+            print("Starting a standalone cluster: a Master, and a Worker with two simulated GPUs ...")
             cluster = stack.enter_context(StandaloneCluster(1, cores=6, memory="4g", gpus=2, dynamic=True))
             conf, master = cluster.conf | conf, cluster.master_url
         session = spark_session(master, app_name="From tables to predictions", conf=conf)

@@ -1,8 +1,8 @@
 """Images with augmentation: search, then train the best configuration on all workers together.
 
-One function does both: alone in a trial of the search, and as one of two ranks in the training that follows. The same
-workers do both. They are local processes. With ``spark`` they are tasks on a Spark cluster that the script starts on
-this machine, and each owns a GPU with a made-up address:
+The same function and the same workers do both: a trial of the search has one worker, and the training that follows has
+all of them. They are local processes, or with ``spark`` tasks on a Spark cluster that the script starts on this
+machine, and each task owns a simulated GPU:
 
     pip install "maggy_like[torch,sklearn]"                          # and the extras spark,java for the second line
     python examples/search_then_train.py
@@ -105,7 +105,7 @@ def main(on_spark: bool, n_trials: int) -> None:
     """Search and train, and compare the training with one of a single worker."""
     with ExitStack() as stack:
         if on_spark:
-            print("Starting a standalone cluster: one master, two workers, a made-up GPU each ...")
+            print("Starting a standalone cluster: one master, two workers, a simulated GPU each ...")
             cluster = stack.enter_context(StandaloneCluster(workers=2, gpus=1))
             spark = spark_session(cluster.master_url, app_name="search, then train", conf=cluster.conf)
             stack.callback(spark.stop)
