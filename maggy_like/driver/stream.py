@@ -123,7 +123,8 @@ class Backlog:
         with self.changed:
             if position < self.dropped:
                 return None
-            return list(itertools.islice(self._entries, position - self.dropped, None))
+            newest_first = list(itertools.islice(reversed(self._entries), self.count - position))
+        return newest_first[::-1]  # found from the end, since most cursors lack only the last of many entries
 
 
 def _size(event: Event) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,6 +237,23 @@ def test_what_neither_the_backlog_nor_the_journal_has_is_counted(caplog: pytest.
     assert [entry.number for entry in cursor.take()] == list(range(16, 26))
     assert cursor.lost == 15
     assert "15 events that a callback has not received cannot be read from the journal: the disk is gone" in caplog.text
+
+
+def test_an_event_costs_the_same_however_many_were_passed_on_before() -> None:
+    assert seconds_per_event(earlier=100_000) < 10 * seconds_per_event(earlier=10)
+
+
+def seconds_per_event(earlier: int) -> float:
+    """Return the core time of this thread for adding an event and taking it, after others that the backlog keeps."""
+    backlog = Backlog(pytest.fail)
+    cursor, entry = Cursor(backlog), Entry(1, TrialCreated(0, {}), None, 0.0)
+    backlog.put([entry] * earlier)
+    cursor.take()
+    before = time.thread_time()
+    for _ in range(300):
+        backlog.put([entry])
+        assert cursor.take() == [entry]
+    return (time.thread_time() - before) / 300
 
 
 # -- displays -------------------------------------------------------------------------------------
