@@ -26,6 +26,7 @@ import pyspark
 
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError, EngineError
+from maggy_like.spark.resources import megabytes
 from maggy_like.spark.session import LONG_TASK_DEFAULTS, active_session, ensure_java, masters_of
 
 START_TIMEOUT_S = 120.0
@@ -115,7 +116,7 @@ class Daemon:
                 start_new_session=True,
                 preexec_fn=_die_with_parent(),
             )
-        except OSError as error:
+        except BaseException as error:  # the thread that made this one waits for either, and raises it
             started.set_exception(error)
             return
         started.set_result(process)
@@ -199,7 +200,7 @@ class StandaloneCluster(Daemons):
             remove ``spark.driver.extraJavaOptions`` and ``spark.executor.extraJavaOptions``.
 
     Raises:
-        ConfigError: A number is not an integer, or too small.
+        ConfigError: A number is not an integer, or too small, or the memory is not in Spark's notation.
         EngineError: There is no Java, or a process did not start. The message has the end of its log.
 
     Example:
@@ -212,6 +213,7 @@ class StandaloneCluster(Daemons):
     ) -> None:
         workers, cores = whole("workers", workers, least=1), whole("cores", cores, least=1)
         gpus = whole("gpus", gpus, least=0)
+        megabytes("memory", memory)
         self.conf = {
             "spark.executor.cores": str(cores),
             "spark.executor.memory": memory,

@@ -29,6 +29,17 @@ def test_numbers_that_are_too_small_or_none(wrong: dict[str, Any]) -> None:
         StandaloneCluster(**wrong)
 
 
+@pytest.mark.parametrize("memory", [2048, "2 GB of RAM", None])
+def test_memory_that_spark_does_not_understand(memory: Any) -> None:
+    with pytest.raises(ConfigError, match=f"memory must be memory in Spark's notation, .*'20g'.*, got {memory!r}"):
+        StandaloneCluster(memory=memory)
+
+
+def test_a_process_that_cannot_be_made_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        Daemon("Worker", ["true", 2048], {}, ready="")  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("index", [-1, 2, "0"])
 def test_only_workers_are_killed(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = []
