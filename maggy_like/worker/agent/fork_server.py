@@ -308,9 +308,8 @@ class ForkServer:
         pid = self._ask(template, FORK, descriptors)
         if -pid in (errno.EAGAIN, errno.ENOMEM):
             raise OSError(-pid, os.strerror(-pid))
-        if pid <= 0:  # it is gone, or this system forks for no other process
-            template.control.close()
-            self._template = None
+        if pid < 0:  # this system forks for no other process
+            self._end_template(template)
         return max(0, pid)
 
     def _fork_here(self, descriptors: list[int]) -> int:
@@ -414,7 +413,19 @@ class ForkServer:
             answer = template.control.recv(FORKED.size, socket.MSG_WAITALL)
             if len(answer) == FORKED.size:
                 return int(FORKED.unpack(answer)[0])
+        self._end_template(template)
         return 0
+
+    def _end_template(self, template: _OfTemplate) -> None:
+        """Fork without the template from now on, and kill it.
+
+        If it only hangs, it would later fork a second child for a request that was served without it, and its answer
+        would be taken for that to the next request.
+        """
+        template.control.close()
+        self._template = None
+        if template.pid in self._templates:  # else it was reaped, and its number may be another process's
+            os.kill(template.pid, signal.SIGKILL)
 
     def _hear_template(self, template: _OfTemplate) -> None:
         """Process a template's result."""

@@ -13,12 +13,13 @@ import cloudpickle
 import msgspec
 import psutil
 import pytest
+from wire import wait_for
 
 from maggy_like.processes.channel import Channel
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent import template as memory
 from maggy_like.worker.agent.fork_server import Forked, NotForked
-from maggy_like.worker.agent.template import FORK, KILL, send_request
+from maggy_like.worker.agent.template import FORK, KILL, LOAD, Load, encode, send_request
 from maggy_like.worker.launch import encode_task
 
 SCRIPT = """
@@ -49,6 +50,21 @@ def fail():
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
 template.fork_sibling = fail
+forkserver.main({control}, {parent}, 2, 0)
+"""
+
+GIVES_UP_A_STOPPED_TEMPLATE = """
+from maggy_like.worker.agent import fork_server as forkserver
+
+ask = forkserver.ForkServer._ask
+
+def ask_but_not_for_long(server, template, *request):
+    with open("/proc/%d/stat" % template.pid) as stat:
+        is_stopped = stat.read().rpartition(")")[2].split()[0] == "T"
+    forkserver.TEMPLATE_PATIENCE = 0.01 if is_stopped else 300.0
+    return ask(server, template, *request)
+
+forkserver.ForkServer._ask = ask_but_not_for_long
 forkserver.main({control}, {parent}, 2, 0)
 """
 
@@ -115,6 +131,10 @@ class Server:
         assert reply is not None
         return msgspec.msgpack.decode(reply, type=Forked | NotForked)
 
+    def import_ahead(self, module: str) -> None:
+        """Have later children begin with a module."""
+        send_request(self._control, LOAD, payload=encode(Load((module,))))
+
     def kill(self, child: psutil.Process) -> None:
         """Have a child killed."""
         send_request(self._control, KILL, child.pid)
@@ -167,6 +187,21 @@ def test_a_fork_that_fails_is_told_and_costs_no_other_child_its_life(server: Ser
     refused = server.ask_for_fork()
     assert isinstance(refused, NotForked)
     assert reason in refused.reason
+    check_end(server, lambda _: server.hang_up())
+
+
+@pytest.mark.parametrize("server", [GIVES_UP_A_STOPPED_TEMPLATE], indirect=True, ids=["stopped"])
+@pytest.mark.parametrize("imports", [False, True])
+def test_a_template_that_hangs_answers_no_later_request(server: Server, imports: bool) -> None:
+    first = server.fork()
+    (template,) = set(psutil.Process(server.process.pid).children()) - {first}
+    template.suspend()
+    wait_for(lambda: template.status() == psutil.STATUS_STOPPED)
+    if imports:
+        server.import_ahead("colorsys")
+    second = server.fork()
+    template.wait(300)
+    assert set(psutil.Process(server.process.pid).children()) == {first, second}
     check_end(server, lambda _: server.hang_up())
 
 
