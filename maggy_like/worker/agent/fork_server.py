@@ -288,9 +288,10 @@ class ForkServer:
     def _fork(self, descriptors: list[int]) -> None:
         oom_before = oom_kills()
         try:
-            _, _ = descriptors  # fewer arrive where this process may open no more
+            if len(descriptors) < 2:  # the others could not be opened here
+                raise OSError("the process that forks them can open no more files; raise the limit (ulimit -n)")
             pid = self._fork_of_template(descriptors) or self._fork_here(descriptors)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             self._tell(NotForked(str(error)))
         else:
             self._children[pid] = oom_before
