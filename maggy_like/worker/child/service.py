@@ -118,8 +118,9 @@ class Service:
                 poller.poll(0 if behind else self._interval * 1000)
             except OSError:  # the agent is gone, or the trial can open no further file
                 break
-        if self.sender is not None and self.sender.fault is None:
-            self.sender.fault = Disconnected("the worker is gone")  # no report can be sent from now on
+        if (sender := self.sender) is not None:
+            sender.fault = sender.fault or Disconnected("the worker is gone")  # no report can be sent from now on
+            sender.stop.request()  # the trial may wait for a verdict, which will not come
         self._is_over = True
         self._is_woken.set()
         self._on_orphaned()

@@ -24,7 +24,7 @@ from wire import wait_for
 
 from maggy_like import FailurePolicy, Float, lagom
 from maggy_like.errors import TrialsFailedError
-from maggy_like.processes.channel import Channel
+from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.protocol.messages import (
     Assign,
     Broken,
@@ -90,7 +90,8 @@ class Agent:
 
     def _serve(self) -> None:
         task = task_of(interval=0.01, store=self._store)
-        child.serve(self._theirs, task, trials=None, before_end=lambda _: None, on_orphaned=lambda: None)
+        with contextlib.suppress(Disconnected):  # as inline, where nothing ends the process of an orphan
+            child.serve(self._theirs, task, trials=None, before_end=lambda _: None, on_orphaned=lambda: None)
 
 
 Serve = Callable[..., Agent]
@@ -153,6 +154,13 @@ def test_an_assignment_that_comes_while_a_trial_runs_is_the_next(serve: Serve) -
     agent = serve(lambda reporter: reporter.trial)
     agent.tell(Assign(0, 1, {}, 9), Assign(1, 1, {}, 9), Shutdown())
     assert [agent.hear() for _ in range(2)] == [Finished(trial, 1, "returned", float(trial)) for trial in range(2)]
+
+
+def test_a_trial_that_waits_for_a_verdict_ends_once_its_agent_is_gone(serve: Serve) -> None:
+    agent = serve(lambda reporter: reporter.report(1.0))
+    agent.tell(Assign(0, 1, {}, 9, milestones=(1,)))
+    assert agent.hear() == Reported(0, 1, "value", {"value": ([1], [1.0])}, awaiting=True)
+    agent.leave()
 
 
 @pytest.fixture
