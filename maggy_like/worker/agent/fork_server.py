@@ -334,21 +334,16 @@ class ForkServer:
                 os.close(fd)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._templates.discard(pid)
-            oom_before = self._children.pop(pid, None)
-            if oom_before is not None:
+        while (ended := _next_ended()) is not None:
+            pid, reap = ended
+            if pid in self._children:
                 let_trackers_end(self._orphans)
                 kill_tree(pid)  # the rest of its process group
             self._kill_left_behind()
+            code = reap()
+            self._templates.discard(pid)
+            oom_before = self._children.pop(pid, None)
             if oom_before is not None:
-                code = os.waitstatus_to_exitcode(status)
                 if code != 0:
                     remove_leftovers(pid)
                 killed = code == -signal.SIGKILL and pid in self._killed
@@ -500,6 +495,20 @@ class ForkServer:
         if self._wanted and is_supported():
             wanted, self._wanted = tuple(self._wanted), []
             self._prepare(Load(wanted))
+
+
+def _next_ended() -> tuple[int, Callable[[], int]] | None:
+    """Return a child that has ended, and what reaps it and returns its exit status; None if there is no such child.
+
+    Until it is reaped, no other process can get its number.
+    """
+    with contextlib.suppress(ChildProcessError):  # there is no child
+        if not hasattr(os, "waitid"):  # macOS, before Python 3.13
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            return (pid, lambda: os.waitstatus_to_exitcode(status)) if pid else None
+        if (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            return found.si_pid, lambda: os.waitstatus_to_exitcode(os.waitpid(found.si_pid, 0)[1])
+    return None
 
 
 def _is_within(name: str, modules: tuple[str, ...]) -> bool:

@@ -68,6 +68,20 @@ forkserver.ForkServer._ask = ask_but_not_for_long
 forkserver.main({control}, {parent}, 2, 0)
 """
 
+KILLS_ONLY_ITS_OWN = """
+import os
+from maggy_like.worker.agent import fork_server as forkserver
+
+kill = forkserver.kill_tree
+
+def kill_what_has_its_number(pid):
+    os.kill(pid, 0)
+    kill(pid)
+
+forkserver.kill_tree = kill_what_has_its_number
+forkserver.main({control}, {parent}, 2, 0)
+"""
+
 MANY_DESCRIPTORS = """
 import os, resource
 from maggy_like.worker.agent import fork_server as forkserver
@@ -170,6 +184,16 @@ def test_it_leaves_when_told_to(server: Server) -> None:
 def test_it_leaves_when_told_to_while_it_reaps_a_child(server: Server) -> None:
     """As at the death of an agent: its children end, and the kernel's signal comes, at the same moment."""
     check_end(server, server.kill)
+
+
+@pytest.mark.parametrize("server", [KILLS_ONLY_ITS_OWN], indirect=True, ids=["own"])
+def test_a_child_has_its_number_until_its_group_is_killed(server: Server) -> None:
+    """Otherwise another process may get the number meanwhile, and would be killed."""
+    child = server.fork()
+    child.kill()
+    child.wait(300)
+    server.hang_up()
+    assert server.process.wait(300) == 0
 
 
 @pytest.mark.parametrize("server", [MANY_DESCRIPTORS], indirect=True, ids=["many"])
