@@ -123,8 +123,8 @@ class TrialFolders:
         """Return an assignment with the directories of its trial."""
         with self._making:
             self._prepare()
-        with contextlib.suppress(OSError):  # a full disk
-            os.pwrite(self._claims, _claim(assign), assign.trial * CLAIM_SIZE)
+        with contextlib.suppress(OSError):  # a full disk: an earlier attempt remains there, or none
+            os.pwrite(self._claims, assign.attempt.to_bytes(CLAIM_SIZE, "big"), assign.trial * CLAIM_SIZE)
         place = self._places.get(assign.trial)
         if place is None:
             place = self._places[assign.trial] = self._make_place(assign)
@@ -179,7 +179,8 @@ class TrialFolders:
 
     def _is_owned(self, place: Place) -> bool:
         """Whether no later attempt uses the directories, because the driver has given this worker up for lost."""
-        return os.pread(self._claims, CLAIM_SIZE, place.assign.trial * CLAIM_SIZE) == _claim(place.assign)
+        claim = os.pread(self._claims, CLAIM_SIZE, place.assign.trial * CLAIM_SIZE)
+        return int.from_bytes(claim, "big") <= place.assign.attempt
 
     def _is_used(self, place: Place) -> bool:
         """Whether a trial has files; a look at what it may have written, which takes some microseconds."""
@@ -454,10 +455,6 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _claim(assign: Assign) -> bytes:
-    return assign.attempt.to_bytes(CLAIM_SIZE, "big")
 
 
 def _enter(registry: str, info: RankInfo) -> None:

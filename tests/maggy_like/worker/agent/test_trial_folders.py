@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,32 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
     assert successor.end(0, "another process")
     successor.finish()
     successor.close()
+
+
+def test_the_files_of_a_trial_that_began_on_a_full_disk_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    task = task_of(tmp_path / "run")
+    mark_store(task.store, task.run_id)
+    folders = TrialFolders(task)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        assigned = folders.begin(Assign(0, 1, {}, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    own = Path(os.fsdecode(assigned.directory))
+    own.mkdir()
+    (own / "best.pt").write_text("1")
+    assert folders.end(0, "a process")
+    folders.finish()
+    join_threads()
+    folders.close()
+    kept = read_list(task.files, 0)
+    assert kept is not None
+    assert [*kept.files] == ["best.pt"]
 
 
 @pytest.mark.parametrize("executors", [("one", "one"), ("one", "another")])
