@@ -32,7 +32,7 @@ from maggy_like.storage.control_files import (
 from maggy_like.storage.journal import RunStatus, backend_of, read_ends
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.study import Study
-from optimizers.core.trial import TrialState
+from optimizers.core.trial import Trial
 
 POLL = 0.1
 """Seconds between two snapshots."""
@@ -112,8 +112,8 @@ class RunFiles:
             phase=phase if ended is None else ended.status,
             elapsed=now - (self._began or begun) if ended is None else ended.seconds,
             now=now,
-            objective=self._base.objective or next((t.objective for t in study.trials if t.objective), None),
-            workers=_worker_lines(study, now),
+            objective=self._base.objective or self.reader.machine.objective,
+            workers=_worker_lines(self.reader.machine.running, now),
         )
 
     def look(self, *, now: bool = False) -> None:
@@ -186,9 +186,8 @@ class RunFiles:
         )
 
 
-def _worker_lines(study: Study, now: float) -> list[WorkerLine]:
+def _worker_lines(running: Sequence[Trial], now: float) -> list[WorkerLine]:
     """Return the busy workers that the journal has. Of several that run a trial together, it has the first."""
-    running = [trial for trial in study.trials if trial.state is TrialState.RUNNING and trial.worker is not None]
     lines = [
         draw_worker(trial.worker or 0, "", "busy", trial, seconds=max(0.0, now - (trial.started or now)))
         for trial in running

@@ -39,6 +39,7 @@ from maggy_like.protocol.messages import Checkpointed, Finished, Held, Opened, R
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.events import Event
 from optimizers.core.study import Study
+from optimizers.core.trial import Trial
 
 LOG_LENGTH = 1000
 """Inputs that a state machine remembers."""
@@ -100,6 +101,11 @@ class StateMachine:
     def objective(self) -> str | None:
         """Name of the optimized metric, once known."""
         return self._run.objective
+
+    @property
+    def running(self) -> list[Trial]:
+        """The trials that run, according to the journal."""
+        return [self.study.trials[number] for number in self._run.began_at]
 
     @property
     def workers(self) -> dict[int, Worker]:

@@ -104,6 +104,28 @@ def test_a_run_whose_driver_was_killed_is_shown_as_killed(url: str, monkeypatch:
     ]
 
 
+def test_a_snapshot_costs_the_same_however_many_trials_have_ended(tmp_path: Path) -> None:
+    assert seconds_per_snapshot(tmp_path / "long", 3000) < 10 * seconds_per_snapshot(tmp_path / "short", 10)
+
+
+def seconds_per_snapshot(folder: Path, trials: int) -> float:
+    """Return the core time of this thread for a snapshot of a run of which one more trial runs."""
+    journal = Journal(backend_of(str(folder)))
+    journal.begin(HEADER)
+    for trial in range(trials):
+        started, ended = AttemptStarted(trial, 1, 0, 9, 15.0), AttemptEnded(trial, 1, TrialState.COMPLETED, 16.0, 0.5)
+        journal.append([*created(trial), started, ended])
+    journal.append([*created(trials), AttemptStarted(trials, 1, 3, 9, 17.0)])
+    journal.close()
+    run = RunFiles(str(folder))
+    run.look(now=True)
+    assert [(line.index, line.trial) for line in run.snapshot.workers] == [(3, trials)]
+    before = time.thread_time()
+    for _ in range(20):
+        run.look()
+    return time.thread_time() - before
+
+
 def test_a_driver_that_writes_all_the_time_does_not_keep_the_reader(url: str) -> None:
     journal = Journal(backend_of(url))
     journal.begin(HEADER)
