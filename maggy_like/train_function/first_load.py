@@ -51,23 +51,12 @@ def load_first(train_fn: Callable[..., Any], payload: bytes, meanwhile: Callable
 
     The process imports only what the load needs, and not what the function will import when it is called.
     """
-    answer, theirs = os.pipe()
+    try:
+        process, answer = _start(payload)
+    except OSError:  # no file can be opened or written, or no process started: the engine says what to do
+        return
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, answer)
-        with tempfile.TemporaryFile() as file, open(os.devnull, "wb") as null, open(theirs, "wb"):
-            pickle.dump((module_path(), sys.argv, payload), file)
-            file.flush()
-            try:
-                process = start_module(
-                    "maggy_like.train_function.first_load",
-                    os.environ,
-                    module_path(),
-                    arguments=[str(file.fileno()), str(theirs)],
-                    output=null.fileno(),  # what the user's modules print, each worker prints, too
-                    pass_fds=[file.fileno(), theirs],
-                )
-            except OSError:  # no process can be started: the engine says what to do
-                return
         undo.callback(_end, process)
         meanwhile()
         verdict = _verdict(process, answer)
@@ -76,6 +65,27 @@ def load_first(train_fn: Callable[..., Any], payload: bytes, meanwhile: Callable
         if verdict.trace:
             error.add_note(verdict.trace)
         raise error
+
+
+def _start(payload: bytes) -> tuple[Process, int]:
+    """Start the process, and return it with the descriptor from which its outcome is read."""
+    answer, theirs = os.pipe()
+    try:
+        with open(theirs, "wb"), tempfile.TemporaryFile() as file, open(os.devnull, "wb") as null:
+            pickle.dump((module_path(), sys.argv, payload), file)
+            file.flush()
+            process = start_module(
+                "maggy_like.train_function.first_load",
+                os.environ,
+                module_path(),
+                arguments=[str(file.fileno()), str(theirs)],
+                output=null.fileno(),  # what the user's modules print, each worker prints, too
+                pass_fds=[file.fileno(), theirs],
+            )
+    except BaseException:
+        os.close(answer)
+        raise
+    return process, answer
 
 
 def _end(process: Process) -> None:

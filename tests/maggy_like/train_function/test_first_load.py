@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import linecache
+import resource
 import sys
 import textwrap
 import types
@@ -15,6 +16,7 @@ import pytest
 
 from maggy_like import run
 from maggy_like.errors import TrainFunctionError
+from maggy_like.processes.system import open_descriptors
 from maggy_like.train_function.first_load import load_first
 from maggy_like.train_function.pickling import pickle_train_fn
 
@@ -195,6 +197,17 @@ def test_a_module_may_start_a_run_while_it_is_imported(tmp_path: Path, monkeypat
         "found = maggy_like.run(train, workers=1, engine='local', progress=False)\n"
     )
     assert importlib.import_module("own_search").found == 3
+
+
+def test_a_function_that_does_not_fit_into_the_temporary_folder_is_loaded_by_its_worker_first() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    before = open_descriptors()
+    try:
+        load_first(abs, pickle_train_fn(abs), lambda: pytest.fail("it was loaded here"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert open_descriptors() == before
 
 
 @pytest.mark.e2e
