@@ -206,6 +206,9 @@ class ProcessProposer(Proposer):
                     variables={**_ONE_THREAD, "PYTHONUNBUFFERED": "1"},
                     late=True,
                 )
+            except BaseException:
+                os.close(output)
+                raise
             finally:
                 theirs.close()
                 os.close(its_output)

@@ -181,20 +181,18 @@ class Zygote:
 
     def start(self, request: Request, descriptors: Sequence[int]) -> ForkedProcess:
         """Request a process, and return before it has started."""
-        theirs, stdin = os.pipe()
-        answer, answer_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = msgspec.structs.replace(request, preload=self._safe(request.preload))
-        try:
+        with contextlib.ExitStack() as in_any_case, contextlib.ExitStack() as undo:
+            theirs, stdin = os.pipe()
+            in_any_case.callback(os.close, theirs)
+            undo.callback(os.close, stdin)
+            answer, answer_end = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            in_any_case.callback(answer_end.close)
+            undo.callback(answer.close)
             with self._lock:
                 self._see_first_fork()
                 send_request(self._socket, request, [answer_end.fileno(), theirs, *descriptors])
-        except OSError:
-            os.close(stdin)
-            answer.close()
-            raise
-        finally:
-            os.close(theirs)
-            answer_end.close()
+            undo.pop_all()
         return ForkedProcess(open(stdin, "wb", 0), answer, on_given_up=self.give_up, hangs=self.hangs)
 
     def load(self, modules: Sequence[str]) -> None:
@@ -462,9 +460,14 @@ def _close() -> None:
 
 def _fork_here(request: Request, descriptors: Sequence[int]) -> ForkedProcess:
     theirs, stdin = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        become(request, [theirs, *descriptors])
-    os.close(theirs)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            become(request, [theirs, *descriptors])
+    except OSError:
+        os.close(stdin)
+        raise
+    finally:
+        os.close(theirs)
     ours: IO[bytes] = open(stdin, "wb", 0)  # noqa: SIM115
     return ForkedProcess(ours, pid=pid)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from module_time import patch_time
 from maggy_like import warm_up
 from maggy_like.errors import ConfigError
 from maggy_like.processes.imports import start_path
-from maggy_like.processes.system import is_supported
+from maggy_like.processes.system import is_supported, open_descriptors
 from maggy_like.processes.zygote import client
 from maggy_like.processes.zygote.become import BEGUN, STARTED
 from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_zygote, key_of, own_zygote, start_module
@@ -130,6 +132,36 @@ def test_descriptors_are_passed_under_their_numbers(environment: dict[str, str])
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_a_process_for_which_descriptors_are_missing_leaves_none_open(environment: dict[str, str]) -> None:
+    begun = []
+    start(environment, "exit", "0").wait(PATIENCE)
+    for free in range(6):
+        with only_so_many_more_files(free):
+            before = open_descriptors()
+            with contextlib.suppress(OSError):
+                start(environment, "exit", "0").wait(PATIENCE)
+                begun.append(free)
+            assert open_descriptors() == before, free
+    assert begun == [4, 5]
+
+
+@contextlib.contextmanager
+def only_so_many_more_files(free: int) -> Iterator[None]:
+    """Let this process open only so many files more; one of them is for the list of those that are open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last = max(open_descriptors())
+    taken = [os.dup(0)]
+    while taken[-1] < last:
+        taken.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1 + free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
 
 
 def test_what_was_imported_once_stays(environment: dict[str, str], tmp_path: Path) -> None:
