@@ -109,7 +109,7 @@ def _groups(result: ResultData, lines: Sequence[Line], by: str | None) -> Iterat
                 yield state.value, those, {"color": COLORS[state], "width": 1.5}
         return
     given = {line[0].id: level(line[0].config, by) for line in lines}
-    for place, value in enumerate(levels(result.space.domains[by], given.values())):
+    for place, value in enumerate(levels(result.space.domains[by], by, (line[0].config for line in lines))):
         yield label(value), [line for line in lines if given[line[0].id] == value], series(place)
 
 

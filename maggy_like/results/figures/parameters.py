@@ -119,7 +119,7 @@ def slices(result: ResultData, params: Sequence[str] | None) -> go.Figure:
                 kind = whole_ticks([domain.high - domain.low])
             figure.update_xaxes(**kind, row=row + 1, col=column + 1)
         else:
-            order = levels(domain, (level(trial.config, name) for trial, _ in points))
+            order = levels(domain, name, (trial.config for trial, _ in points))
             texts = [label(text, _TICK) for text in order]
             figure.update_xaxes(
                 type="category", categoryorder="array", categoryarray=order, row=row + 1, col=column + 1
@@ -197,7 +197,7 @@ def _dimension(result: ResultData, name: str, trials: Sequence[Trial]) -> dict[s
     domain = result.space.domains[name]
     if not is_numeric(domain):
         cells = [level(trial.config, name) for trial in trials]
-        order = levels(domain, cells)
+        order = levels(domain, name, (trial.config for trial in trials))
         codes = {text: code for code, text in enumerate(order)}
         texts = [label(text, _TICK) for text in order]
         return {"label": label(name), "values": [codes[it] for it in cells], "tickvals": [*range(len(order))],

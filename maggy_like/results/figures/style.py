@@ -131,11 +131,10 @@ def level(config: Config, name: str) -> str:
     return _text(config[name]) if name in config else "-"
 
 
-def levels(domain: Domain, found: Iterable[str]) -> list[str]:
-    """Return the found texts in the order of the domain."""
-    known = [_text(value) for value in domain.grid(domain.size or 1)]
-    found = set(found)
-    return [text for text in dict.fromkeys(known) if text in found] + sorted(found - set(known))
+def levels(domain: Domain, name: str, configs: Iterable[Config]) -> list[str]:
+    """Return the texts of a parameter's values in some configurations, in the order of the domain; ``-`` comes last."""
+    places = {level(config, name): domain.to_unit(config[name]) if name in config else math.inf for config in configs}
+    return sorted(places, key=places.__getitem__)
 
 
 def is_shown(domain: Domain) -> bool:

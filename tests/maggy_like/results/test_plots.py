@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from report_pages import RUNGS, write_run
 
-from maggy_like import Choice, Float, Result, SearchSpace, compare_runs, load_run
+from maggy_like import Choice, Float, Integer, Reporter, Result, SearchSpace, compare_runs, lagom, load_run
 from maggy_like.errors import UserError
 from maggy_like.results.data import ParetoSet
 from maggy_like.results.figures.style import COLORS, SERIES, SYMBOLS, series, whole_ticks
@@ -82,6 +82,17 @@ def test_curves_are_distinguished_by_a_parameter(result: Result) -> None:
     assert {int(said.split(",")[0].removeprefix("trial ")) for said in lines[1].text if said} == of_tanh
     with pytest.raises(UserError, match=r"no parameter 'activaton'.*'activation'"):
         result.plot.curves(by="activaton")
+
+
+def test_curves_of_a_wide_range_are_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+    def train(n: int, reporter: Reporter) -> None:
+        reporter.report(score=n)
+
+    points = [{"n": n} for n in (10**10, 9, 200)]
+    space = {"n": Integer(1, 2**40)}
+    search = lagom(train, space, optimizer="random", points_to_evaluate=points, n_trials=3, direction="max",
+                   engine="inline", directory=tmp_path, progress=False)  # fmt: skip
+    assert [trace.name for trace in search.plot.curves(by="n").data] == ["9", "200", "10000000000"]
 
 
 def test_a_short_axis_of_steps_has_whole_ticks(result: Result) -> None:
