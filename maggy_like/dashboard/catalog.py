@@ -12,7 +12,7 @@ from maggy_like.dashboard.followed_run import Answer, FollowedRun, NotFoundError
 from maggy_like.errors import MaggyError
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import encodable
-from maggy_like.results.record import clock_of, improvements
+from maggy_like.results.record import improvements
 from maggy_like.results.run_tables import RunSummary
 from maggy_like.results.runs import folder_of, names_in, read_each
 from maggy_like.storage.file_systems import check_folder, name_of_folder
@@ -169,11 +169,10 @@ class Catalog:
             run.look()
             contents, state = run.contents, run.state
             ending = state if isinstance(state, Ending) else Ending.RUNNING
-            seconds = clock_of(contents).total
-            if ending is Ending.RUNNING and contents.sessions:
-                seconds += max(0.0, time.time() - contents.sessions[-1][1])
             is_longer = bool(contents.unended) or ending is Ending.KILLED
-            totals = RunTotals.of(run.study, seconds, is_longer=is_longer, finds_best=contents.header.finds_best)
+            totals = RunTotals.of(
+                run.study, run.clock.total, is_longer=is_longer, finds_best=contents.header.finds_best
+            )
             phase = "reading" if run.files.is_behind else str(state)
             return RunSummary.of(name, where, contents.header, ending, totals), phase
 

@@ -18,7 +18,7 @@ from maggy_like.display.base import Snapshot
 from maggy_like.driver.stream import Entry
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending, Phase
-from maggy_like.results.record import AttemptLog, DecisionLog, Record, clock_of
+from maggy_like.results.record import AttemptLog, Clock, DecisionLog, Record, clock_of
 from maggy_like.results.result import Result
 from maggy_like.results.runs import recorded_result, status_of
 from maggy_like.storage.journal import Contents
@@ -94,6 +94,11 @@ class FollowedRun:
     def contents(self) -> Contents:
         """What the journal has beyond the events."""
         return self.files.reader.contents
+
+    @property
+    def clock(self) -> Clock:
+        """The run's clock, until now if the run has not ended."""
+        return clock_of(self.contents, is_live=not self.state.is_over)
 
     @property
     def snapshot(self) -> Snapshot:

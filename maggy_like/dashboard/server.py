@@ -80,7 +80,7 @@ _FORBIDDEN = "403: this dashboard needs its token; open the whole link that `mag
 _FOREIGN = "403: this dashboard answers only to this machine's own address; use --host for others, with a token\n"
 
 _OF_RUN: dict[str, tuple[Callable[..., Any], bool]] = {
-    "": (views.summary, True),
+    "": (views.summary, False),
     "details": (views.details, True),
     "decisions": (views.decisions, True),
     "log": (views.newest_lines, False),
@@ -209,7 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
                 make = partial(_figure, name=figure, query=query)
                 self._send(run.answer(key, make, rests_long=True), _JSON)
             case ["trials", number]:
-                self._send(run.answer(place[1], lambda it: views.trial_page(it, views.find_trial(it, number))), _JSON)
+                make = partial(_page_of, number=number)
+                self._send(run.answer(place[1], make, is_of_run=False), _JSON)
             case ["trials", number, "curves"]:
                 self._send(run.answer(key, lambda it: views.curves(views.find_trial(it, number))), _JSON)
             case ["trials", number, "log"]:
@@ -313,6 +314,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _figure(run: FollowedRun, name: str, query: views.Query) -> dict[str, Any]:
     return views.figure(run, name, query)
+
+
+def _page_of(run: FollowedRun, number: str) -> dict[str, Any]:
+    return views.trial_page(run, views.find_trial(run, number))
 
 
 def _log_of(run: FollowedRun, number: str, query: views.Query) -> str:

@@ -20,7 +20,7 @@ from maggy_like.results.figures.values import history
 from maggy_like.results.figures.workers import timeline
 from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
-from maggy_like.results.record import Attempt, clock_of, value_of
+from maggy_like.results.record import Attempt, Clock, value_of
 from maggy_like.results.report import failures_by_cause, plain, saved
 from maggy_like.results.tables import recommendation
 from maggy_like.storage.file_systems import leads_out
@@ -85,7 +85,7 @@ def summary(run: FollowedRun) -> dict[str, Any]:
     running = [trial for trial in run.study.trials if trial.state is TrialState.RUNNING]
     running.sort(key=lambda trial: trial.worker or 0)
     training = None if result.training is None else result.training.trial
-    clock = clock_of(run.contents)
+    clock = run.clock
     front = sorted(result.pareto, key=lambda trial: trial.values[0], reverse=result.direction == "max")
     return {
         "name": result.name,
@@ -95,7 +95,7 @@ def summary(run: FollowedRun) -> dict[str, Any]:
         "is_over": run.state.is_over,
         "is_reading": run.files.is_behind,
         "created": header.created,
-        "seconds": result.seconds,
+        "seconds": clock.total,
         "is_longer": result.is_longer,
         "optimizer": header.optimizer,
         "max_budget": _steps(header.max_budget),
@@ -111,8 +111,7 @@ def summary(run: FollowedRun) -> dict[str, Any]:
         "pareto": [_row(run, trial) for trial in front[:_MOST_ROWS]],
         "n_pareto": len(front),
         "running": [
-            _row(run, trial) | {"running": max(0.0, clock.total - clock(trial.started or 0.0))}
-            for trial in running[:_MOST_RUNNING]
+            _row(run, trial) | {"running": _running_for(trial, clock)} for trial in running[:_MOST_RUNNING]
         ],
         "n_running": len(running),
         "training": None if training is None or result.training is None else _row(run, training)
@@ -292,10 +291,11 @@ def find_trial(run: FollowedRun, number: str) -> Trial:
 
 def trial_page(run: FollowedRun, trial: Trial) -> dict[str, Any]:
     """Return everything about a trial except its curves and its log."""
-    result, clock = run.result, clock_of(run.contents)
+    result, clock = run.result, run.clock
     states = {"best": trial.best_checkpoint, "newest": trial.checkpoint}
     where, begun = encodable(str(result.directory)), run.contents.begun
     return _row(run, trial) | {
+        "seconds": trial.seconds + _running_for(trial, clock),
         "last": len(run.study.trials) - 1,
         "training": trial.training and _steps(trial.training),
         "repeats": None if trial.repeat is None else trial.repeat.of,
@@ -311,6 +311,11 @@ def trial_page(run: FollowedRun, trial: Trial) -> dict[str, Any]:
         "hint": "" if begun is None else rerun_hint(begun.function, where, trial.id),
         "is_over": trial.is_over or run.state.is_over,
     }
+
+
+def _running_for(trial: Trial, clock: Clock) -> float:
+    """Return the seconds of the present attempt; 0 if the trial does not run."""
+    return 0.0 if trial.started is None else clock.total - clock(trial.started)
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
@@ -401,7 +406,7 @@ def _paths(run: FollowedRun) -> RunPaths:
 
 def decisions(run: FollowedRun) -> dict[str, Any]:
     """Return the newest decisions, the newest first."""
-    found, clock = run.decisions.read(), clock_of(run.contents)
+    found, clock = run.decisions.read(), run.clock
     newest = found[: -_MOST_DECISIONS - 1 : -1]
     return {"total": len(found), "decisions": [[clock(each.time), each.trial, each.text] for each in newest]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -61,10 +62,14 @@ class Clock:
         return sum(end - begin for begin, end in self.sessions[:index])
 
 
-def clock_of(contents: Contents) -> Clock:
-    """Return the clock of a run. If the record of its beginning is lost, its first event takes that place."""
+def clock_of(contents: Contents, *, is_live: bool = False) -> Clock:
+    """Return the clock of a run. If the record of its beginning is lost, its first event takes that place.
+
+    The last session ends at its last record, or now if its driver still has the run (``is_live``).
+    """
     if contents.sessions:
-        return Clock(contents.sessions)
+        *earlier, (begin, end) = contents.sessions
+        return Clock([*earlier, (begin, max(end, time.time()) if is_live else end)])
     times = [event.time for event in contents.events if isinstance(event, AttemptStarted | AttemptEnded)]
     return Clock([(min(times), max(times))] if times else [])
 

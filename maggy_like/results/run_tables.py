@@ -176,9 +176,7 @@ def _summary(where: str, name: str) -> RunSummary | None:
         if ends.header is not None and ends.ended is not None and ends.ended.totals is not None:
             return RunSummary.of(name, directory, ends.header, ends.ended.status, ends.ended.totals)
         contents, machine, status = open_run(backend)
-        seconds = clock_of(contents).total
-        if not status.status.is_over and contents.sessions:
-            seconds += max(0.0, time.time() - contents.sessions[-1][1])
+        seconds = clock_of(contents, is_live=not status.status.is_over).total
         is_longer = bool(contents.unended) or status.status is Ending.KILLED
         totals = RunTotals.of(machine.study, seconds, is_longer=is_longer, finds_best=contents.header.finds_best)
         return RunSummary.of(name, directory, contents.header, status.status, totals)

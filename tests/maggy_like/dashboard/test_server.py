@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from maggy_like.dashboard import catalog, followed_run
 from maggy_like.dashboard.server import make_server
 from maggy_like.errors import UserError
 from maggy_like.protocol.endings import Ending
-from maggy_like.storage.journal import Journal, RunStatus
+from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, RunStatus, backend_of
 from optimizers.core.events import AttemptEnded, AttemptStarted, Measured, TrialCreated
 from optimizers.core.trial import Failure, FailureKind, TrialState
 
@@ -224,6 +225,24 @@ def test_what_happens_is_seen_at_the_next_look(serve: Serve, journal: Journal, t
     assert (trial["trial"], trial["worker"], trial["step"], trial["newest"]) == (0, 3, 2, 0.5)
     assert (running["words"], running["best"]["values"]) == ("searching", [0.5])
     assert (ended["words"], ended["counts"], ended["is_over"]) == ("stopped", {"failed": 1}, True)
+
+
+def test_the_time_of_a_running_trial_counts_until_now(serve: Serve, tmp_path: Path, no_pause: None) -> None:
+    now = time.time()
+    journal = Journal(backend_of(str(tmp_path / "live")))
+    space = SPACE.to_json()
+    journal.begin(RunHeader(FORMAT_VERSION, "live", now - 900.0, space, "Random()", ["max"], ["accuracy"], 0, STEPS))
+    journal.note(RunStatus(Ending.RUNNING, now - 900.0))
+    config = SPACE.sample(np.random.default_rng(0))
+    journal.append([TrialCreated(0, config, ask=0), AttemptStarted(0, 1, 0, STEPS, now - 600.0, config, ask=0)])
+    served = serve(tmp_path)
+    run, trial = served.json("api/runs/live"), served.json("api/runs/live/trials/0")
+    seconds = {served.json("api/runs/live")["seconds"] for _ in range(2)}
+    journal.close()
+    (running,) = run["running"]
+    assert 600.0 <= running["running"] < 700.0
+    assert 600.0 <= trial["seconds"] == pytest.approx(trial["all_attempts"][0]["seconds"], abs=1.0)
+    assert 900.0 <= min(seconds) < max(seconds) < 1000.0, "each answer is as of now"
 
 
 def test_a_run_at_a_url_is_followed(serve: Serve, tmp_path: Path) -> None:
