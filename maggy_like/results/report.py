@@ -26,11 +26,11 @@ from maggy_like.protocol.values import encodable
 from maggy_like.results.data import ResultData, every_trial, state_of, training_line
 from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
-from maggy_like.results.record import Attempt, Record, read_record, value_of
+from maggy_like.results.record import Record, read_record, value_of
 from maggy_like.results.tables import lasted, recommendation
 from maggy_like.storage.file_systems import open_url
 from maggy_like.storage.run_paths import RunPaths
-from optimizers.core.trial import Failure, Trial, TrialState
+from optimizers.core.trial import Failure, FailureKind, Trial, TrialState
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -309,11 +309,12 @@ def _cell(trial: Trial, name: str) -> str:
 
 
 def _failed(result: ResultData, record: Record | None) -> list[tuple[int, Failure]]:
-    """Return the trial and the failure of each failed attempt."""
+    """Return the trial and the failure of each failed attempt. One that was interrupted has not failed."""
     if record is None:
-        return [(trial.id, trial.failure) for trial in every_trial(result) if trial.failure is not None]
-    attempts: list[Attempt] = record.attempts
-    return [(attempt.trial, attempt.failure) for attempt in attempts if attempt.failure is not None]
+        ended = [(trial.id, trial.failure) for trial in every_trial(result)]
+    else:
+        ended = [(attempt.trial, attempt.failure) for attempt in record.attempts]
+    return [(trial, it) for trial, it in ended if it is not None and it.kind is not FailureKind.DRIVER_LOST]
 
 
 # The page cannot load anything from elsewhere. plotly compiles functions for its WebGL plots.

@@ -578,7 +578,7 @@
     const goal = run.objectives;
     const at = trial.value_step === null ? "" : ` at step ${trial.value_step}`;
     const budget = trial.budget ? ` of ${trial.budget}` : "";
-    const failed = trial.all_attempts.filter((each) => each.failure);
+    const failed = trial.all_attempts.filter((each) => each.failure && each.failure.kind !== "driver_lost"); // else it was interrupted
     return [
       h("div", { class: "head", "data-key": "head" }, h("h1", {}, `Trial ${trial.trial}`), h("span", { class: `pill ${trial.state === "running" ? "active" : trial.state}` }, trial.state),
         trial.is_best && h("span", { class: "tag" }, goal.length > 1 ? "in the Pareto set" : "the best trial"),

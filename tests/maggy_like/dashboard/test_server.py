@@ -245,6 +245,22 @@ def test_the_time_of_a_running_trial_counts_until_now(serve: Serve, tmp_path: Pa
     assert 900.0 <= min(seconds) < max(seconds) < 1000.0, "each answer is as of now"
 
 
+def test_an_interrupted_attempt_is_not_among_the_failures(serve: Serve, journal: Journal, tmp_path: Path) -> None:
+    config = SPACE.sample(np.random.default_rng(0))
+    kinds = (FailureKind.DRIVER_LOST, FailureKind.WORKER_LOST)
+    journal.append([TrialCreated(0, config, ask=0)])
+    for attempt, kind in enumerate(kinds, start=1):
+        journal.append([
+            AttemptStarted(0, attempt, 0, STEPS, BEGUN + attempt, config, ask=0),
+            AttemptEnded(0, attempt, TrialState.PENDING, BEGUN + attempt, failure=Failure(kind, kind.value)),
+        ])  # fmt: skip
+    served = serve(tmp_path)
+    details = served.json("api/runs/live/details")
+    assert (details["failed_attempts"], [it["kind"] for it in details["failures"]]) == (1, ["worker_lost"])
+    attempts = served.json("api/runs/live/trials/0")["all_attempts"]
+    assert [it["failure"]["kind"] for it in attempts] == ["driver_lost", "worker_lost"]
+
+
 def test_a_run_at_a_url_is_followed(serve: Serve, tmp_path: Path) -> None:
     folder = f"memory://{tmp_path.name}"
     lagom(lambda x: x, {"x": [1, 2]}, optimizer="grid", engine="inline", metric="score", direction="max",
