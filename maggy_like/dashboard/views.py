@@ -21,7 +21,7 @@ from maggy_like.results.figures.workers import timeline
 from maggy_like.results.files import TrialFiles
 from maggy_like.results.plots import Plots
 from maggy_like.results.record import Attempt, Clock, value_of
-from maggy_like.results.report import failures_by_cause, plain, saved
+from maggy_like.results.report import failures_by_cause, n_failed, plain, saved
 from maggy_like.results.tables import recommendation
 from maggy_like.storage.file_systems import leads_out
 from maggy_like.storage.run_paths import RunPaths
@@ -137,7 +137,7 @@ def details(run: FollowedRun) -> dict[str, Any]:
         "saved_seconds": less,
         "saved_share": less / (less + spent) if less > 0.0 else 0.0,
         "failed_attempts": sum(map(len, groups)),
-        "failed_trials": len(result.failures),
+        "failed_trials": n_failed(result),
         "failures": [_cause(run, group) for group in groups[:_MOST_CAUSES]],
         "more_causes": max(0, len(groups) - _MOST_CAUSES),
         "ablation": None if answer is None else _answer_table(answer),

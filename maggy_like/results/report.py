@@ -233,13 +233,18 @@ def failures_by_cause(result: ResultData, record: Record | None) -> list[list[tu
     return sorted(causes.values(), key=len, reverse=True)
 
 
+def n_failed(result: ResultData) -> int:
+    """Return how many trials failed in the end, including repeats and the training."""
+    return sum(trial.state is TrialState.FAILED for trial in every_trial(result))
+
+
 def failures(result: ResultData, record: Record | None) -> str:
     """Return failed attempts by cause, each with its count, its trials, and the first traceback. Empty without any."""
     ranked = failures_by_cause(result, record)
     if not ranked:
         return ""
     n_attempts = sum(map(len, ranked))
-    n_trials = sum(trial.state is TrialState.FAILED for trial in every_trial(result))
+    n_trials = n_failed(result)
     lines = [f"<p>{n_attempts:,} attempts failed or were lost; {n_trials:,} trials failed in the end.</p>"]
     lines += [_cause(record, group, is_open=place == 0) for place, group in enumerate(ranked[:_CAUSES])]
     if len(ranked) > _CAUSES:

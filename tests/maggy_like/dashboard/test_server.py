@@ -261,6 +261,18 @@ def test_an_interrupted_attempt_is_not_among_the_failures(serve: Serve, journal:
     assert [it["failure"]["kind"] for it in attempts] == ["driver_lost", "worker_lost"]
 
 
+def test_a_training_that_failed_counts_as_a_failed_trial(serve: Serve, journal: Journal, tmp_path: Path) -> None:
+    config = SPACE.sample(np.random.default_rng(0))
+    failure = Failure(FailureKind.EXCEPTION, "ValueError: nan", "", ("ValueError",), "train")
+    journal.append([
+        TrialCreated(0, config, training=STEPS),
+        AttemptStarted(0, 1, 0, STEPS, BEGUN + 1.0, config, training=STEPS),
+        AttemptEnded(0, 1, TrialState.FAILED, BEGUN + 2.0, failure=failure),
+    ])  # fmt: skip
+    details = serve(tmp_path).json("api/runs/live/details")
+    assert (details["failed_attempts"], details["failed_trials"]) == (1, 1)
+
+
 def test_a_run_at_a_url_is_followed(serve: Serve, tmp_path: Path) -> None:
     folder = f"memory://{tmp_path.name}"
     lagom(lambda x: x, {"x": [1, 2]}, optimizer="grid", engine="inline", metric="score", direction="max",
