@@ -7,6 +7,7 @@ import copy
 import tempfile
 import time
 import warnings
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ def _ranks(
     group = np.where(complete, 0, np.where(failed, 2, 1))
     keys = [(int(g), np.inf if np.isnan(m) else -float(m)) for g, m in zip(group, mean, strict=True)]
     order = sorted(keys)
-    return np.array([order.index(key) + 1 for key in keys], dtype=np.int32)
+    return np.array([bisect_left(order, key) + 1 for key in keys], dtype=np.int32)
 
 
 @explains_init
