@@ -40,11 +40,11 @@ def history(record: Record) -> go.Figure:
     figure = new_figure("Every trial, and the best so far", height=120 + 320 * len(goals))
     if len(goals) > 1:
         make_subplots(rows=len(goals), cols=1, shared_xaxes=True, vertical_spacing=0.08, figure=figure)
-    shown, notes = 0, ""
+    notes = left_out = ""
     for row, ((direction, name), found) in enumerate(zip(goals, ended, strict=True), start=1):
         best = improvements(found, direction)
         points = drawn(found, _MOST_TRIALS, best)
-        shown = len(points)
+        left_out = left_out or share_note(len(points), len(found))
         axis = str(row) if row > 1 else ""
         for state in TrialState:
             those = [each for each in points if each[1].state is state]
@@ -83,7 +83,7 @@ def history(record: Record) -> go.Figure:
         figure.layout[f"yaxis{axis}"].update(title=label(f"{name} ({direction})"), range=limits)
     figure.layout[f"xaxis{len(goals) if len(goals) > 1 else ''}"].update(title="seconds since the run began")
     figure.update_layout(
-        title_subtitle_text=notes + share_note(shown, len(ended[0])),
+        title_subtitle_text=notes + left_out,
         shapes=[seam(at) for at in record.clock.seams],
     )
     return figure

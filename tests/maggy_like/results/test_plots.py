@@ -193,6 +193,15 @@ def test_the_pareto_set_is_drawn(result: Result, tmp_path: Path) -> None:
     assert len(found["dominated"].x) == 30 - len(front)
 
 
+def test_no_trial_is_left_out_of_the_history_where_one_lacks_an_objective(tmp_path: Path) -> None:
+    def train(x: int) -> dict[str, float]:
+        return {"gain": math.nan if x == 2 else x, "cost": x}
+
+    several = lagom(train, {"x": [1, 2, 3]}, optimizer="grid", metric=["gain", "cost"], direction=["max", "min"],
+                    engine="inline", directory=tmp_path, progress=False)  # fmt: skip
+    assert not several.plot.history().layout.title.subtitle.text
+
+
 def test_runs_are_drawn_together(result: Result, tmp_path: Path) -> None:
     other = write_run(tmp_path, "other", 10, 1)
     assert set(traces(compare_runs([result, other]).plot())) == {"drawn", "other"}
