@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -83,11 +84,11 @@ def with_fractions(columns: Iterable[Column], fractions: str) -> tuple[Column, .
 
 def check_names(wanted: Sequence[str], there: Sequence[str]) -> None:
     """Check that columns exist, each once."""
+    counts = Counter(there)
     for name in wanted:
-        count = list(there).count(name)
-        if count > 1:
-            raise DataError(f"the column {name!r} must exist once, got {count} of that name; rename the others")
-        if count == 0:
+        if counts[name] > 1:
+            raise DataError(f"the column {name!r} must exist once, got {counts[name]} of that name; rename the others")
+        if name not in counts:
             meant = get_close_matches(name, there, 1)
             hint = f"did you mean {meant[0]!r}?" if meant else f"the columns are: {', '.join(there) or 'none'}"
             raise DataError(f"there is no column {name!r}; {hint}")

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -235,7 +235,7 @@ class ParquetLoader:
         return fill_windows(batches, self.columns, places, sparse=self._sparse, pinned=is_cuda)
 
     def _places(self, epoch: int, steps: range) -> Positions:
-        """Yield the position of each row in its window, in the order of reading."""
+        """Return the position of each row in its window, in the order of reading."""
         start, stop = (self._plan.rows_before(step, self._rank) for step in (steps.start, steps.stop))
         if not self._shuffle:
             return np.arange(stop - start)
@@ -276,11 +276,11 @@ def _wanted(columns: Sequence[str | Column] | None, source: RowSource, fractions
                 "partitionBy; write the rows without partitionBy, or partition by a copy of the column"
             )
     check_names(names, source.schema.names)
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(
-            f"columns must have different names, got {twice[0]!r} {names.count(twice[0])} times; use it once"
-        )
-    return tuple(columns_of_arrow(source.schema, [it], fractions)[0] if isinstance(it, str) else it for it in columns)
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"columns must have different names, got {name!r} {count} times; use it once")
+    by_name = iter(columns_of_arrow(source.schema, [it for it in columns if isinstance(it, str)], fractions))
+    return tuple(next(by_name) if isinstance(it, str) else it for it in columns)
 
 
 class _Ahead(Generic[T]):
