@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(run.answer(key, make, rests_long=True), _JSON)
             case ["trials", number]:
                 make = partial(_page_of, number=number)
-                self._send(run.answer(place[1], make, is_of_run=False), _JSON)
+                self._send(run.answer(key, make, is_of_run=False), _JSON)
             case ["trials", number, "curves"]:
                 self._send(run.answer(key, lambda it: views.curves(views.find_trial(it, number))), _JSON)
             case ["trials", number, "log"]:

@@ -264,14 +264,14 @@ def _key(run: FollowedRun, by: str, trial: Trial) -> Any:
     if by in _KEYS:
         return _KEYS[by](trial)
     kind, _, name = by.partition(":")
-    if kind == "value":
-        value = value_of(run.result, trial, int(name) if name.isdecimal() and len(name) < 3 else 0)
+    if kind == "value" and (number := name or "0") in map(str, range(1 + len(run.result.others))):
+        value = value_of(run.result, trial, int(number))
         return value if value is not None and math.isfinite(value) else None
     if kind == "config" and name in run.result.space.domains:
         value = trial.config.get(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return None if value is None else (not is_number, value if is_number else str(value))
-    raise ConfigError(f"sort must be {', '.join(_KEYS)}, value or config:NAME, got {by!r}")
+    raise ConfigError(f"sort must be {', '.join(_KEYS)}, value, value:NUMBER or config:NAME, got {by!r}")
 
 
 def _number(query: Query, name: str, default: int) -> int:

@@ -112,7 +112,9 @@ def test_trials_are_filtered_searched_sorted_and_cut_by_the_server(serve: Serve,
     assert [trial["trial"] for trial in rest["trials"]] == [58, 59]
 
 
-@pytest.mark.parametrize("query", ["sort=color", "order=up", "offset=-1", "limit=many", "sort=config:nothing"])
+@pytest.mark.parametrize(
+    "query", ["sort=color", "sort=value:1", "order=up", "offset=-1", "limit=many", "sort=config:nothing"]
+)
 def test_a_query_that_means_nothing_is_rejected(query: str, serve: Serve, searched: Path) -> None:
     status, _, body = serve(searched.parent).get(f"api/runs/august/trials?{query}")
     assert status == 400
@@ -271,6 +273,13 @@ def test_a_training_that_failed_counts_as_a_failed_trial(serve: Serve, journal: 
     ])  # fmt: skip
     details = serve(tmp_path).json("api/runs/live/details")
     assert (details["failed_attempts"], details["failed_trials"]) == (1, 1)
+
+
+def test_a_part_of_a_run_is_not_taken_for_a_trial(serve: Serve, searched: Path) -> None:
+    served = serve(searched)
+    for part in ("details", "decisions", "log"):
+        assert served.get(f"api/runs/august/{part}")[0] == 200
+        assert served.get(f"api/runs/august/trials/{part}")[0] == 404
 
 
 def test_a_run_at_a_url_is_followed(serve: Serve, tmp_path: Path) -> None:
