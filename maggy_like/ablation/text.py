@@ -121,7 +121,7 @@ _SECONDS, _PARAMETERS = "seconds saved", "parameters saved"
 _FROM_BASE = ("leave_one_out", "leave_one_group_out", "pairs")
 """Designs whose lines are all compared with the base."""
 
-_MARKS = re.compile(r"[\\`*<>|]")
+_MARKS = re.compile(r"[\\`*<>|\[\]~$&]|(?<![^\W_])_|_(?![^\W_])")
 """Characters of a name that are markup in Markdown; an underscore inside a word is not."""
 
 _LATEX = {
@@ -223,9 +223,10 @@ def markdown(ablation: Comparisons) -> str:
     columns, hidden = _fitting(ablation)
     heads, rows = _transposed(columns)
     rule = ["---", *["---:"] * (len(heads) - 2), "---"]
-    escaped = [[_MARKS.sub(r"\\\g<0>", cells[0]), *cells[1:]] for cells in rows]  # only names may have marks in them
+    escaped = [[_marked_down(cells[0]), *cells[1:]] for cells in rows]  # only names may have marks in them
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *escaped)]
-    return "\n".join([*lines, "", ablation.method, *(f"Note: {note}." for note in (*ablation.notes, *hidden))]) + "\n"
+    below = [ablation.method, *(f"Note: {note}." for note in (*ablation.notes, *hidden))]
+    return "\n".join([*lines, "", *map(_marked_down, below)]) + "\n"
 
 
 def latex(ablation: Comparisons) -> str:
@@ -393,6 +394,10 @@ def _rounded(value: float, digits: int, sign: str = "-") -> str:
     if digits > MOST_DECIMALS:
         return f"{value + 0.0:{sign}.2e}"
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
+
+
+def _marked_down(text: str) -> str:
+    return _MARKS.sub(r"\\\g<0>", text)
 
 
 def _tex(cell: str) -> str:

@@ -354,10 +354,13 @@ def test_nothing_is_minus_nothing(design: Design, direction: Any) -> None:
 
 
 def test_names_are_no_markup() -> None:
-    names = ["a$b", "c$d", "<b>*`|", "long_" * 40]
+    names = ["a$b", "c$d", "<b>*`|", "long_" * 40, "__x__", "[y](z)"]
     design = AblationStudy(data=[*names, "y"]).features(*({name.strip(): name} for name in names)).designed()
     found = Ablation(design, [Run(variant.name, seed, float(seed)) for variant in design.variants for seed in range(2)])
-    assert r"| \<b\>\*\`\| |" in found.to_markdown()
+    table, _, below = found.to_markdown().partition("\n\n")
+    for text in (table, below):
+        for escaped in (r"a\$b", r"\<b\>\*\`\|", r"\_\_x\_\_", r"\[y\](z)", "long_long_"):
+            assert escaped in text
     figure = found.plot()
     assert list(figure.layout.yaxis.ticktext[:3]) == ["a$b", "c$d", "&lt;b&gt;*`|"]
     assert len(figure.layout.yaxis.ticktext[3]) <= 40
