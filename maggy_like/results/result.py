@@ -532,9 +532,12 @@ class Result(ResultData):
 
         if importlib.util.find_spec("pandas") is None:
             return f"<pre>{html.escape(str(self))}</pre>"
+        import pandas
+
         from maggy_like.results.tables import ranked
 
-        table = ranked(self, self.to_pandas()).to_html(index=False)
+        most = pandas.get_option("display.max_rows")  # a Pareto set may have thousands
+        table = ranked(self, self.to_pandas()).to_html(index=False, max_rows=most)
         return table if self._shown.summary and self.trials else f"<pre>{html.escape(repr(self))}</pre>{table}"
 
 

@@ -64,6 +64,8 @@ def test_the_result_and_the_set_print_a_line_for_each_trial(tmp_path: Path) -> N
     page = result._repr_html_()
     assert html.escape(lines[1]) in page
     assert page.count("<tr") == n + 1
+    with pandas.option_context("display.max_rows", 4):
+        assert result._repr_html_().count("<tr") == 4 + 2  # the head, and a row of dots
     table = result.to_pandas()
     assert list(table["value_accuracy"]) == [trial.value for trial in result.trials]
     assert "value" not in table.columns
