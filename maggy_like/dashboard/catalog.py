@@ -36,7 +36,7 @@ _POINTS = 40
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What is known of a run that has ended, until the end of its journal changes."""
+    """What is known of a run that has ended or was killed, until the end of its journal changes."""
 
     ends: object
     summary: RunSummary
@@ -118,7 +118,7 @@ class Catalog:
             if points:
                 points.append([run.record.clock.total, points[-1][1]])
             every = max(1, len(points) // _POINTS)
-            curve = points[::every] + (points[-1:] if len(points) % every != 1 else [])
+            curve = points[::every] + (points[-1:] if (len(points) - 1) % every else [])
             if not run.files.is_behind:
                 self._curves[name] = ends, curve
             return curve
@@ -158,12 +158,18 @@ class Catalog:
         ends = read_ends(backend_of(where))
         if ends is None:
             return None, ""
-        if ends.header is not None and ends.ended is not None and ends.ended.totals is not None:
-            known = self._ended.get(name)
-            if known is None or known.ends != ends:
+        known = self._ended.get(name)
+        if known is None or known.ends != ends:
+            if ends.header is not None and ends.ended is not None and ends.ended.totals is not None:
                 made = RunSummary.of(name, where, ends.header, ends.ended.status, ends.ended.totals)
-                known = self._ended[name] = _Ended(ends, made)
-            return known.summary, str(known.summary.ending)
+            else:
+                made, phase = self._followed_summary(name, where)
+                if made.ending is Ending.RUNNING or not ends.last:
+                    return made, phase
+            known = self._ended[name] = _Ended(ends, made)
+        return known.summary, str(known.summary.ending)
+
+    def _followed_summary(self, name: str, where: str) -> tuple[RunSummary, str]:
         run = self.run(name)
         with run.lock:
             run.look()

@@ -153,10 +153,11 @@ def read_header(backend: JournalBackend) -> RunHeader:
 
 
 class Ends(NamedTuple):
-    """The first record of a journal and its last one, if it is the end of the run."""
+    """The first record of a journal, and what its last one tells."""
 
     header: RunHeader | None  # None if the first record is damaged, too long, or of another version
     ended: RunStatus | None  # None if the run has not ended, or the last record is damaged or too long
+    last: int  # number of the last record; 0 if that is damaged or too long
 
 
 def read_ends(backend: JournalBackend) -> Ends | None:
@@ -165,13 +166,12 @@ def read_ends(backend: JournalBackend) -> Ends | None:
         first, last = backend.ends()
     if not first:
         return None
-    header, ended = (
-        None if found is None else found[1]
-        for found in (open_line(first.partition(b"\n")[0]), open_line(last[:-1].rpartition(b"\n")[2]))
-    )
+    _, header = open_line(first.partition(b"\n")[0]) or (0, None)
+    number, ended = open_line(last[:-1].rpartition(b"\n")[2]) or (0, None)
     return Ends(
         header if isinstance(header, RunHeader) and header.version == FORMAT_VERSION else None,
         ended if isinstance(ended, RunStatus) and ended.status.is_over and last.endswith(b"\n") else None,
+        number,
     )
 
 

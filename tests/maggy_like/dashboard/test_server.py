@@ -60,7 +60,7 @@ def test_a_folder_has_its_runs_the_newest_first_with_those_that_cannot_be_read(s
     assert (new["state"], new["best_value"], new["trials"], new["is_over"]) == ("completed", 2.0, 2, True)
     assert "must be the header of a run" in broken["problem"]
     assert found["run"] is None
-    assert served.json("api/runs/new/curve")[-1][1] == 2.0
+    assert [value for _, value in served.json("api/runs/new/curve")] == [1.0, 2.0, 2.0]
 
 
 def test_a_run_alone_is_the_only_one(serve: Serve, searched: Path) -> None:
@@ -273,6 +273,27 @@ def test_a_training_that_failed_counts_as_a_failed_trial(serve: Serve, journal: 
     ])  # fmt: skip
     details = serve(tmp_path).json("api/runs/live/details")
     assert (details["failed_attempts"], details["failed_trials"]) == (1, 1)
+
+
+def test_a_killed_run_is_read_once_for_the_list(serve: Serve, journal: Journal, tmp_path: Path, no_pause: None) -> None:
+    journal.append(list(events(6, 2)))
+    journal.close()  # without an end
+    served = serve(tmp_path)
+    followed = served.server.catalog.followed
+
+    def state() -> str:
+        while (found := served.json("api/runs")["runs"][0]["state"]) == "reading":
+            pass
+        return str(found)
+
+    assert state() == "killed"
+    followed.clear()
+    assert (state(), followed) == ("killed", {})
+    resumed = Journal(backend_of(str(tmp_path / "live")))
+    resumed.read()
+    resumed.note(RunStatus(Ending.RUNNING, BEGUN + 1000.0))
+    assert (state(), [*followed]) == ("searching", ["live"])
+    resumed.close()
 
 
 def test_a_part_of_a_run_is_not_taken_for_a_trial(serve: Serve, searched: Path) -> None:
