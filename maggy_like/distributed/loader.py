@@ -134,10 +134,8 @@ class GlobalLoader(DataLoader[Any]):
             persistent_workers=loader.persistent_workers,
             pin_memory_device=loader.pin_memory_device,
         )  # in_order stays true: each rank would have another order
-        for name in ("batch_size", "sampler", "drop_last"):
-            object.__setattr__(
-                self, name, getattr(loader, name)
-            )  # DataLoader refuses to have them set, as it would have no effect
+        for name in ("batch_size", "sampler", "drop_last"):  # DataLoader refuses to set them, since it has no effect
+            object.__setattr__(self, name, getattr(loader, name))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.num_workers and self._shares.ranks > 1:

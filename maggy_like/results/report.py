@@ -407,10 +407,7 @@ def templates() -> dict[str, Any]:
         ("dark", "plotly_dark", "#3a3f47", "#16191d", "#7d8793", "#e4e7eb"),
     ):
         layout = copy.deepcopy(plotly.io.templates[name].to_plotly_json()["layout"])
-        layout |= {
-            "paper_bgcolor": paper,
-            "plot_bgcolor": paper,
-        }  # of the page: on a transparent one, buttons are grey
+        layout |= {"paper_bgcolor": paper, "plot_bgcolor": paper}  # of the page: on a clear one, buttons are grey
         layout["modebar"] = {"bgcolor": paper, "color": soft, "activecolor": ink}
         for axis in ("xaxis", "yaxis"):
             layout[axis] |= {"gridcolor": grid, "linecolor": grid, "zerolinecolor": grid, "zerolinewidth": 1}

@@ -142,12 +142,10 @@ def pareto_lines(result: ResultData) -> list[str]:
     if not result.pareto:
         return [f"no trial has all values ({goals})"]
     ranked = sorted(result.pareto, key=lambda trial: trial.values[0], reverse=result.direction == "max")
-    rows = [["trial", *(clean(name) for _, name in _goals(result)), "config"]]
-    rows += [[str(t.id), *map(number, t.values), config_text(t.config)] for t in ranked[:ROWS]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+    head = ["trial", *(name for _, name in _goals(result)), "config"]
+    table = aligned(head, [[str(t.id), *map(number, t.values), config_text(t.config)] for t in ranked[:ROWS]])
     more = [f"and {len(ranked) - ROWS} more in result.pareto"] if len(ranked) > ROWS else []
-    return [f"Pareto set of {len(ranked)} ({goals}):", *lines, *more]
+    return [f"Pareto set of {len(ranked)} ({goals}):", *table.splitlines(), *more]
 
 
 def _goals(result: ResultData) -> list[tuple[str, str]]:

@@ -31,8 +31,9 @@ from maggy_like.ml.estimator.batch_checks import (
     fit_to_rows,
     remedy,
 )
-from maggy_like.ml.estimator.objective import Kind, decoded
+from maggy_like.ml.estimator.objective import decoded
 from maggy_like.ml.estimator.plan import Data, TrainingPlan, check_batches
+from maggy_like.ml.inference.predictor import Kind
 from maggy_like.ml.loader.parquet_loader import ParquetLoader
 
 

@@ -23,7 +23,7 @@ from maggy_like.ml.columns import Column, fractions_of, with_fractions
 from maggy_like.ml.data import PreparedData, prepare_data
 from maggy_like.ml.estimator.data_checks import CheckedData, check_data
 from maggy_like.ml.estimator.network import build_network, is_lightning, make_portable
-from maggy_like.ml.estimator.objective import Kind, arguments_of, check_rate, optimizer_class
+from maggy_like.ml.estimator.objective import arguments_of, check_rate, optimizer_class
 from maggy_like.ml.estimator.param_checks import (
     check_indicator,
     check_metric,
@@ -45,6 +45,7 @@ from maggy_like.ml.estimator.plan import (
     outcome,
 )
 from maggy_like.ml.estimator.train import search_network, train_network
+from maggy_like.ml.inference.predictor import Kind
 from maggy_like.ml.loader.parquet_loader import check_fits
 from maggy_like.ml.spark_columns import columns_of_spark
 from maggy_like.protocol.endings import Ending

@@ -18,7 +18,6 @@ from torch import nn
 from maggy_like.errors import ConfigError
 from maggy_like.ml.columns import Column
 from maggy_like.ml.estimator.network import network_of_bytes, network_to_bytes
-from maggy_like.ml.estimator.objective import Kind
 from maggy_like.ml.estimator.params import (
     PartsWriter,
     PredictionParams,
@@ -32,7 +31,7 @@ from maggy_like.ml.estimator.params import (
     write_parts,
 )
 from maggy_like.ml.inference.predict import as_udf, predict
-from maggy_like.ml.inference.predictor import Kinds
+from maggy_like.ml.inference.predictor import Kind, Kinds
 from maggy_like.ml.spark_columns import check_frame, quoted
 from optimizers.space.scalars import from_json, to_json
 

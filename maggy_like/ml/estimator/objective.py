@@ -8,17 +8,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from maggy_like.errors import ConfigError, DataError
 from maggy_like.ml.columns import decoded_tensor, precision_of
+from maggy_like.ml.inference.predictor import Kind
 from optimizers.checks import did_you_mean, short
-
-Kind = Literal["classes", "binary", "probability", "values", "other"]
-"""Input of a loss: logits of classes, a logit of "yes", the probability of "yes", numbers, or anything."""
 
 _BY_KIND: dict[Kind, tuple[str, ...]] = {
     "classes": ("CrossEntropyLoss", "NLLLoss", "MultiMarginLoss"),
@@ -49,7 +47,7 @@ class Loss:
 
     function: Callable[..., Any]  # takes an output and a label
     per_row: Callable[..., Any] | None  # the same with one loss for each row; None if the function returns only one
-    kind: Kind  # of the labels
+    kind: Kind  # of the outputs that it takes
     name: str  # in messages
 
 

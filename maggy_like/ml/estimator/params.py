@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 
 from maggy_like.driver.settings import Confirmation, read_confirmation
 from maggy_like.errors import ConfigError, DataError, PlatformError
-from maggy_like.ml.estimator.objective import Kind
-from maggy_like.ml.inference.predictor import RAW
+from maggy_like.ml.inference.predictor import RAW, Kind
 from maggy_like.ml.spark_columns import as_told_apart
 from maggy_like.processes.pickles import dumps
 from maggy_like.version import __version__
