@@ -19,6 +19,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import lt
 from typing import Final, Literal
 
 import msgspec
@@ -221,7 +222,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     """Steps granted to an attempt.
 
     Attributes:
-        budget: Step up to which the attempt may run. Reports past it are ignored.
+        budget: Step up to which the attempt may run, at most ``max_budget``. In a run, a report past it ends the
+            training function.
         milestones: Steps below the budget, in rising order, at which the scheduler decides before the trial continues.
     """
 
@@ -229,11 +231,12 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     milestones: tuple[int, ...] = ()
 
 
-def is_grant(answer: object) -> bool:
-    """Return whether ``answer`` is a grant of at least one step whose milestones are steps."""
-    if not isinstance(answer, Grant) or type(answer.budget) is not int or not isinstance(answer.milestones, tuple):
+def is_grant(answer: object, max_budget: int) -> bool:
+    """Return whether ``answer`` is a grant of at least one step and at most ``max_budget``, with rising milestones."""
+    if not isinstance(answer, Grant) or not isinstance(answer.milestones, tuple):
         return False
-    return answer.budget >= 1 and all(type(step) is int for step in answer.milestones)
+    steps = (0, *answer.milestones, answer.budget)
+    return all(type(step) is int for step in steps) and answer.budget <= max_budget and all(map(lt, steps, steps[1:]))
 
 
 class Scheduler(ABC):

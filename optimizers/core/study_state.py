@@ -212,11 +212,12 @@ class StudyState:
         """Return the steps of the current attempt of ``trial``, or of its next one."""
         scheduler = self._scheduler_of(trial)
         grant = scheduler.grant(trial.id)
-        if not is_grant(grant):
+        most = trial.training or self.problem.max_budget
+        if not is_grant(grant, most):
             raise OptimizerError(
                 f"{type(scheduler).__name__}.grant({trial.id}) must return a Grant, got {short(grant)}; use "
-                "Grant(budget, milestones): the step up to which the trial may run, an integer of at least 1, and a "
-                "tuple of the steps below it at which the scheduler decides"
+                f"Grant(budget, milestones): the step up to which the trial may run, from 1 to max_budget={most}, and "
+                "a tuple of the steps below it, in rising order, at which the scheduler decides"
             )
         return grant
 
@@ -231,16 +232,27 @@ class StudyState:
 
     def next_promotion(self) -> Trial | None:
         """Return the paused trial to promote now, if any."""
-        number = self.scheduler.next_promotion()
-        return None if number is None else self.trials[number]
+        return self._paused("next_promotion", self.scheduler.next_promotion())
 
     def closing_promotion(self) -> Trial | None:
         """Return the paused trial to promote before the search ends, if any.
 
         Call it only when the search would end otherwise.
         """
-        number = self.scheduler.closing_promotion()
-        return None if number is None else self.trials[number]
+        return self._paused("closing_promotion", self.scheduler.closing_promotion())
+
+    def _paused(self, method: str, number: int | None) -> Trial | None:
+        """Return the paused trial that a method of the scheduler returned, if any."""
+        if number is None:
+            return None
+        trial = self.trials[number] if type(number) is int and 0 <= number < len(self.trials) else None
+        if trial is None or trial.state is not _PAUSED:
+            got = short(number) if trial is None else f"trial {number}, which is {trial.state.value}"
+            raise OptimizerError(
+                f"{type(self.scheduler).__name__}.{method}() must return the number of a paused trial or None, got "
+                f"{got}; add a trial in pause(trial), and remove it in promote(trial)"
+            )
+        return trial
 
     @property
     def has_updates(self) -> bool:

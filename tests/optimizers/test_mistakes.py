@@ -466,6 +466,38 @@ class LateGrowing(Granting):
         self.due, self.answer = None, Grant(9)
 
 
+class Promoting(Granting):
+    """Promotes one trial, whatever its state."""
+
+    may_promote = True
+
+    def __init__(self, trial: Any, *, closing: bool = False) -> None:
+        super().__init__(Grant(9))
+        self.trial, self.closing = trial, closing
+
+    def next_promotion(self) -> Any:
+        return None if self.closing else self.trial
+
+    def closing_promotion(self) -> Any:
+        return self.trial
+
+
+def promoting(trial: Any, *, closing: bool = False) -> Callable[[], None]:
+    """Ask for a trial after one has ended and while another one runs, or after both have ended."""
+
+    def ask() -> None:
+        scheduler = Promoting(None)
+        study = Study(SPACE, Answering({"x": 0.5}, scheduler), max_budget=9, n_trials=2)
+        study.tell(study.ask(), 0.5)
+        running = study.ask()
+        scheduler.trial, scheduler.closing = trial, closing
+        if closing:
+            study.tell(running, 0.5)
+        study.ask()
+
+    return ask
+
+
 def paused_and_asked() -> None:
     study = Study(SPACE, Answering({"x": 0.5}, LateGrowing()), max_budget=9)
     study.tell(study.ask(), 0.5)
@@ -546,17 +578,38 @@ STUDIES: list[tuple[Callable[[], Any], type[Exception], str]] = [
             OptimizerError,
             r"Granting.grant\(0\) must return a Grant, got .*; use Grant\(budget, milesto",
         )
-        for it in (None, 3, Grant(0), Grant(-1), Grant("a"), Grant(2.5), Grant(9, None), Grant(9, ("a",)))
+        for it in (
+            *(None, 3, Grant(0), Grant(-1), Grant("a"), Grant(2.5), Grant(True), Grant(10)),
+            *(Grant(9, None), Grant(9, ("a",)), Grant(9, (9,)), Grant(9, (3, 1)), Grant(9, (0, 3))),
+        )
     ),
     *(
         (
-            lambda it=it, act=act: act(study := Study(SPACE, Answering({"x": 0.5}, Deciding(it))), study.ask()),
+            lambda it=it, act=act: act(
+                study := Study(SPACE, Answering({"x": 0.5}, Deciding(it)), max_budget=3), study.ask()
+            ),
             OptimizerError,
             r"Deciding.report\(\) must return a Decision, got .*; use Decision.CONTINUE or Decision.STOP",
         )
         for it in (None, True, False, "stop")
         for act in (lambda s, t: s.report(t, 1, 0.5), lambda s, t: s.tell(t, 0.5))
     ),
+    *(
+        (
+            promoting(it),
+            OptimizerError,
+            rf"Promoting.next_promotion\(\) must return the number .* got {got}; add a trial in",
+        )
+        for it, got in (
+            (0, "trial 0, which is completed"),
+            (1, "trial 1, which is running"),
+            (2, "2"),
+            (-1, "-1"),
+            (True, "True"),
+            ("0", "'0'"),
+        )
+    ),
+    (promoting(1, closing=True), OptimizerError, r"Promoting.closing_promotion\(\) .* got trial 1, which is completed"),
     (
         paused_and_asked,
         OptimizerError,
