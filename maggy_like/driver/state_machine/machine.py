@@ -237,7 +237,7 @@ def _tick(run: Run) -> Commands:
         commands += phases.end_search(run, Ending.ERROR, error)
     if run.is_after_search or run.retries:
         commands += phases.dispatch(run)
-    return commands
+    return commands + phases.say_if_slow(run)
 
 
 def _stop(run: Run, event: StopRequested) -> Commands:

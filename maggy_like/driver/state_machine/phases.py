@@ -186,6 +186,22 @@ def _ask_ahead(run: Run) -> Commands:
     return [] if question is None else [question]
 
 
+def say_if_slow(run: Run) -> Commands:
+    """Say that workers wait for the optimizer, if they have waited long."""
+    if run.ending is not None or run.search_ended is not None or not _free_members(run):
+        return []
+    if (overdue := run.proposals.overdue(run.now)) is None:
+        return []
+    index, seconds = overdue
+    who = "1 worker waits" if len(run.idle) == 1 else f"{len(run.idle)} workers wait"
+    return [
+        Show(
+            f"the optimizer has computed proposal {index} for {seconds:.0f} s, and {who} for it; if it hangs, Ctrl-C "
+            "ends the search with the result so far"
+        )
+    ]
+
+
 # -- the search ends ----------------------------------------------------------------------------------
 
 
@@ -211,7 +227,21 @@ def _close_if_done(run: Run) -> Commands:
     if _closing_promotion(run) is not None:
         return []
     error = run.failures.error(run.study.size)
-    return end_search(run, Ending.COMPLETED if error is None else Ending.ERROR, error)
+    if error is not None:
+        return end_search(run, Ending.ERROR, error)
+    return _say_if_short(run) + end_search(run, Ending.COMPLETED, None)
+
+
+def _say_if_short(run: Run) -> Commands:
+    """Say that the search ends before ``n_trials`` because of the optimizer."""
+    n_trials, size = run.study.problem.n_trials, run.study.size
+    is_full = size >= (1 if n_trials is None else n_trials)
+    if is_full or run.proposals.has_tried_all or run.settings.search.groups:
+        return []
+    why = " (it waits for a result, and nothing runs)" if run.proposals.is_waiting_for_change else ""
+    trials = f"{size} trials" if n_trials is None else f"{size} of {n_trials} trials"
+    name = run.settings.search.optimizer_name
+    return [Show(f"{name} proposes no further configuration{why}, so the search ends after {trials}")]
 
 
 def end_search(run: Run, reason: Ending, error: Exception | None) -> Commands:

@@ -16,6 +16,9 @@ MOST = 256
 of two threads."""
 
 
+PATIENCE = 30.0
+"""Seconds that workers wait for the optimizer before a line says so. Each further line comes after twice the time."""
+
 _ASKS = 8
 """The slowest of so many asks is taken as the time of an ask: one in a few fits a model again."""
 
@@ -88,6 +91,7 @@ class Proposals:
         self._workers = workers  # and so the number of proposals to keep ready if results do not matter
         self._prefetch = Prefetch(workers)  # limits that number for an adaptive optimizer
         self._asked = 0.0
+        self._patience = PATIENCE
         self._next_ask = 0
         self._asking = False
         self._exhausted = False
@@ -114,8 +118,16 @@ class Proposals:
         """Whether a new trial may still come."""
         return self._has_room and bool(
             self._points
-            or (not self._has_tried_all and (self._ready or not (self._exhausted or self._is_waiting_for_change)))
+            or (not self.has_tried_all and (self._ready or not (self._exhausted or self.is_waiting_for_change)))
         )
+
+    def overdue(self, now: float) -> tuple[int, float] | None:
+        """Return the index of a proposal that takes long, and its seconds so far; None if there is nothing to say."""
+        seconds = now - self._asked
+        if not self._asking or seconds < self._patience:
+            return None
+        self._patience = 2 * seconds
+        return self._next_ask, seconds
 
     def take(self, wanted: float) -> TrialCreated | None:
         """Return the event that makes the next configuration a trial, if one is ready.
@@ -126,7 +138,7 @@ class Proposals:
         if self._has_room and self._points:
             self._try(self._points[0])
             return TrialCreated(number, self._points.popleft())
-        if self._has_room and self._ready and not self._has_tried_all:
+        if self._has_room and self._ready and not self.has_tried_all:
             index, proposal = self._ready.popleft()
             self._prefetch.taken(wanted)
             self._try(proposal.config)
@@ -135,14 +147,14 @@ class Proposals:
 
     def ask(self, now: float) -> AskOptimizer | None:
         """Return the request for the optimizer that is due now, so that a free worker never waits."""
-        if self._asking or self._exhausted or self._has_tried_all:
+        if self._asking or self._exhausted or self.has_tried_all:
             return None
         depth = self._prefetch.depth if self._study.optimizer.adaptive else max(2, self._workers)
         if len(self._ready) >= depth:
             return None
         n_trials = self._study.problem.n_trials
         coming = self._study.size + len(self._points) + len(self._ready)
-        if (n_trials is not None and coming >= n_trials) or self._is_waiting_for_change:
+        if (n_trials is not None and coming >= n_trials) or self.is_waiting_for_change:
             return None
         self._asking, self._waiting, self._asked = True, False, now
         # What waited comes first: it may be a trial by now that has ended.
@@ -175,11 +187,12 @@ class Proposals:
             self._tried.add(self._study.problem.space.key(config))
 
     @property
-    def _has_tried_all(self) -> bool:
+    def has_tried_all(self) -> bool:
+        """Whether each configuration of a space that has few was tried."""
         return self._n_configs is not None and len(self._tried) >= self._n_configs
 
     @property
-    def _is_waiting_for_change(self) -> bool:
+    def is_waiting_for_change(self) -> bool:
         """Whether the optimizer waits for a change, and there was none."""
         return self._waiting and not self._unsent and not self._study.has_updates
 

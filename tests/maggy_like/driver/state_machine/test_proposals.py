@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 
 from maggy_like.driver.simulate import simulate
-from maggy_like.driver.state_machine.interface import SuggestionReady, TrialSaid, WorkerLost
+from maggy_like.driver.state_machine.interface import SuggestionReady, Tick, TrialSaid, WorkerLost
 from maggy_like.driver.state_machine.proposals import Prefetch, Proposals
 from maggy_like.errors import OptimizerError
 from maggy_like.protocol.messages import (
@@ -279,18 +279,43 @@ def test_an_optimizer_that_waits_is_asked_again_for_the_same_index_when_somethin
     assert [trial.parent for trial in hand.study.trials] == [None, None, 0, 1]
 
 
-def test_a_search_whose_optimizer_waits_for_nothing_ends() -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"), [(WAIT, " (it waits for a result, and nothing runs)"), (None, "")], ids=["wait", "none"]
+)
+def test_a_search_whose_optimizer_has_nothing_left_ends_and_says_so(answer: Answer, why: str) -> None:
     class Stuck(RandomSearch):
         adaptive = True
 
         def ask(self, index: int, history: History) -> Answer:  # type: ignore[override]
-            return super().ask(index, history) if index == 0 else WAIT
+            return super().ask(index, history) if index == 0 else answer
 
-    hand = Hand(Stuck(), n_trials=9).start()
+    hand = Hand(Stuck(), n_trials=9, study={"direction": "max"}).start()
     worker = hand.join(0)
     assert hand.machine.ending is None
     assert hand.finish(worker, 0.5) == [Shutdown()]
     assert hand.machine.ending == "completed"
+    assert hand.shown == [f"Stuck proposes no further configuration{why}, so the search ends after 1 of 9 trials"]
+
+
+def test_a_search_that_has_all_trials_says_nothing_of_its_optimizer() -> None:
+    hand = Hand(n_trials=1, study={"direction": "max"}).start()
+    hand.finish(hand.join(0), 0.5)
+    assert hand.machine.ending == "completed"
+    assert hand.shown == []
+
+
+def test_a_line_says_that_workers_wait_for_the_optimizer_and_again_after_twice_the_time() -> None:
+    hand = Hand(heartbeat_timeout=1e6)
+    hand.machine.start(0.0)  # asks for the first proposal, which never comes
+    shown: dict[float, str] = {}
+    for hand.now in (31.0, 40.0, 75.0, 81.0, 100.0):
+        if hand.now == 40.0:
+            hand.join(0)
+        hand.tell(Tick())
+        shown.update((hand.now, text) for text in hand.shown)
+        hand.shown.clear()
+    assert list(shown) == [40.0, 81.0]
+    assert shown[40.0].startswith("the optimizer has computed proposal 0 for 40 s, and 1 worker waits for it; if it")
 
 
 def test_a_child_starts_from_its_parent_s_state_and_steps() -> None:
