@@ -7,10 +7,11 @@ optimizer decides in a simulation exactly as in a real search.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from maggy_like.argument_checks import seconds, whole
+from maggy_like.argument_checks import real, seconds, whole
 from maggy_like.driver.state_machine.interface import (
     Append,
     AskOptimizer,
@@ -68,7 +69,7 @@ def simulate(
     returns pass in virtual time.
 
     Args:
-        study: A new study.
+        study: A new study. It needs ``n_trials``, unless its optimizer has an end or ``horizon`` is given.
         objective: Function of a configuration and a step, which returns the value and the seconds of that step.
         workers: Number of workers.
         state: State from which a training starts, for an objective that takes a state. Default None: it takes none.
@@ -79,7 +80,7 @@ def simulate(
         The virtual time at the end, in seconds.
 
     Raises:
-        ConfigError: An argument is not valid, or the study has trials.
+        ConfigError: An argument is not valid, the study has trials or no end, or the objective returns something else.
 
     Example:
         >>> study = Study({"lr": Float(1e-4, 1, log=True)}, ASHA(), max_budget=27, n_trials=30)
@@ -95,6 +96,11 @@ def simulate(
     if on_event is not None and not callable(on_event):
         raise ConfigError(f"on_event must be a function of the time and a number, got {short(on_event)}; leave it out")
     seconds("horizon", horizon)
+    if study.problem.n_trials is None and horizon is None and not study.optimizer.size(study.problem.space):
+        raise ConfigError(
+            f"study must have n_trials, because {type(study.optimizer).__name__} proposes without end; use "
+            "Study(..., n_trials=100), or pass horizon= to end the simulation after that many virtual seconds"
+        )
     simulation = _Simulation(study, objective, whole("workers", workers, least=1), state)
     return simulation.run(horizon, on_event)
 
@@ -104,7 +110,7 @@ class _Simulation:
         self, study: Study, objective: SimulatedObjective | StatefulObjective, workers: int, state: Any
     ) -> None:
         self.study = study
-        self.objective: Callable[..., tuple[Any, ...]] = objective
+        self.objective: Callable[..., object] = objective
         self.stateful = state is not None
         self.machine = StateMachine(study, size=workers)
         self.heap: list[tuple[float, int, Input]] = []
@@ -163,13 +169,22 @@ class _Simulation:
         """Train one step, and report it when its seconds have passed."""
         reached, state = self.reached.get(assign.trial, self.begin)
         step = reached + 1
-        if self.stateful:
-            value, seconds, state = self.objective(assign.config, step, state)
-        else:
-            value, seconds = self.objective(assign.config, step)
+        value, seconds, state = self.train(assign.config, step, state)
         self.reached[assign.trial] = step, state
         message = Reported(assign.trial, assign.attempt, "value", {"value": ([step], [value])}, awaiting=True)
         self.push(self.now + seconds, TrialSaid(worker, message))
+
+    def train(self, config: Config, step: int, state: Any) -> tuple[float, float, Any]:
+        """Return the value of a step, its seconds, and the state after it."""
+        returned: object = self.objective(config, step, state) if self.stateful else self.objective(config, step)
+        if isinstance(returned, tuple | list) and len(returned) == 2 + self.stateful:
+            value, seconds = map(real, returned[:2])
+            if value is not None and seconds is not None and 0.0 <= seconds < math.inf:
+                return value, seconds, returned[-1] if self.stateful else None
+        what, use = "the value and the seconds of the step", "return value, seconds"
+        if self.stateful:
+            what, use = "the value and the seconds of the step, and the new state", f"{use}, state"
+        raise ConfigError(f"objective must return {what}, got {short(returned)}; use '{use}', with seconds >= 0")
 
     def verdict(self, worker: WorkerId, stop: bool) -> None:
         assign = self.running[worker.index]

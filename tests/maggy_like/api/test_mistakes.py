@@ -554,6 +554,18 @@ def test_addresses_of_gpus_are_texts(gpus: Any, message: str) -> None:
     ("wrong", "message"),
     [
         ({"study": 3}, "study must be a Study, got 3"),
+        ({"study": Study(OF_X, ASHA())}, r"study must have n_trials, because ASHA proposes without end; use Study\("),
+        *(
+            (
+                {"objective": lambda config, step, it=it: it},
+                "objective must return the value and the seconds of the step, got .*; use 'return value, seconds'",
+            )
+            for it in (None, 1.0, (1.0,), (1.0, 2.0, 3.0), ("a", 1.0), (1.0, -1.0), (1.0, math.nan), (1.0, math.inf))
+        ),
+        (
+            {"objective": lambda config, step, state: (1.0, 1.0), "state": 0},
+            r"seconds of the step, and the new state, got \(1.0, 1.0\); use 'return value, seconds, state',",
+        ),
         ({"objective": 3}, "objective must be a function of a configuration and a step, got 3"),
         ({"workers": 0}, "workers must be an integer of at least 1, got 0"),
         ({"horizon": "long"}, "horizon must be a positive number of seconds, got 'long'"),
