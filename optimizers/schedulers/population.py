@@ -253,6 +253,11 @@ class PBT(Optimizer):
         self._followed: tuple[History, Population, int] | None = None
 
     def validate(self, problem: Problem) -> None:
+        if problem.max_budget < 2:
+            raise OptimizerError(
+                "max_budget must be at least 2, because the members of PBT pause on the way, got 1; use a larger one, "
+                "or optimizer='bayesian'"
+            )
         if (interval := self._interval(problem)) >= problem.max_budget:
             raise OptimizerError(
                 f"interval must be below max_budget={problem.max_budget}, got {interval}; "

@@ -273,6 +273,10 @@ CONTRASTS = {"A": {"without A": 1.0, "base": -1.0}}
             "interval must be below max_budget=5, got 5; use a smaller one",
         ),
         (
+            lambda: PBT().validate(Problem(LINE, 0, max_budget=1)),
+            "max_budget must be at least 2, .*, got 1; use a larger one",
+        ),
+        (
             lambda: PBT(population=16, interval=5).validate(Problem(LINE, 0, max_budget=50, n_trials=16)),
             "population must be below n_trials=16, got 16",
         ),
