@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import keyword
 import math
 import re
@@ -271,6 +272,7 @@ class SearchSpace:
             raise SearchSpaceError(
                 f"constraint must be a function of a configuration, got {short(constraint)}; use a lambda"
             )
+        _check_takes_config(constraint, next(iter(self), "lr"))
         space = copy.copy(self)
         space._constraints = (*self._constraints, constraint)
         space.sample(np.random.default_rng(0))  # raises if no configuration is allowed
@@ -629,6 +631,21 @@ class JointPrior:
 def name_of(constraint: Constraint) -> str:
     """Return a constraint's name for messages."""
     return str(getattr(constraint, "__name__", None) or repr(constraint))
+
+
+def _check_takes_config(constraint: Constraint, parameter: str) -> None:
+    """Check that a constraint can be called with a configuration as its only argument."""
+    try:
+        signature = inspect.signature(constraint)
+    except ValueError:  # as of some functions in C
+        return
+    try:
+        signature.bind({})
+    except TypeError:
+        raise SearchSpaceError(
+            f"the constraint {name_of(constraint)} must take one argument, the configuration as a dict, got "
+            f"{name_of(constraint)}{signature}; use config[{parameter!r}] for the value of a parameter"
+        ) from None
 
 
 def holds(constraint: Constraint, config: Mapping[str, Any]) -> bool:

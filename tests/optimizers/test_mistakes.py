@@ -161,6 +161,10 @@ SPACES: list[tuple[Callable[[], Any], str]] = [
         lambda: PLAIN.where(lambda config: config["hihg"] > 1),
         r"<lambda> raised KeyError\('hihg'\) for \{'low'.*config.get\(name\)",
     ),
+    (
+        lambda: PLAIN.where(lambda low, high: low < high),
+        r"must take one argument, the configuration as a dict, got <lambda>\(low, high\); use config\['low'\]",
+    ),
     (lambda: PLAIN.where(lambda config: 1 / 0), r"raised ZeroDivisionError\(.*for \{'low': \d, 'high': \d\}$"),
     (lambda: PLAIN.where(lambda config: config["low"]), r"must return True or False, got \d for"),
     (lambda: PLAIN.where(lambda config: None), "must return True or False, got None for"),
