@@ -132,8 +132,10 @@ def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
         )
     conditions = {}
     for parent, values in when.items():
-        many = isinstance(values, Sequence) and not isinstance(values, str)
-        conditions[parent] = read_values(values if many else [values], f"when[{parent!r}]")
+        listed = values if isinstance(values, Sequence) and not isinstance(values, str) else [values]
+        conditions[parent] = tuple(map(read_value, listed))
+        if not conditions[parent]:
+            raise SearchSpaceError(f"values of when[{parent!r}] must not be empty; use at least one value")
     return conditions or None
 
 

@@ -552,7 +552,9 @@ class SearchSpace:
                     for value in values:
                         parent_domain.normalize(value)
                 except SearchSpaceError as error:
-                    raise SearchSpaceError(f"{name!r} cannot depend on {parent!r}: {error}") from None
+                    is_value = parent in self._domains and self._domains[parent].contains(values)
+                    remedy = f"; use when={{{parent!r}: [{values!r}]}} for this value" if is_value else ""
+                    raise SearchSpaceError(f"{name!r} cannot depend on {parent!r}: {error}{remedy}") from None
 
 
 def _checked(name: object) -> str:

@@ -121,6 +121,13 @@ SPACES: list[tuple[Callable[[], Any], str]] = [
     (lambda: SearchSpace({"a": 1}, a=2), r"\['a'\] are given twice"),
     (lambda: SearchSpace({"a": Float(0, 1, when={"bb": 1}), "bbb": 1}), "'a' cannot depend on 'bb': .* mean 'bbb'"),
     (lambda: SearchSpace({"a": Float(0, 1, when={"b": 3}), "b": [1, 2]}), "cannot depend on 'b': 3 is not in"),
+    *(
+        (
+            lambda it=it: SearchSpace({"a": Float(0, 1, when={"b": it}), "b": [it, (7,)]}),
+            rf"cannot depend on 'b': 64 is not in .*; use when={{'b': \[{re.escape(repr(it))}\]}} for this value",
+        )
+        for it in ((64,), (64, 64))
+    ),
     (lambda: SearchSpace({"a": Float(0, 1, when={"b": 0.5}), "b": Float(0, 1)}), "use a step"),
     (
         lambda: SearchSpace({"a": Choice([1, 2], when={"b": 1}), "b": Choice([1, 2], when={"a": 1})}),
