@@ -314,6 +314,8 @@ def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tu
 
 def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
     """Return a clause with the remedy for an unknown argument, or nothing; see :func:`explains_arguments`."""
+    if "optimizer" in known and (ours := instead_of_optuna(value)):
+        return f"; use optimizer={ours}"
     if given in elsewhere:
         return f"; use {elsewhere[given].replace('{}', short(value, _WIDTH))}"
     same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]
@@ -324,3 +326,18 @@ def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[
         if ours in elsewhere:
             return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
     return did_you_mean(given, known)
+
+
+def instead_of_optuna(given: object) -> str:
+    """Return what to use for a sampler or a pruner of Optuna, or for its class; an empty text for anything else."""
+    kind = given if isinstance(given, type) else type(given)
+    bases = {base.__name__ for base in kind.__mro__ if base.__module__.partition(".")[0] == "optuna"}
+    if "BasePruner" in bases:
+        return "'asha', MedianRule('tpe') or another rule that stops trials"
+    if "BaseSampler" not in bases:
+        return ""
+    return COUNTING_SAMPLERS.get(kind.__name__, f"OptunaSampler(lambda seed: {kind.__name__}(seed=seed))")
+
+
+COUNTING_SAMPLERS = {"GridSampler": "'grid'", "QMCSampler": "'sobol'"}
+"""Samplers that count their asks in Optuna's own study, and our optimizers that do the same."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-from optimizers.checks import did_you_mean, meant, short
+from optimizers.checks import did_you_mean, instead_of_optuna, meant, short
 from optimizers.core.base import Optimizer
 from optimizers.errors import OptimizerError
 
@@ -91,14 +91,11 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
             near = _peer(spec) or did_you_mean(spec.lower(), names(), cutoff=_NEAR)
             raise OptimizerError(f"unknown optimizer {spec!r}{near}; use one of {', '.join(names())}")
         label = spec
+    elif ours := instead_of_optuna(spec):
+        kind = spec if isinstance(spec, type) else type(spec)
+        raise OptimizerError(f"optimizer must be an Optimizer, got Optuna's {kind.__name__}; use {ours}")
     elif callable(spec) and (not isinstance(spec, type) or issubclass(spec, Optimizer)):
         factory, label = spec, getattr(spec, "__name__", repr(spec))
-    elif type(spec).__module__.partition(".")[0] == "optuna":
-        kind = type(spec).__name__
-        use = f"OptunaSampler(lambda seed: {kind}(seed=seed))"
-        if kind.endswith("Pruner"):
-            use = "a rule that stops trials, such as 'asha', MedianRule('tpe') or Patience('tpe')"
-        raise OptimizerError(f"optimizer must be an Optimizer, got Optuna's {kind}; use {use}")
     else:
         raise OptimizerError(
             f"optimizer must be a name, an optimizer or its class, got {short(spec)}; use one of {', '.join(names())}"
@@ -123,19 +120,30 @@ def _class_of(name: str) -> Factory | None:
 _PEERS = {
     "tpe": "optuna hyperopt parzen",
     "bayesian": "gp bo gaussian botorch ax gpsampler gpyopt spearmint",
-    "asha": "successive halving sha",
+    "asha": "successive halving sha successivehalvingpruner",
     "skopt": "scikit-optimize",
     "pbt": "population",
     "sobol": "qmc",
+    "grid": "bruteforce",
+    "hyperband": "hyperbandpruner",
 }
 """Our names, and what other libraries call the same optimizers."""
+
+_OBJECTS = {
+    "MedianRule('tpe')": "median medianrule medianpruner medianstopping",
+    "Patience('tpe')": "patience patientpruner",
+    "OptunaSampler(lambda seed: CmaEsSampler(seed=seed))": "cma cmaes",
+    "OptunaSampler(lambda seed: NSGAIISampler(seed=seed))": "nsga nsgaii",
+}
+"""What to pass for optimizers that have no name, and their names in other libraries."""
 
 
 def _peer(spec: str) -> str:
     """Return a clause with our name if ``spec`` is that of another library, or nothing."""
     words = re.findall(r"[a-z]+", spec.lower().replace("sampler", "").replace("search", ""))
-    near = [ours for ours in names() if {*words} & {ours, *_PEERS.get(ours, "").split()}]
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = [repr(ours) for ours in names() if {*words} & {ours, *_PEERS.get(ours, "").split()}]
+    near += [ours for ours, theirs in _OBJECTS.items() if {*words} & {*theirs.split()}]
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _check_options(label: str, factory: Factory, options: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from optimizers.checks import as_int, integer, short
+from optimizers.checks import as_int, instead_of_optuna, integer, short
 from optimizers.core.base import WAIT, Answer, Decision, Observation, Optimizer, Problem, Proposal, Wait
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.objectives import Directions, Objectives
@@ -362,6 +362,8 @@ def checked_problem(
             remedy = f"make_optimizer({short(given)})"
         elif isinstance(given, type) and issubclass(given, Optimizer):
             remedy = f"{given.__name__}()"
+        elif (ours := instead_of_optuna(given)).startswith("OptunaSampler"):
+            remedy = ours
         raise UserError(f"optimizer must be an Optimizer, got {short(given)}; use {remedy}")
     if not _is_list(points) or not all(isinstance(point, Mapping) for point in points):
         raise UserError(f"points must be a list of configurations as dicts, got {short(points)}; use [{{'x': 0.5}}]")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizers.checks import explains_init, integer
+from optimizers.checks import COUNTING_SAMPLERS, explains_init, integer
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.samplers.optuna_space import load_optuna
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
     from optimizers.samplers.optuna_study import StudyMirror
-
-_INDEXED = {"QMCSampler": "sobol", "GridSampler": "grid"}
-"""Samplers that count their asks in Optuna's own study, and our optimizers that do the same."""
 
 _TRIES = 3  # asks of a sampler that repeats itself, as genetic ones do, or that ignores the space's constraints
 _APART = 20  # further asks that draw each parameter independently
@@ -118,8 +115,8 @@ class OptunaSampler(Optimizer):
         from optimizers.samplers.optuna_study import check_fixed, innermost, is_exhaustive
 
         inner = innermost(first)
-        if (name := type(inner).__name__) in _INDEXED:
-            raise OptimizerError(f"{name} depends on how often it was asked; use optimizer={_INDEXED[name]!r}")
+        if (name := type(inner).__name__) in COUNTING_SAMPLERS:
+            raise OptimizerError(f"{name} depends on how often it was asked; use optimizer={COUNTING_SAMPLERS[name]}")
         if getattr(inner, "_with_margin", False):
             # It stores the point that was asked for, which is not the one whose result is entered.
             raise OptimizerError(f"with_margin of {name} must be False, got True; remove with_margin=True")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.samplers import TPESampler
 from scipy import stats
 
 from optimizers import (
@@ -535,6 +536,7 @@ STUDIES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Study(SPACE, "asha"), UserError, r"use make_optimizer\('asha'\)"),
     (lambda: Study(SPACE, RandomSearch), UserError, r"use RandomSearch\(\)"),
     (lambda: Study(SPACE, 3), UserError, r"got 3; use ASHA\(\) or"),
+    (lambda: Study(SPACE, TPESampler()), UserError, r"use OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)"),
     (lambda: Study(SPACE, RandomSearch(), direction="up"), UserError, "direction must be 'max' or 'min', got 'up'"),
     (lambda: Study(SPACE, RandomSearch(), value="newest"), UserError, "value must be 'best' or 'last', got 'newest'"),
     *(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from optuna.distributions import IntDistribution
 from optuna.pruners import MedianPruner
-from optuna.samplers import TPESampler
+from optuna.samplers import QMCSampler, TPESampler
 from pandas import DataFrame
 from scipy import stats
 
@@ -74,6 +74,9 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "Ray's stop": (given(stop={"training_iteration": 5}), "use max_budget=, target= or timeout=$"),
     "a patience": (given(patience=3), r"use optimizer=Patience\('random', patience=3\)$"),
     "Optuna's pruner": (given(pruner="median"), r"use optimizer='asha', or MedianRule\('tpe'\)$"),
+    "Optuna's sampler": (
+        given(sampler=TPESampler()),
+        r"; use optimizer=OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)$"),
     "GPUs": (given(gpus=2), r"got gpus=2; use engine=LocalEngine\(gpus=2\), a list such as \['0', '1'\]"),
     "Ray's attempts": (given(max_failures=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
@@ -198,7 +201,11 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a run that is none": ({"warm_start": [3]}, "warm_start must contain results or folders of runs, got 3"),
     "a run that is nowhere": ({"warm_start": ["nothing"]}, "there is no run in 'nothing'"),
     "a sampler": ({"optimizer": TPESampler()}, r"use OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)"),
-    "a pruner": ({"optimizer": MedianPruner()}, r"got Optuna's MedianPruner; use a rule .*MedianRule\('tpe'\)"),
+    "a class of samplers": ({"optimizer": TPESampler}, r"Optuna's TPESampler; use OptunaSampler\(lambda seed: TPES"),
+    "a sampler that counts": ({"optimizer": QMCSampler}, r"got Optuna's QMCSampler; use 'sobol'$"),
+    "a pruner": ({"optimizer": MedianPruner()}, r"got Optuna's MedianPruner; use 'asha', MedianRule\('tpe'\) or"),
+    "a pruner's name": ({"optimizer": "MedianPruner"}, r"\(did you mean MedianRule\('tpe'\)\?\); use one of"),
+    "CMA-ES": ({"optimizer": "cma-es"}, r"did you mean OptunaSampler\(lambda seed: CmaEsSampler\(seed=seed\)\)\?"),
     "a sampler of nothing": ({"optimizer": lambda: OptunaSampler(lambda: TPESampler())}, "sampler must take a seed"),
     "a direction in capitals": ({"direction": "MAX"}, r"got 'MAX' \(did you mean 'max'\?\)"),
     "a sampler's name": ({"optimizer": "TPESampler"}, "did you mean 'tpe'"),
