@@ -290,7 +290,8 @@ def _explanation(
             return f"{name}() has no argument {given!r}, got {given}={short(value, _WIDTH)}{remedy}{listed}"
     by_place = [p.name for p in known.values() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [p.name for p in known.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    if (spelled := _spelled(name, by_place, others, args)) is not None:
+    spelled = _named(name, signature, args, kwargs) or _spelled(name, by_place, others, args)
+    if spelled is not None:
         return spelled
     if len(args) > len(by_place):
         extra = short(args[len(by_place)], _WIDTH)
@@ -300,6 +301,23 @@ def _explanation(
         )
     needed = [p.name for p in known.values() if p.name in by_place or p.default is inspect.Parameter.empty]
     return f"{name}(): {error}; it takes {', '.join(needed)}"
+
+
+def _named(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the message if a domain is given its name first, as in other libraries; None otherwise."""
+    if next(iter(signature.parameters), "") not in ("low", "values") or not args or not isinstance(args[0], str):
+        return None
+    try:
+        rest = signature.bind(*args[1:], **kwargs)
+    except TypeError:
+        return None
+    if isinstance(rest.arguments.get("values"), str):  # of several values
+        return None
+    spelled = [*map(short, args[1:]), *(f"{key}={short(value)}" for key, value in kwargs.items())]
+    return (
+        f"{name}() takes no name, got {args[0]!r}; use {name}({', '.join(spelled)}), and the name in the search space: "
+        f"{{{args[0]!r}: {name}(...)}}"
+    )
 
 
 def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tuple[Any, ...]) -> str | None:

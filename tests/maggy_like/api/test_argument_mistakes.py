@@ -102,6 +102,11 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a log by place": (lambda: Float(1, 2, True), "takes only .* by position, got True .* log="),  # type: ignore[misc]
     "a list as two bounds": (lambda: Float([1, 2]), r"takes low and high, got \[1, 2\]; use Float\(1, 2\)$"),  # type: ignore
     "choices by place": (lambda: Choice("a", "b"), r"one list, got 2 values; use Choice\(\['a', 'b'\]\)$"),  # type: ignore
+    "a range with its name": (
+        lambda: Float("lr", 1e-4, 0.1, log=True),  # type: ignore
+        r"no name, got 'lr'; use Float\(0.0001, 0.1, log=True\), and the name in .*: \{'lr': Float\(\.\.\.\)\}$"),
+    "bounds with their name": (lambda: Integer("n", low=1, high=9), r"use Integer\(low=1, high=9\), and"),  # type: ignore
+    "choices with their name": (lambda: Choice("act", ["a", "b"]), r"use Choice\(\['a', 'b'\]\), and the"),  # type: ignore
     "a search's in an optimizer": (lambda: ASHA(max_budget=9), "use max_budget=9 in the call of the search$"),  # type: ignore
     "a search's in an engine": (lambda: LocalEngine(workers=4), "use workers=4 in the call of the search$"),  # type: ignore
     "a study's by place": (lambda: AblationStudy(train), r"AblationStudy\(\) takes no argument by position"),  # type: ignore
