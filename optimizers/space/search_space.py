@@ -114,7 +114,7 @@ def _read(spelling: Any) -> Domain:
             raise SearchSpaceError(
                 f"values must be a list, got a {type(spelling).__name__}, {spelling!r}; use .tolist()"
             )
-        case _ if any(hasattr(spelling, name) for name in ("rvs", "sample", "low")):
+        case _ if any(hasattr(spelling, name) for name in ("rvs", "sample", "low", "choices")):
             raise SearchSpaceError(_instead_of(spelling))
         case _:
             return Constant(read_scalar(spelling))
@@ -123,16 +123,22 @@ def _read(spelling: Any) -> Domain:
 def _instead_of(distribution: Any) -> str:
     """Return an error message for a distribution of scipy or of another library, such as Optuna."""
     known = getattr(getattr(distribution, "dist", None), "name", type(distribution).__name__)
+    for name in ("choices", "categories"):
+        if isinstance(values := getattr(distribution, name, None), list | tuple):
+            return f"a domain must not be a distribution, got {known}; use Choice({short(list(values))})"
     kind = "Integer" if "int" in known.lower() else "Float"
-    is_log = "log" in known.lower() or known == "reciprocal" or getattr(distribution, "log", None) is True
-    log = ", log=True" if is_log else ""
+    scale = f"{known} {getattr(distribution, 'prior', '')}".lower()  # scikit-optimize has it in prior
+    is_log = "log" in scale or known == "reciprocal" or getattr(distribution, "log", None) is True
+    options = ", log=True" if is_log else ""
+    if (step := read_number(getattr(distribution, "step", None))) is not None and (kind, step) != ("Integer", 1):
+        options += f", step={step:g}"
     if callable(support := getattr(distribution, "support", None)):
         bounds = [read_number(bound) for bound in support()]
     else:
         bounds = [read_number(getattr(distribution, name, None)) for name in ("low", "high")]
     finite = [f"{bound:g}" for bound in bounds if bound is not None]
     low, high = finite if len(finite) == 2 else ("low", "high")
-    return f"a domain must not be a distribution, got {known}; use {kind}({low}, {high}{log})"
+    return f"a domain must not be a distribution, got {known}; use {kind}({low}, {high}{options})"
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from optuna.samplers import TPESampler
 from scipy import stats
+from skopt.space import Categorical, Real
 
 from optimizers import (
     ASHA,
@@ -233,6 +234,8 @@ class Series:
         (stats.randint(1, 9), r"must not be a distribution, got randint; use Integer\(1, 8\)"),
         (LogNormal(), r"distribution, got LogNormal; use Float\(low, high, log=True\)"),
         (Series(), r"values must be a list, got a Series, .*; use \.tolist\(\)"),
+        (Real(1e-3, 1, prior="log-uniform"), r"not be a distribution, got Real; use Float\(0.001, 1, log=True\)"),
+        (Categorical(["a", "b"]), r"got Categorical; use Choice\(\['a', 'b'\]\)"),
         (stats.norm(), r"must not be a distribution, got norm; use Float\(low, high\)"),
         (stats.Uniform(a=1, b=2), r"must not be a distribution, got Uniform; use Float\(1, 2\)"),
         (Float, r"must have arguments, got the class Float; use Float\(...\)"),

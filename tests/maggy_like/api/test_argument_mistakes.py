@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import QMCSampler, TPESampler
 from pandas import DataFrame
@@ -184,6 +184,11 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a distribution of Optuna": (
         {"space": {"lr": IntDistribution(1, 64, log=True)}},
         r"not be a distribution, got Int.*; use Integer\(1, 64, log=True\)"),
+    "a step of Optuna": (
+        {"space": {"lr": FloatDistribution(0, 1, step=0.1)}}, r"use Float\(0, 1, step=0.1\)$"),
+    "categories of Optuna": (
+        {"space": {"lr": CategoricalDistribution([1, None])}},
+        r"not be a distribution, got Cat.*; use Choice\(\[1, None\]\)$"),
     "a list of names": (
         {"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1, log=True\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
