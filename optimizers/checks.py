@@ -166,7 +166,7 @@ _PEERS_WORDS = {
     "max_attempts": "max_failures max_retries retries",
     "max_identical_failures": "alike",
     "catch": "expected",
-    "points_to_evaluate": "initial_points initial_configs x0 enqueue points",
+    "points_to_evaluate": "initial_points initial_configs x0 enqueue enqueue_trial points",
     "config": "params hyperparameters kwargs args searchspace space",
     "progress": "verbose show_progress_bar show_progressbar progress_bar display",
     "callbacks": "callback",
@@ -179,6 +179,9 @@ _PEERS_WORDS = {
     "when": "condition conditions parent",
 }
 """Our arguments, and their names in Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy."""
+
+_NEAR = 0.75
+"""How similar a name must be to one that belongs elsewhere: ``gc_after_trial`` is not ``resources_per_trial``."""
 
 _WIDTH = 60  # characters of a value in a message about an argument
 
@@ -340,7 +343,7 @@ def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[
     for ours in same:
         if ours in known:
             return f" (did you mean {ours!r}?)"
-    for ours in (*same, *difflib.get_close_matches(given, [*known, *elsewhere], 1)):
+    for ours in (*same, *difflib.get_close_matches(given, [*known, *elsewhere], 1, _NEAR)):
         if ours in elsewhere:
             return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
     return did_you_mean(given, known)

@@ -270,7 +270,10 @@ def check_objectives(
         directions: Sequence[str | None] = (None,) * max(1, len(metrics))
     else:
         if not isinstance(direction, Sequence):
-            raise ConfigError(f"direction must be 'max' or 'min', got {short(direction)}; leave it out, or use 'max'")
+            raise ConfigError(
+                f"direction must be 'max' or 'min', got {short(direction)}; leave it out, or use "
+                + ("'min'" if "min" in repr(direction).lower() else "'max'")
+            )
         directions = (direction,) if isinstance(direction, str) else direction
         if isinstance(direction, str) == several:
             raise ConfigError(

@@ -14,6 +14,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import QMCSampler, TPESampler
+from optuna.study import StudyDirection, create_study
 from pandas import DataFrame
 from scipy import stats
 
@@ -77,6 +78,8 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "Optuna's sampler": (
         given(sampler=TPESampler()),
         r"; use optimizer=OptunaSampler\(lambda seed: TPESampler\(seed=seed\)\)$"),
+    "Optuna's first points": (given(enqueue_trial=[{"lr": 1}]), r"\(did you mean 'points_to_evaluate'\?\)$"),
+    "an option that nothing here has": (given(gc_after_trial=True), r"got gc_after_trial=True; it takes train_fn, "),
     "GPUs": (given(gpus=2), r"got gpus=2; use engine=LocalEngine\(gpus=2\), a list such as \['0', '1'\]"),
     "Ray's attempts": (given(max_failures=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
@@ -240,6 +243,11 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "all workers in a word": ({"workers": "all"}, "got 'all'; leave it out for all slots of the engine$"),
     "a timedelta": ({"timeout": timedelta(hours=1)}, r"got datetime.*; use 3600$"),
     "a time in words": ({"timeout": "1h"}, "got '1h'; leave it out for no limit, or use timeout=3600 for an hour$"),
+    "Optuna's direction": (
+        {"direction": StudyDirection.MINIMIZE}, r"got <StudyDirection.MINIMIZE: 1>; leave it out, or use 'min'$"),
+    "a study of Optuna": (
+        {"warm_start": [create_study()]},
+        r"got <optuna.* object>; use \[result\], or points_to_evaluate=\[...\] to try the best configurations"),
     "a flag as direction": ({"direction": True}, "direction must be 'max' or 'min', got True; leave it out, or use"),
     "a target as text": ({"target": "0.9"}, "got '0.9'; use 0.9$"),
     "no seed": ({"seed": None}, "seed must be .*, got None; leave it out for 0$"),
