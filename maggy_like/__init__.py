@@ -158,7 +158,13 @@ _ELSEWHERE = {
     **dict.fromkeys(("fmin", "minimize", "optimize", "search", "tune", "Tuner"), "lagom(train_fn, searchspace)"),
     **dict.fromkeys(("create_study", "Study"), "lagom(train_fn, searchspace), or optimizers.Study to ask and tell"),
     **dict.fromkeys(("report", "checkpoint"), "the parameter reporter of train_fn: reporter.report(...)"),
+    "TrialPruned": "reporter.report(...), which ends a trial that is to stop",
+    "importance": "result.importance()",
+    "load_study": "load_run(path)",
+    "pruners": "optimizer=, such as 'asha' or MedianRule('tpe')",
+    "samplers": "optimizer=, such as 'tpe' or OptunaSampler(lambda seed: CmaEsSampler(seed=seed))",
     "train": "lagom(train_fn, searchspace) to search, or run(train_fn, config) to train",
+    "visualization": "result.plot, or result.to_optuna() for Optuna's own",
 }
 """What other libraries call the names of this package."""
 

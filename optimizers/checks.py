@@ -149,6 +149,7 @@ _PEERS_WORDS = {
     "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
     "search_space": "searchspace space param_distributions param_grid params",
     "optimizer": "algo algorithm search_alg sampler scheduler tuner strategy suggest",
+    "objectives": "metric metrics",
     "metric": "metrics optimization_key monitor scoring objective_name",
     "direction": "directions goal maximize minimize objective_direction",
     "n_trials": "num_samples max_evals num_trials max_trials trials n_iter n_calls count samples",
@@ -243,7 +244,7 @@ _OF_THE_SEARCH = {
 }
 
 
-def explains_init(cls: type[R]) -> type[R]:
+def explains_init(cls: type[R], elsewhere: Mapping[str, str] = _OF_THE_SEARCH) -> type[R]:
     """Decorate a class in the same way (see :func:`explains_arguments`)."""
     init: Callable[..., None] = cls.__init__
     signature = inspect.signature(cls)
@@ -251,7 +252,7 @@ def explains_init(cls: type[R]) -> type[R]:
     @functools.wraps(init)
     def explained(self: R, *args: Any, **kwargs: Any) -> None:
         try:
-            _check(cls.__name__, signature, args, kwargs, _OF_THE_SEARCH, "")
+            _check(cls.__name__, signature, args, kwargs, elsewhere, "")
             init(self, *args, **kwargs)
         except (MaggyError, TypeError) as error:
             raise at_the_call(error) from error.__cause__

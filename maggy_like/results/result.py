@@ -65,15 +65,20 @@ _ELSEWHERE = {
     **dict.fromkeys(("logs", "tail"), "log(trial)"),
     **dict.fromkeys(("artifacts", "artifact_uri", "list_artifacts"), "files(trial)"),
     **dict.fromkeys(("status", "state"), "ending"),
+    "best_trials": "pareto, or best_trial for one objective",
     "curve": "trials[0].curve, or curves()",
+    "enqueue_trial": "lagom(..., points_to_evaluate=[...])",
+    "get_trials": "trials, or to_optuna() for a function of Optuna",
     "n_trials": "len(result.trials)",
     "path": "directory",
     "plot_history": "plot.history()",
-    "resume": "lagom(..., name=result.name, resume=True)",
+    **dict.fromkeys(("optimize", "resume"), "lagom(..., name=result.name, resume=True)"),
     "save": "directory, which has the run already; load_run(directory) reads it",
     "story": "decision_log()",
+    "study_name": "name",
     "to_csv": "to_pandas().to_csv(path)",
     "to_json": "to_pandas().to_json(path)",
+    "user_attrs": "trials[0].attributes",
 }
 """What other libraries, and the past, call the attributes of a result."""
 

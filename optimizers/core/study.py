@@ -18,9 +18,10 @@ import operator
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from optimizers.checks import as_int, instead_of_optuna, integer, short
+from optimizers.checks import as_int, explains_init, instead_of_optuna, integer, no_attribute, short
 from optimizers.core.base import WAIT, Answer, Decision, Observation, Optimizer, Problem, Proposal, Wait
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, Measured, TrialCreated
 from optimizers.core.objectives import Directions, Objectives
@@ -30,7 +31,18 @@ from optimizers.errors import OptimizerError, SearchSpaceError, UserError
 from optimizers.space import Config
 from optimizers.space.search_space import SearchSpace
 
+_ELSEWHERE = {
+    "best_params": "best.config",
+    "best_trial": "best",
+    "best_trials": "pareto",
+    "best_value": "best.value",
+    "enqueue_trial": "Study(..., points=[...])",
+    "optimize": "ask(), and tell(trial, value) in a loop",
+}
+"""What Optuna calls the attributes of a study."""
 
+
+@partial(explains_init, elsewhere={})
 class Study(StudyState):
     """Run a search by ask and tell.
 
@@ -91,6 +103,11 @@ class Study(StudyState):
             is_timed=is_timed,
         )
         super().__init__(problem, optimizer, wanted, initial_points(problem, points), value)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, _ELSEWHERE)
 
     @classmethod
     def of_checked(

@@ -333,7 +333,11 @@ _NO_CURVE = Curve()
 
 
 _ELSEWHERE = {
+    **dict.fromkeys(("suggest_categorical", "suggest_float", "suggest_int"), "config[name]"),
+    "duration": "seconds",
     "error": "failure",
+    "intermediate_values": "curve",
+    "last_step": "step",
     "loss": "value",
     "metric": "value, or metrics",
     "number": "id",

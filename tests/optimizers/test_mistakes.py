@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable
@@ -393,6 +394,13 @@ def test_a_number_is_a_number(make: Callable[[Any], Optimizer], message: str) ->
         (lambda: ASHA(3), r"by position, got 3; pass it by name: eta=, "),
         (lambda: Sobol(3), r"Sobol\(\) takes no argument by position, got 3; leave it out$"),
         (lambda: Sobol(seed=3), "no argument 'seed', got seed=3; use seed=3 in the call of the search$"),
+        (lambda: Study(SPACE), r"Study\(\): missing a required argument: 'optimizer'; it takes space, optimizer"),
+        (lambda: Study(SPACE, RandomSearch(), directions=["min"]), r"\(did you mean 'direction'\?\)"),
+        (lambda: Study(SPACE, RandomSearch(), metric="loss"), r"\(did you mean 'objectives'\?\)"),
+        (
+            lambda: Study(SPACE, sampler=TPESampler()),
+            r"use optimizer=OptunaSampler\(lambda seed: TPESampler\(seed=seed",
+        ),
         (lambda: Threshold(), "missing a required argument: 'step'; it takes optimizer, step, worse_than, direction"),
     ],
 )
@@ -401,6 +409,23 @@ def test_an_unknown_argument_is_an_error_that_names_the_one_that_was_meant(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("best_params", "; use best.config"),
+        ("optimize", "; use ask(), and tell(trial, value) in a loop"),
+        ("enqueue_trial", "; use Study(..., points=[...])"),
+        ("parreto", " (did you mean 'pareto'?)"),
+    ],
+)
+def test_an_attribute_of_a_study_of_optuna_is_an_error_with_ours(name: str, remedy: str) -> None:
+    study = Study(SPACE, RandomSearch())
+    with pytest.raises(AttributeError) as raised:
+        getattr(study, name)
+    assert str(raised.value) == f"'Study' object has no attribute {name!r}{remedy}"
+    assert copy.deepcopy(study).ask() == study.ask()
 
 
 # -- studies --------------------------------------------------------------------------------------

@@ -42,7 +42,17 @@ _ELSEWHERE = {
     "restore()": ("load", "load_checkpoint", "load_state", "get_checkpoint"),
     "report(accuracy=..., step=...)": ("broadcast", "log_metric", "log_metrics", "report_metric", "report_metrics"),
     "report(), which ends a trial that is to stop": ("should_prune", "should_stop"),
+    "a parameter of the function, and its domain in the search space": (
+        "suggest_categorical",
+        "suggest_float",
+        "suggest_int",
+        "suggest_loguniform",
+        "suggest_uniform",
+    ),
+    "attributes[name] = value": ("set_user_attr",),
+    "attributes": ("user_attrs",),
     "config": ("params", "hparams", "hyperparameters"),
+    "trial": ("number", "trial_id"),
     "directory": ("checkpoint_dir", "log_artifact", "log_dir", "logdir", "output_dir", "trial_dir"),
 }
 """What to use instead of names in other libraries, and in the first Maggy."""

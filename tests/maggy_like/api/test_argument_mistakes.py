@@ -131,6 +131,8 @@ NAMES_ELSEWHERE: dict[str, tuple[Callable[[], Any], str]] = {
     "Categorical": (lambda: maggy_like.Categorical, r"no attribute 'Categorical'; use Choice\(\[...\]\)"),
     "Real": (lambda: maggy_like.Real, r"use Float\(low, high\)"),
     "fmin": (lambda: maggy_like.fmin, r"use lagom\(train_fn, searchspace\)"),
+    "samplers": (lambda: maggy_like.samplers, r"use optimizer=, such as 'tpe' or OptunaSampler\(lambda seed: CmaEs"),
+    "TrialPruned": (lambda: maggy_like.TrialPruned, r"use reporter.report\(...\), which ends a trial"),
     "report": (lambda: maggy_like.report, r"the parameter reporter of train_fn: reporter.report\(...\)"),
     "model": (lambda: AblationStudy().model, r"'AblationStudy' object has no attribute 'model'; use modules\(...\)"),
     "feature": (lambda: AblationStudy().feature, r"use features\(...\)"),
