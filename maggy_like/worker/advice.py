@@ -49,7 +49,10 @@ def _lacks(error: BaseException, mirrored: Mapping[str, str]) -> str:
     if isinstance(error, EOFError) and text_of(error) == "EOF when reading a line":  # of input()
         return "; a trial has no standard input, so make what it asks for a parameter of the function"
     if type(error).__name__ == "TrialPruned":  # of Optuna
-        return "; leave it out, since report() ends a trial that is to stop, or return: the trial keeps its reports"
+        return (
+            "; leave it out, since report() ends a trial that is to stop, or return: the trial keeps its reports, and "
+            "without any it can return float('nan'), the worst value"
+        )
     debugger = sys.modules.get("bdb")
     if debugger is not None and isinstance(error, debugger.BdbQuit):
         return "; a debugger has no terminal in a trial, so use engine='inline'"

@@ -72,6 +72,7 @@ def test_what_a_trial_lacks_is_said(driver: DriverProcess | None, tmp_path: Path
     assert "; a trial has no standard input, so make" in advice_on(EOFError("EOF when reading a line"), driver)
     assert advice_on(EOFError("Ran out of input"), driver) == ""  # of pickle
     assert advice_on(optuna.TrialPruned(), driver).startswith("; leave it out, since report() ends a trial that is to")
+    assert advice_on(optuna.TrialPruned(), driver).endswith("it can return float('nan'), the worst value")
     assert advice_on(bdb.BdbQuit(), driver) == "; a debugger has no terminal in a trial, so use engine='inline'"
 
 
