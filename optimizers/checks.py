@@ -160,6 +160,7 @@ _PEERS_WORDS = {
     "eta": "reduction_factor",
     "workers": "n_jobs num_workers n_workers max_concurrent_trials max_concurrent parallelism np num_proc",
     "engine": "backend executor cluster spark",
+    "random_state": "seed random_seed rng",
     "seed": "random_state random_seed rng rstate",
     "name": "study_name experiment_name run_name",
     "directory": "storage_path local_dir log_dir logdir output_dir save_dir path storage",

@@ -9,6 +9,7 @@ import time
 import warnings
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ def _ranks(
     return np.array([bisect_left(order, key) + 1 for key in keys], dtype=np.int32)
 
 
-@explains_init
+@partial(explains_init, elsewhere={})
 class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
     """Search for the best parameters of an estimator by cross-validation, and stop bad configurations after few folds.
 

@@ -115,6 +115,8 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a study's by place": (lambda: AblationStudy(train), r"AblationStudy\(\) takes no argument by position"),  # type: ignore
     "scikit-learn's count": (lambda: SearchCV(None, {}, n_iter=3), "did you mean 'n_trials'"),
     "scikit-learn's space": (lambda: SearchCV(None, param_grid={}), "did you mean 'search_space'"),
+    "a seed of scikit-learn's": (lambda: SearchCV(None, {}, seed=3), r"\(did you mean 'random_state'\?\)$"),
+    "a search's in scikit-learn's": (lambda: SearchCV(None, {}, timeout=3), "got timeout=3; it takes estimator, "),
     "scikit-learn's workers": (lambda: SearchCV(None, {}, n_jobs=-1), "did you mean 'workers'"),
     "choices": (lambda: Choice(choices=[1]), r"\(did you mean 'values'"),  # type: ignore[call-arg]
 }  # fmt: skip
