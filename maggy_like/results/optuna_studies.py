@@ -48,7 +48,10 @@ def to_optuna(result: ResultData, storage: str | BaseStorage | None, study_name:
         except optuna.exceptions.DuplicatedStudyError:
             raise UserError(f"the storage has a study named {name!r} already; pass another study_name") from None
         except Exception as error:  # of any database
-            raise UserError(f"Optuna cannot open storage={storage!r}: {str(error) or type(error).__name__}") from error
+            said = str(error).partition("\n")[0] or type(error).__name__
+            is_path = isinstance(storage, str) and "://" not in storage
+            remedy = f"; use 'sqlite:///{storage}'" if is_path else ""
+            raise UserError(f"Optuna cannot open storage={storage!r}: {said}{remedy}") from error
         study.set_metric_names([result.objective, *(name for _, name in result.others)])
         taken = {*OWN_ATTRIBUTES, *(name for trial in result.trials for name in trial.metrics)}
         names = attribute_names((trial.attributes for trial in result.trials), taken)

@@ -127,6 +127,8 @@ def test_a_storage_keeps_the_study_under_its_name(searched: Result) -> None:
         searched.to_optuna(storage)
     with pytest.raises(UserError, match="Optuna cannot open storage='bogus://': "):
         searched.to_optuna("bogus://")
+    with pytest.raises(UserError, match=r"storage='studies.db': .*; use 'sqlite:///studies.db'$"):
+        searched.to_optuna("studies.db")
 
 
 @pytest.mark.parametrize("method", ["to_optuna", "importance"])
