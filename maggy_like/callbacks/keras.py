@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
 from maggy_like.errors import UserError
+from optimizers.checks import explains_init
 
 require("keras", "KerasReport")
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
 
 
+@explains_init
 class KerasReport(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Report each epoch of Keras' ``fit``, with its metrics (``loss``, ``val_accuracy``).
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
 from maggy_like.protocol.values import ReportError
+from optimizers.checks import explains_init
 
 require("lightning", "LightningReport")
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
 
 
+@explains_init
 class LightningReport(Callback):
     """Report each epoch of Lightning's ``Trainer``, with the metrics that the module logs.
 

@@ -14,6 +14,7 @@ from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
 from maggy_like.protocol.values import ReportError
 from maggy_like.worker.child.reporter_hooks import ReporterHooks
+from optimizers.checks import explains_init
 
 require("transformers", "TransformersReport")
 
@@ -35,6 +36,7 @@ _ROUNDING = 1e-6
 """Error of a number of epochs, which the trainer computes as a sum of fractions."""
 
 
+@explains_init
 class TransformersReport(TrainerCallback):
     """Report each evaluation of ``transformers.Trainer``. A step is an evaluation, so an epoch by default.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from maggy_like.argument_checks import require
 from maggy_like.callbacks.progress import Progress
+from optimizers.checks import explains_init
 
 require("xgboost", "XGBoostReport")
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from maggy_like.worker.child.reporter import Reporter
 
 
+@explains_init
 class XGBoostReport(xgboost.callback.TrainingCallback):
     """Report each boosting round of XGBoost. The metric ``auc`` on the set ``valid`` is reported as ``valid_auc``.
 

@@ -59,11 +59,14 @@ def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_sear
         if wanted in metrics:
             return wanted
         near = difflib.get_close_matches(wanted, list(metrics), 1)
+        near = near or sorted((name for name in metrics if wanted in name), key=_preference)  # auc is in valid_0_auc
         meant = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ReportError(
-            f"the metric {wanted!r} must be given, got {given}{meant}; report or return it, or use "
-            f"metric={repr(near[0]) if near else 'NAME'}"
+        remedy = (
+            f"use metric={(near or list(metrics))[0]!r}"
+            if near or len(metrics) == 1
+            else "pass one of these as metric="
         )
+        raise ReportError(f"the metric {wanted!r} must be given, got {given}{meant}; report or return it, or {remedy}")
     if len(metrics) == 1 or not is_search:
         return next(iter(metrics))
     counters = sorted(name for name in metrics if name.lower() in _COUNTERS)

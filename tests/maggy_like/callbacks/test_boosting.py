@@ -273,6 +273,14 @@ def test_without_a_set_to_evaluate_nothing_can_be_reported() -> None:
         xgboost.train({"nthread": 1}, xgboost.DMatrix(x, y), 1, callbacks=[XGBoostReport(Reporter(budget=1))])
 
 
+@pytest.mark.parametrize("name", ["LightGBMReport", "XGBoostReport"])
+def test_the_metric_of_an_optuna_callback_belongs_to_the_search(name: str) -> None:
+    import maggy_like.callbacks
+
+    with pytest.raises(TypeError, match=r"got metric='auc'; use metric='auc' in the call of the search$"):
+        getattr(maggy_like.callbacks, name)(Reporter(), metric="auc")
+
+
 @pytest.mark.parametrize("save_every", [0, 1.5, True, "2"])
 def test_save_every_is_a_whole_number(save_every: Any) -> None:
     from maggy_like.callbacks import XGBoostReport

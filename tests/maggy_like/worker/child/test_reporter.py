@@ -282,6 +282,13 @@ def test_a_missing_objective_is_named() -> None:
     meant = r"'acuracy' must be given, got accuracy, loss \(did you mean 'accuracy'\?\); .* use metric='accuracy'$"
     with pytest.raises(ReportError, match=meant):
         Line(objective="acuracy").reporter.report(accuracy=0.5, loss=0.1)
+    boosted = r"got train_auc, valid_0_auc \(did you mean 'valid_0_auc'\?\); .* use metric='valid_0_auc'$"
+    with pytest.raises(ReportError, match=boosted):
+        Line(objective="auc").reporter.report(train_auc=0.9, valid_0_auc=0.5)
+    with pytest.raises(ReportError, match=r"got loss; report or return it, or use metric='loss'$"):
+        Line(objective="accuracy").reporter.report(loss=0.5)
+    with pytest.raises(ReportError, match=r"got loss, seconds; report or return it, or pass one of these as metric=$"):
+        Line(objective="accuracy").reporter.report(loss=0.5, seconds=1)
 
 
 def test_an_objective_that_is_given_twice_is_rejected() -> None:
