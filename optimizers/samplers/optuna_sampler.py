@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optimizers.checks import COUNTING_SAMPLERS, explains_init, integer
+from optimizers.checks import COUNTING_SAMPLERS, explains_init, integer, short
 from optimizers.core.base import History, Optimizer, Problem
 from optimizers.errors import OptimizerError
 from optimizers.samplers.optuna_space import load_optuna
@@ -79,7 +79,7 @@ class OptunaSampler(Optimizer):
             kind: type = sampler if isinstance(sampler, type) else type(sampler)
             name = "TPESampler" if kind.__module__ == "builtins" else kind.__name__  # it may not be a sampler
             raise OptimizerError(
-                f"sampler must be a function that takes a seed and returns a sampler, got {sampler!r}; "
+                f"sampler must be a function that takes a seed and returns a sampler, got {short(sampler)}; "
                 f"use lambda seed: {name}(seed=seed)"
             )
         try:
@@ -109,9 +109,16 @@ class OptunaSampler(Optimizer):
 
         first, second = self._make(0), self._make(0)
         if not isinstance(first, BaseSampler):
-            raise OptimizerError(f"sampler(seed) must return a sampler of Optuna, got {first!r}")
+            raise OptimizerError(
+                f"sampler(seed) must return a sampler of Optuna, got {short(first)}; use lambda seed: "
+                "TPESampler(seed=seed)"
+            )
         if first is second:
-            raise OptimizerError(f"sampler(seed) must return a new sampler at each call, got {first!r} twice")
+            kind = type(first).__name__
+            raise OptimizerError(
+                f"sampler(seed) must return a new sampler at each call, got one {kind} twice; use lambda seed: "
+                f"{kind}(seed=seed)"
+            )
         from optimizers.samplers.optuna_study import check_fixed, innermost, is_exhaustive
 
         inner = innermost(first)

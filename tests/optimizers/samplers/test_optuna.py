@@ -250,8 +250,11 @@ def test_brute_force_ends_when_all_configurations_are_tried(hasty: bool) -> None
     [
         (lambda: OptunaSampler(TPESampler), r"got <class .*use lambda seed: TPESampler\(seed=seed\)"),  # type: ignore[arg-type]
         (lambda: OptunaSampler(TPESampler(seed=1)), r"use lambda seed: TPESampler\(seed=seed\)"),  # type: ignore[arg-type]
-        (lambda: OptunaSampler(lambda seed: seed), "must return a sampler of Optuna, got 0"),  # type: ignore[arg-type,return-value]
-        (lambda: OptunaSampler(lambda seed: ONE), "must return a new sampler at each call, got .* twice"),
+        (lambda: OptunaSampler(lambda seed: seed), "of Optuna, got 0; use lambda seed: TPE"),  # type: ignore[arg-type,return-value]
+        (
+            lambda: OptunaSampler(lambda seed: ONE),
+            r"new sampler at each call, got one \w+ twice; use lambda seed: \w+\(seed=seed",
+        ),
         (lambda: OptunaSampler(lambda seed: QMCSampler(seed=seed)), "QMCSampler .* use optimizer='sobol'"),
         (lambda: OptunaSampler(lambda seed: GridSampler({"x": [1]}, seed)), "GridSampler .* use optimizer='grid'"),
         (
