@@ -145,31 +145,36 @@ def no_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> Attr
 
 
 _PEERS_WORDS = {
-    "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function",
+    "train_fn": "objective objective_fn objective_function trainable fn func function target_fn train_function map_fun",
     "searchspace": "search_space space param_space params param_distributions hyperparameters domain domains config",
     "search_space": "searchspace space param_distributions param_grid params",
     "optimizer": "algo algorithm search_alg sampler scheduler tuner strategy suggest",
     "objectives": "metric metrics",
     "metric": "metrics optimization_key monitor scoring objective_name",
     "direction": "directions goal maximize minimize objective_direction",
-    "n_trials": "num_samples max_evals num_trials max_trials trials n_iter n_calls count samples",
+    "n_trials": "num_samples max_evals num_trials max_trials trials n_iter n_calls n_candidates count samples",
     "timeout": "time_budget_s time_budget max_time max_seconds time_limit walltime",
     "max_budget": "max_epochs epochs num_epochs n_epochs max_t max_iter max_steps steps max_resource budget",
     "budget": "max_budget epochs num_epochs n_epochs max_epochs steps max_steps",
     "min_budget": "grace_period min_t min_resource min_epochs resource_min",
-    "eta": "reduction_factor",
+    "eta": "reduction_factor factor",
+    "target": "loss_threshold",
+    "interval": "perturbation_interval",
+    "quantile": "quantile_fraction",
     "workers": "n_jobs num_workers n_workers max_concurrent_trials max_concurrent parallelism np num_proc",
     "engine": "backend executor cluster spark",
-    "random_state": "seed random_seed rng",
     "seed": "random_state random_seed rng rstate",
-    "name": "study_name experiment_name run_name",
+    "random_state": "seed random_seed rng rstate",
+    "scoring": "metric metrics scorer objective",
+    "name": "study_name experiment_name run_name project_name",
     "directory": "storage_path local_dir log_dir logdir output_dir save_dir path storage",
     "resume": "load_if_exists restore",
-    "max_attempts": "max_failures max_retries retries",
+    "max_attempts": "max_failures max_retries max_retries_per_trial retries",
     "max_identical_failures": "alike",
     "catch": "expected",
     "points_to_evaluate": "initial_points initial_configs x0 enqueue enqueue_trial points",
     "config": "params hyperparameters kwargs args searchspace space",
+    "search": "estimatorparammaps param_grid param_distributions",
     "progress": "verbose show_progress_bar show_progressbar progress_bar display",
     "callbacks": "callback",
     "low": "min minimum lower lo a start",
@@ -182,7 +187,7 @@ _PEERS_WORDS = {
 }
 """Our arguments, and their names in Optuna, Ray, Hyperopt, scikit-optimize, Horovod and the first Maggy."""
 
-_NEAR = 0.75
+_SLIP = 0.9
 """How similar a name must be to one that belongs elsewhere: ``gc_after_trial`` is not ``resources_per_trial``."""
 
 _WIDTH = 60  # characters of a value in a message about an argument
@@ -345,7 +350,7 @@ def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[
     for ours in same:
         if ours in known:
             return f" (did you mean {ours!r}?)"
-    for ours in (*same, *difflib.get_close_matches(given, [*known, *elsewhere], 1, _NEAR)):
+    for ours in (*same, *difflib.get_close_matches(given, [*known, *elsewhere], 1, _SLIP)):
         if ours in elsewhere:
             return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
     return did_you_mean(given, known)

@@ -135,11 +135,15 @@ _OF_ASHA = {name: f"optimizer=ASHA({name}={{}})" for name in ("eta", "min_budget
 
 _EVERYWHERE = {
     **_OF_FAILURES,
+    **dict.fromkeys(
+        ("max_failures", "max_retries", "max_retries_per_trial", "retries"),
+        "failures=FailurePolicy(max_attempts=...), which counts the first attempt as well",
+    ),
     "journal": "directory={}, the folder of the journal and of the rest of the run",
     "keep_checkpoints": "store=Store(keep_checkpoints={})",
     "isolation": "engine=LocalEngine(isolation={}) or SparkEngine(isolation={})",
     "experiment": "block=False, which returns a handle with stop()",
-    "gpus": "engine=LocalEngine(gpus={}), a list such as ['0', '1']",
+    **dict.fromkeys(("gpus", "gpu"), "engine=LocalEngine(gpus={}), a list such as ['0', '1']"),
     "resources_per_trial": "engine=SparkEngine(resources={}), or LocalEngine(gpus=['0', '1'])",
     **dict.fromkeys(
         ("checkpoints", "checkpoint_dir"), "store={}, or leave it out to keep the states in the run's folder"
@@ -151,9 +155,16 @@ OTHER_SPELLINGS = {
     **_OF_ASHA,
     "patience": "optimizer=Patience('random', patience={})",
     "pruner": "optimizer='asha', or MedianRule('tpe')",
-    "stop": "max_budget=, target= or timeout=",
-    "mode": "optimizer=ASHA(mode={}) for how it decides, or direction={} for what is best",
-    "ablation": "maggy_like.ablate(train_fn, study)",
+    **dict.fromkeys(("stop", "stop_criterion", "early_stop_fn"), "max_budget=, target= or timeout="),
+    **dict.fromkeys(
+        ("es_policy", "es_interval", "es_min", "early_stopping", "early_stopping_policy"),
+        "optimizer=MedianRule('random'), or another rule that stops trials",
+    ),
+    "mode": "direction='max' or 'min' for what is best, or optimizer=ASHA(mode='stopping') for how trials end",
+    "objective": "train_fn= for the function, or metric= for the name of what it reports",
+    "trials_save_file": "name= and directory=, and resume=True to continue",
+    "executions_per_trial": "confirm=True, which repeats the best configurations",
+    **dict.fromkeys(("ablation", "ablation_study"), "maggy_like.ablate(train_fn, study)"),
     "design": "maggy_like.ablate(train_fn, study, design={})",
     "repeats": "maggy_like.ablate(train_fn, study, repeats={})",
     "tune": "maggy_like.ablate(train_fn, study, tune=Tuning(searchspace))",

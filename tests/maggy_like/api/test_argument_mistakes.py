@@ -21,6 +21,7 @@ from scipy import stats
 import maggy_like
 from maggy_like import (
     ASHA,
+    PBT,
     AblationStudy,
     Choice,
     Constant,
@@ -61,15 +62,15 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "the first Maggy's": (given(num_trials=3), r"\(did you mean 'n_trials'"),
     "epochs": (given(max_epochs=3), r"\(did you mean 'max_budget'"),
     "a time": (given(time_budget_s=3), r"\(did you mean 'timeout'"),
-    "an objective": (lambda: lagom(objective=train), r"\(did you mean 'train_fn'"),  # type: ignore[call-arg]
+    "an objective": (lambda: lagom(objective=train), "use train_fn= for the function, or metric= for the"),  # type: ignore[call-arg]
     "a space": (lambda: lagom(train, search_space={}), r"\(did you mean 'searchspace'"),  # type: ignore[call-arg]
     "Ray's space": (lambda: lagom(train, param_space={}), r"\(did you mean 'searchspace'"),  # type: ignore[call-arg]
     "Horovod's": (lambda: run(train, num_proc=2), r"run\(\) has no argument 'num_proc'.*'workers'"),  # type: ignore[call-arg]
     "an option of ASHA": (given(eta=4), r"no argument 'eta', got eta=4; use optimizer=ASHA\(eta=4\)"),
     "Ray's eta": (given(reduction_factor=4), r"got reduction_factor=4; use optimizer=ASHA\(eta=4\)"),
     "Ray's lowest rung": (given(grace_period=2), r"use optimizer=ASHA\(min_budget=2\)"),
-    "a mode": (given(mode="stopping"), r"use optimizer=ASHA\(mode='stopping'\) for how"),
-    "a direction as mode": (given(mode="min"), r"or direction='min' for what is best"),
+    "a mode": (given(mode="stopping"), r"or optimizer=ASHA\(mode='stopping'\) for how trials end$"),
+    "a direction as mode": (given(mode="min"), "; use direction='max' or 'min' for what is best, or"),
     "attempts": (given(max_attempts=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
     "Ray's resources": (given(resources_per_trial={"gpu": 1}), r"use engine=SparkEngine\(resources=\{'gpu': 1\}\), or"),
     "Ray's stop": (given(stop={"training_iteration": 5}), "use max_budget=, target= or timeout=$"),
@@ -81,7 +82,16 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "Optuna's first points": (given(enqueue_trial=[{"lr": 1}]), r"\(did you mean 'points_to_evaluate'\?\)$"),
     "an option that nothing here has": (given(gc_after_trial=True), r"got gc_after_trial=True; it takes train_fn, "),
     "GPUs": (given(gpus=2), r"got gpus=2; use engine=LocalEngine\(gpus=2\), a list such as \['0', '1'\]"),
-    "Ray's attempts": (given(max_failures=1), r"use failures=FailurePolicy\(max_attempts=1\)"),
+    "Ray's attempts": (given(max_failures=1), r"FailurePolicy\(max_attempts=...\), which counts the first"),
+    "Hyperopt's target": (given(loss_threshold=0.1), r"\(did you mean 'target'"),
+    "Hyperopt's file": (given(trials_save_file="t"), "; use name= and directory=, and resume=True to continue$"),
+    "the first Maggy's rule": (given(es_policy="median"), r"; use optimizer=MedianRule\('random'\), or another rule"),
+    "the first Maggy's grace": (given(es_min=5), r"; use optimizer=MedianRule\('random'\), or another rule"),
+    "Keras Tuner's repeats": (given(executions_per_trial=3), "; use confirm=True, which repeats the best"),
+    "a name that resembles another": (given(max_resource_attr="epochs"), "'epochs'; it takes train_fn"),
+    "a model": (given(model=None), "got model=None; it takes train_fn"),
+    "a time of an optimizer": (lambda: ASHA(time_attr="epoch"), "got time_attr='epoch'; it takes eta,"),  # type: ignore[call-arg]
+    "Ray's interval": (lambda: PBT(perturbation_interval=4), r"\(did you mean 'interval'"),  # type: ignore[call-arg]
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
     "fewer workers": (given(min_workers=9), r"use failures=FailurePolicy\(min_workers=9\)"),
     "a journal": (given(journal="s3://b"), r"use directory='s3://b', the folder of the journal and of the rest"),
@@ -118,6 +128,11 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a seed of scikit-learn's": (lambda: SearchCV(None, {}, seed=3), r"\(did you mean 'random_state'\?\)$"),
     "a search's in scikit-learn's": (lambda: SearchCV(None, {}, timeout=3), "got timeout=3; it takes estimator, "),
     "scikit-learn's workers": (lambda: SearchCV(None, {}, n_jobs=-1), "did you mean 'workers'"),
+    "a seed of SearchCV": (lambda: SearchCV(None, {}, seed=1), r"\(did you mean 'random_state'"),
+    "a metric of SearchCV": (lambda: SearchCV(None, {}, metric="f1"), r"\(did you mean 'scoring'"),
+    "a direction of SearchCV": (lambda: SearchCV(None, {}, direction="min"), "use a scoring of which greater values"),
+    "groups": (lambda: SearchCV(None, {}, groups=[1]), r"got groups=\[1\]; use fit\(X, y, groups=groups\)$"),
+    "train scores": (lambda: SearchCV(None, {}, return_train_score=True), "train_score=True; use cross_validate"),
     "choices": (lambda: Choice(choices=[1]), r"\(did you mean 'values'"),  # type: ignore[call-arg]
 }  # fmt: skip
 
