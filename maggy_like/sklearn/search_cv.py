@@ -287,10 +287,15 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
                 f"search_space must have parameters of {type(self.estimator).__name__}, got "
                 f"{wrong[0]!r}{meant}; use some of {', '.join(sorted(known))}"
             )
-        if not isinstance(self.refit, bool):
-            raise ConfigError(f"refit must be True or False, got {self.refit!r}")
         if isinstance(self.scoring, (list, tuple, set, dict)):
-            raise ConfigError(f"scoring must be one metric, got {self.scoring!r}; pass only the metric to search by")
+            raise ConfigError(
+                f"scoring must be one metric, got {short(self.scoring)}; pass the metric to search by, and refit=True, "
+                "and compute the other ones of the best estimator with cross_validate"
+            )
+        if not isinstance(self.refit, bool):
+            raise ConfigError(
+                f"refit must be True or False, got {short(self.refit)}; use scoring= for the metric to search by"
+            )
         if self.error_score != "raise" and real(self.error_score) is None:
             raise ConfigError(f"error_score must be a number or 'raise', got {self.error_score!r}")
         return space, objects

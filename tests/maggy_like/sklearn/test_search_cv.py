@@ -193,10 +193,13 @@ def test_spaces_of_randomized_search_cv() -> None:
             {"space": {"C": stats.Uniform(a=1, b=2)}},
             r"must have a known distribution, got scipy's Uniform; use Float\(low",
         ),
-        ({"scoring": ["accuracy", "f1"]}, "scoring must be one metric"),
+        (
+            {"scoring": ["accuracy", "f1"], "refit": "f1"},
+            "scoring must be one metric, got .*; pass the metric to search",
+        ),
         ({"estimator": SVC}, r"estimator must be an estimator of scikit-learn, such as SVC\(\), got <class"),
         ({"estimator": "SVC"}, "estimator must be an estimator of scikit-learn, .* got 'SVC'"),
-        ({"refit": "accuracy"}, "refit must be True or False"),
+        ({"refit": "accuracy"}, "refit must be True or False, got 'accuracy'; use scoring= for the metric"),
         ({"error_score": "nan"}, "error_score must be a number or 'raise'"),
     ],
 )
