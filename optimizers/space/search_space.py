@@ -62,6 +62,16 @@ def read_domain(name: str, spelling: Any) -> Domain:
     ``{"type": "float", ...}``      the form of :meth:`Domain.to_json`
     ==============================  ==========================================================
     """
+    if isinstance(spelling, Mapping) and list(spelling) == ["grid_search"]:
+        raise SearchSpaceError(
+            f"parameter {name!r}: a domain must not be a grid_search of Ray, got {short(spelling)}; use "
+            f"{short(spelling['grid_search'])}, and optimizer='grid'"
+        )
+    if isinstance(spelling, list) and (spaces := [it for it in spelling if isinstance(it, Mapping) and _nested(it)]):
+        raise SearchSpaceError(
+            f"parameter {name!r}: a listed value must not have domains, got {short(spaces[0])}; use a list of names, "
+            f"and parameters with a condition, such as Float(low, high, when={{{name!r}: NAME}})"
+        )
     if isinstance(spelling, Mapping) and (inner := _nested(spelling)):
         raise SearchSpaceError(
             f"parameter {name!r}: a search space must be flat, got a dict with {', '.join(map(repr, inner))}; name its "
@@ -105,6 +115,8 @@ def _read(spelling: Any) -> Domain:
                 f"a domain must not be a class, got {spelling.__name__}; use Float(low, high), Integer(low, high) "
                 "or a list"
             )
+        case _ if hasattr(spelling, "pos_args"):
+            raise SearchSpaceError(_instead_of_hyperopt(spelling))
         case _ if callable(spelling):
             name = getattr(spelling, "__name__", short(spelling))
             raise SearchSpaceError(
@@ -121,24 +133,63 @@ def _read(spelling: Any) -> Domain:
 
 
 def _instead_of(distribution: Any) -> str:
-    """Return an error message for a distribution of scipy or of another library, such as Optuna."""
-    known = getattr(getattr(distribution, "dist", None), "name", type(distribution).__name__)
-    for name in ("choices", "categories"):
-        if isinstance(values := getattr(distribution, name, None), list | tuple):
-            return f"a domain must not be a distribution, got {known}; use Choice({short(list(values))})"
-    kind = "Integer" if "int" in known.lower() else "Float"
-    scale = f"{known} {getattr(distribution, 'prior', '')}".lower()  # scikit-optimize has it in prior
-    is_log = "log" in scale or known == "reciprocal" or getattr(distribution, "log", None) is True
-    options = ", log=True" if is_log else ""
-    if (step := read_number(getattr(distribution, "step", None))) is not None and (kind, step) != ("Integer", 1):
-        options += f", step={step:g}"
+    """Return an error message for a distribution of scipy or of another library, such as Optuna or Ray Tune."""
+    frozen = getattr(getattr(distribution, "dist", None), "name", None)  # of scipy
+    sampler = getattr(distribution, "sampler", None)  # of Ray Tune and Syne Tune, perhaps within one that rounds
+    kind = frozen or type(distribution).__name__
+    names = " ".join((kind, *(type(it).__name__ for it in (sampler, getattr(sampler, "sampler", None))))).lower()
+    return f"a domain must not be a distribution, got {frozen or short(distribution)}; use " + (
+        _values_of(distribution)
+        or _range_of(distribution, sampler, "int" in kind.lower(), "log" in names or kind == "reciprocal")
+    )
+
+
+def _values_of(distribution: Any) -> str:
+    """Return the list of a distribution's values, or nothing."""
+    if callable(getattr(distribution, "func", None)):  # of tune.sample_from
+        return "a parameter for what it depends on, and compute the value in train_fn"
+    values = getattr(distribution, "categories", getattr(distribution, "choices", None))
+    return short(list(values)) if isinstance(values, list | tuple) else ""
+
+
+def _range_of(distribution: Any, sampler: Any, is_integer: bool, is_log: bool) -> str:
+    """Return the range of a distribution as a domain. Ray's integers end below their upper bound, unless rounded."""
+    is_log |= any(getattr(distribution, name, None) is True for name in ("log", "log_scale"))
+    is_log |= "log" in str(getattr(distribution, "prior", ""))  # of scikit-optimize
     if callable(support := getattr(distribution, "support", None)):
         bounds = [read_number(bound) for bound in support()]
     else:
-        bounds = [read_number(getattr(distribution, name, None)) for name in ("low", "high")]
+        ends = ("lower", "upper") if hasattr(distribution, "lower") else ("low", "high")
+        bounds = [read_number(getattr(distribution, name, None)) for name in ends]
+    step = read_number(getattr(sampler, "q", getattr(distribution, "step", None)))
+    if is_integer and step is None and type(distribution).__module__.startswith("ray.") and bounds[1] is not None:
+        bounds[1] -= 1
     finite = [f"{bound:g}" for bound in bounds if bound is not None]
     low, high = finite if len(finite) == 2 else ("low", "high")
-    return f"a domain must not be a distribution, got {known}; use {kind}({low}, {high}{options})"
+    more = ", log=True" if is_log else f", step={step:g}" if step is not None and step != is_integer else ""
+    return f"{'Integer' if is_integer else 'Float'}({low}, {high}{more})"
+
+
+_HYPEROPT = {
+    "choice": "a list of values, and when= for a parameter that only one of them has",
+    "uniform": "Float(low, high)",
+    "loguniform": "Float(low, high, log=True), with the bounds and not their logarithms",
+    "quniform": "Integer(low, high), or Float(low, high, step=q)",
+    "qloguniform": "Integer(low, high, log=True), with the bounds and not their logarithms",
+    "randint": "Integer(low, high), both ends included",
+    "normal": "Float(low, high, prior=mu)",
+    "lognormal": "Float(low, high, log=True, prior=exp(mu))",
+}
+"""What to write instead of an expression of Hyperopt, by its kind."""
+
+
+def _instead_of_hyperopt(node: Any) -> str:
+    """Return an error message for an expression of Hyperopt, such as ``hp.uniform("lr", 0, 1)``."""
+    while node.name in ("float", "int", "hyperopt_param"):  # a type and a label are around the distribution
+        node = node.pos_args[-1]
+    kind = node.name.replace("switch", "choice")
+    remedy = _HYPEROPT.get(kind, "Float(low, high), Integer(low, high) or a list")
+    return f"a domain must not be an expression of Hyperopt, got {kind}; use {remedy}"
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -229,7 +280,7 @@ class SearchSpace:
         if not isinstance(params, Mapping):
             raise SearchSpaceError(
                 f"a search space must be a dict of names and domains, got {short(params)}; use "
-                "{'lr': Float(1e-4, 1e-1, log=True)}"
+                "{'lr': Float(1e-4, 1e-1, log=True)}, and when= for a parameter that only some configurations have"
             )
         if twice := sorted(set(params) & set(named)):
             raise SearchSpaceError(f"parameters {twice} are given twice; remove one of each")

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,34 @@ def test_a_space_says_what_is_wrong(make: Callable[[], Any], message: str) -> No
         make()
 
 
+class Sampled(SimpleNamespace):
+    """A distribution as Ray Tune and Syne Tune have it."""
+
+    def sample(self) -> float:
+        return 0.5
+
+
+class SampledInteger(Sampled):
+    """An integer as Ray Tune has it, which ends below its upper bound unless it is rounded."""
+
+
+SampledInteger.__module__ = "ray.tune.search.sample"
+
+
+class LogUniform:
+    """A scale of Ray Tune and Syne Tune."""
+
+
+class Rounded(SimpleNamespace):
+    """A scale of Ray Tune whose values are rounded to multiples of ``q``."""
+
+
+def node(kind: str) -> Any:
+    """Return an expression as Hyperopt has it: a distribution, within its label and its type."""
+    apply = type("Apply", (), {"__init__": lambda self, name, *of: vars(self).update(name=name, pos_args=of)})
+    return apply("float", apply("hyperopt_param", apply("literal"), apply(kind)))
+
+
 class LogNormal:
     """A distribution as torch has it, whose ``support`` is no method."""
 
@@ -233,12 +262,28 @@ class Series:
         ),
         (stats.uniform(0, 2), r"must not be a distribution, got uniform; use Float\(0, 2\)"),
         (stats.randint(1, 9), r"must not be a distribution, got randint; use Integer\(1, 8\)"),
-        (LogNormal(), r"distribution, got LogNormal; use Float\(low, high, log=True\)"),
+        (LogNormal(), r"distribution, got <.*LogNormal object>; use Float\(low, high, log=True\)"),
         (Series(), r"values must be a list, got a Series, .*; use \.tolist\(\)"),
         (Real(1e-3, 1, prior="log-uniform"), r"not be a distribution, got Real; use Float\(0.001, 1, log=True\)"),
         (Categorical(["a", "b"]), r"got Categorical; use Choice\(\['a', 'b'\]\)"),
         (stats.norm(), r"must not be a distribution, got norm; use Float\(low, high\)"),
-        (stats.Uniform(a=1, b=2), r"must not be a distribution, got Uniform; use Float\(1, 2\)"),
+        (stats.Uniform(a=1, b=2), r"must not be a distribution, got Uniform\(a=.*\); use Float\(1, 2\)"),
+        (Sampled(lower=1e-4, upper=1, sampler=LogUniform()), r"use Float\(0.0001, 1, log=True\)$"),
+        (Sampled(lower=0, upper=1, sampler=Rounded(q=0.1)), r"use Float\(0, 1, step=0.1\)$"),
+        (Sampled(lower=-math.inf, upper=math.inf), r"use Float\(low, high\)$"),
+        (SampledInteger(lower=1, upper=9), r"use Integer\(1, 8\)$"),
+        (SampledInteger(lower=0, upper=10, sampler=Rounded(q=2)), r"use Integer\(0, 10, step=2\)$"),
+        (Sampled(categories=["a", "b"]), r"use \['a', 'b'\]$"),
+        (SimpleNamespace(choices=("a", "b")), r"use \['a', 'b'\]$"),
+        (Sampled(func=len), "use a parameter for what it depends on, and compute the value in train_fn$"),
+        ({"grid_search": [1, 2]}, r"must not be a grid_search of Ray, .*; use \[1, 2\], and optimizer='grid'$"),
+        (node("switch"), "must not be an expression of Hyperopt, got choice; use a list of values, and when="),
+        (node("loguniform"), r"Hyperopt, got loguniform; use Float\(low, high, log=True\), with the bounds and not"),
+        (node("add"), r"Hyperopt, got add; use Float\(low, high\), Integer"),
+        (
+            [{"C": Float(0, 1)}, {"depth": 3}],
+            r"must not have domains, got \{'C': .*; use a list of names, and .* when=",
+        ),
         (Float, r"must have arguments, got the class Float; use Float\(...\)"),
         (float("inf"), "a number must be finite, got inf"),
     ],
