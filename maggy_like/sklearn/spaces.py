@@ -91,7 +91,8 @@ def _read(name: str, value: Any) -> Any:
     """Convert one domain."""
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return list(dict.fromkeys(value.tolist()))
-    return _of_distribution(name, value) if hasattr(value, "rvs") or hasattr(value, "sample") else value
+    is_of_scipy = hasattr(value, "rvs") or (hasattr(value, "sample") and type(value).__module__.startswith("scipy."))
+    return _of_distribution(name, value) if is_of_scipy else value
 
 
 def _of_distribution(name: str, frozen: Any) -> Domain:

@@ -7,6 +7,7 @@ import re
 import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -192,6 +193,10 @@ def test_spaces_of_randomized_search_cv() -> None:
         (
             {"space": {"C": stats.Uniform(a=1, b=2)}},
             r"must have a known distribution, got scipy's Uniform; use Float\(low",
+        ),
+        (
+            {"space": {"C": SimpleNamespace(lower=1, upper=9, sample=len)}},
+            r"'C': a domain must not be a distribution, got .*; use Float\(1, 9\)",
         ),
         (
             {"scoring": ["accuracy", "f1"], "refit": "f1"},
