@@ -54,10 +54,13 @@ class RunActions:
 
 
 _ELSEWHERE = {
-    **dict.fromkeys(("best", "best_params", "best_params_", "best_hyperparameters"), "best_config"),
-    **dict.fromkeys(("best_score", "best_score_", "best_loss", "best_metric"), "best_value"),
+    **dict.fromkeys(("best", "best_params", "best_params_", "best_hp", "best_hyperparameters"), "best_config"),
+    **dict.fromkeys(("best_score", "best_score_", "best_loss", "best_metric", "best_val"), "best_value"),
     **dict.fromkeys(("best_model", "best_estimator_", "best_state", "model"), "load_best()"),
-    **dict.fromkeys(("cv_results_", "dataframe", "df", "get_dataframe", "trials_dataframe"), "to_pandas()"),
+    **dict.fromkeys(("best_id", "best_result", "get_best_result", "get_best_trial"), "best_trial"),
+    **dict.fromkeys(
+        ("cv_results_", "dataframe", "df", "get_dataframe", "results", "results_df", "trials_dataframe"), "to_pandas()"
+    ),
     **dict.fromkeys(("history", "learning_curves"), "curves(), or plot.history()"),
     **dict.fromkeys(("config", "params"), "best_config, or trials[0].config"),
     **dict.fromkeys(("duration", "elapsed"), "seconds"),

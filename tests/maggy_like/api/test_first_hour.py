@@ -65,6 +65,7 @@ def test_the_first_maggy_s_spellings_are_read_or_answered_with_ours() -> None:
         ("suggest_float", "a parameter of the function, and its domain in the search space"),
         ("set_user_attr", "attributes[name] = value"),
         ("number", "trial"),
+        ("trial_id", "trial"),
     ],
 )
 def test_other_names_of_the_reporter_s_methods_are_answered_with_ours(name: str, use: str) -> None:
@@ -88,6 +89,9 @@ ATTRIBUTES = {
     "result.user_attrs": r"use trials\[0\].attributes",
     "result.enqueue_trial": r"use lagom\(..., points_to_evaluate=",
     "result.optimize": r"use lagom\(..., name=result.name, resume=True",
+    "result.get_best_result": "use best_trial",
+    "result.results_df": r"use to_pandas\(\)",
+    "result.best_hp": "use best_config",
     "result.history": r"use curves\(\), or plot.history\(\)",
     "result.best_confg": "did you mean 'best_config'",
     "result.story": r"use decision_log\(\)",
