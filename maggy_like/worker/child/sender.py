@@ -32,17 +32,22 @@ _SETS = {
 """Words in the names of metrics that name the rows they are computed on, the best to select by first."""
 
 
-def _preference(name: str) -> tuple[int, int, str]:
-    """Return a key that puts metrics of validation rows first, and metrics of the training rows last.
+_TIMES = frozenset({"time", "times", "seconds", "secs", "duration", "runtime", "elapsed", "timestamp"})
+"""Words in the names of values that are measured beside an objective."""
+
+
+def _preference(name: str) -> tuple[bool, int, int, str]:
+    """Return a key that puts metrics of validation rows first, then those of the training rows, and times last.
 
     XGBoost and LightGBM number the sets that they evaluate. Usually the first of several is the training set.
     """
     words = re.findall(r"[a-z]+|\d+", name.lower())
+    is_time = not _TIMES.isdisjoint(words)
     sets = [place for place, word in enumerate(words) if word in _SETS]
     if not sets:
-        return 2, 0, name
+        return is_time, 2, 0, name
     number = next(iter(words[sets[0] + 1 :]), "")
-    return _SETS[words[sets[0]]], -int(number) if number.isdigit() else 0, name
+    return is_time, _SETS[words[sets[0]]], -int(number) if number.isdigit() else 0, name
 
 
 def pick_objective(metrics: Mapping[str, object], wanted: str | None, *, is_search: bool = True) -> str:
@@ -91,13 +96,16 @@ def as_number(what: str, value: object, remedy: str = "") -> float:
             return float(value if detach is None else detach())
         except (TypeError, ValueError, OverflowError, RuntimeError):
             pass
-    remedy = remedy or _how_to_number(what.partition("(")[0], value)
+    remedy = remedy or _how_to_number(what, value)
     given = f"{what} must be a number, got {shortened(value)} of type {type(value).__name__}"
     raise ReportError(f"{given}; {remedy}" if remedy else given)
 
 
-def _how_to_number(method: str, value: object) -> str:
+def _how_to_number(what: str, value: object) -> str:
     """Return what to report instead of a value. Empty if that is unknown."""
+    method = what.partition("(")[0]
+    if what == "report(checkpoint=...)":  # as Ray takes it
+        return "use reporter.checkpoint(state) before the report"
     if isinstance(value, Mapping):
         return f"use {method}(**metrics)" if method in ("report", "average") else ""
     if isinstance(value, str):

@@ -240,6 +240,10 @@ def test_numbers_of_other_libraries_serve(value: float) -> None:
         (lambda r: (r.report(f1=0.5), r.report(step=2)), r"got none; use report\(f1=f1, step=step\)"),
         (lambda r: r.report({"accuracy": 0.5}), r"got \{'accuracy': 0.5\} of type dict; use report\(\*\*metrics\)$"),
         (lambda r: r.report(metrics={"accuracy": 0.5}), r"of type dict; use report\(\*\*metrics\)$"),
+        (
+            lambda r: r.report(f1=0.5, checkpoint={"a": 1}),
+            r"got \{'a': 1\} .*; use reporter.checkpoint\(state\) before",
+        ),
         (lambda r: r.average({"loss": 0.5}), r"got \{'loss': 0.5\}; use average\(\*\*metrics\)$"),
         (lambda r: r.average(losses={"loss": 0.5}), r"of type dict; use average\(\*\*metrics\)$"),
         (lambda r: r.average(0.5), r"average\(\) must have a metric, got only 0.5; .* average\(weight, loss=...\)"),

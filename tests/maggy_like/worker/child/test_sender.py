@@ -291,6 +291,8 @@ def test_a_requested_stop_is_not_taken_back() -> None:
         (["loss", "test_loss"], "test_loss"),
         (["accuracy", "epoch", "loss"], "accuracy"),
         (["training_time", "retrained"], "retrained"),
+        (["eval_time", "loss"], "loss"),  # Hyperopt
+        (["elapsed", "train_loss"], "train_loss"),
         (["train_auc", "train_loss"], "train_auc"),
     ],
 )
