@@ -23,7 +23,7 @@ from maggy_like.ml.estimator.model import TorchModel
 from maggy_like.ml.estimator.param_checks import check_indicator, check_names
 from maggy_like.ml.estimator.params import ObjectsReader, ObjectsWriter, TrainingParams
 from maggy_like.ml.spark_columns import check_frame, quoted
-from optimizers.checks import explains_init
+from optimizers.checks import explains_init, short
 
 
 @explains_init
@@ -201,6 +201,7 @@ Stage = Estimator[Any] | Transformer
 Values = tuple[Any, ...]
 
 
+@explains_init
 class PipelineSearch(Estimator[PipelineModel]):
     """Search over Params of a pipeline's stages and over the training of its network, in one search.
 
@@ -238,15 +239,26 @@ class PipelineSearch(Estimator[PipelineModel]):
     def __init__(self, stages: Sequence[Stage], search: Mapping[Param[Any], Sequence[Any]]) -> None:
         super().__init__()
         if not stages or not isinstance(stages[-1], TorchEstimator):
-            raise ConfigError("stages must end in a TorchEstimator")
+            last = type(stages[-1]).__name__ if stages else "no stage"
+            raise ConfigError(
+                f"stages must end in a TorchEstimator, got {last}; use CrossValidator or TrainValidationSplit of "
+                "pyspark.ml.tuning for Spark's own estimators"
+            )
+        if not isinstance(search, Mapping) or not all(isinstance(param, Param) for param in search):
+            raise ConfigError(
+                f"search must be a dict with lists of values by Params, got {short(search)}; use "
+                "{hashed.numFeatures: [64, 256]}"
+            )
         self._before, self._network = list(stages[:-1]), stages[-1]
         # The values by what stands for them in the search space.
         self._search = {param: {_in_space(value): value for value in values} for param, values in search.items()}
         names = [param.name for param in self._search]
         for param, values in self._search.items():
             if not any(stage.uid == param.parent for stage in self._before):
+                own = f"; use search={{{param.name!r}: [...]}} of the TorchEstimator"
                 raise ConfigError(
                     f"search must have Params of stages before the TorchEstimator, got {param.parent}.{param.name}"
+                    f"{own if param.parent == self._network.uid else ''}"
                 )
             if not values:
                 raise ConfigError(f"search must have at least one value for {param.name}, got none")

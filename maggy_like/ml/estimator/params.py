@@ -115,7 +115,8 @@ def class_weights(value: Any) -> str | list[float]:
 def mapping(value: Any) -> dict[str, Any]:
     """Check a dict with names as keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise TypeError(f"must be a dict with names as keys, got {value!r}")
+        names = [key.name for key in value if isinstance(key, Param)] if isinstance(value, Mapping) else []
+        raise TypeError(f"must be a dict with names as keys, got {value!r}{f'; use {names[0]!r}' if names else ''}")
     return dict(value)
 
 

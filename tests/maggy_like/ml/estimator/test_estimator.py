@@ -599,6 +599,26 @@ def test_a_late_category_or_class_that_the_network_does_not_have_is_told_before_
     assert not Path(estimator.getOrDefault("directory"), "run").exists()
 
 
+def test_searches_as_for_cross_validator_are_answered_with_ours(
+    estimator: TorchEstimator, spark_local: SparkSession
+) -> None:
+    from pyspark.ml.feature import Bucketizer
+
+    from maggy_like.ml import PipelineSearch
+
+    other = Bucketizer()
+    with pytest.raises(ConfigError, match=r"learningRate; use search=\{'learningRate': \[...\]\} of the Torch"):
+        PipelineSearch([other, estimator], {estimator.learningRate: [0.1]})
+    with pytest.raises(ConfigError, match="end in a TorchEstimator, got Bucketizer; use CrossValidator or"):
+        PipelineSearch([other], {})
+    with pytest.raises(ConfigError, match=r"search must be a dict with lists .*, got \[\{Param.*; use \{hashed"):
+        PipelineSearch([other, estimator], [{other.handleInvalid: "keep"}])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"PipelineSearch\(\) has no argument 'numFolds', got numFolds=3; it takes"):
+        PipelineSearch([other, estimator], {}, numFolds=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"search must be a dict with names as keys, .*; use 'learningRate'"):
+        TorchEstimator(search={estimator.learningRate: [0.1]})  # type: ignore[dict-item]
+
+
 @pytest.mark.long
 def test_preprocessing_and_network_are_searched_together(
     estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path
