@@ -157,16 +157,36 @@ _ELSEWHERE = {
     **dict.fromkeys(("Int", "randint", "IntDistribution"), "Integer(low, high)"),
     **dict.fromkeys(("fmin", "minimize", "optimize", "search", "tune", "Tuner"), "lagom(train_fn, searchspace)"),
     **dict.fromkeys(("create_study", "Study"), "lagom(train_fn, searchspace), or optimizers.Study to ask and tell"),
-    **dict.fromkeys(("report", "checkpoint"), "the parameter reporter of train_fn: reporter.report(...)"),
     "TrialPruned": "reporter.report(...), which ends a trial that is to stop",
     "importance": "result.importance()",
     "load_study": "load_run(path)",
     "pruners": "optimizer=, such as 'asha' or MedianRule('tpe')",
     "samplers": "optimizer=, such as 'tpe' or OptunaSampler(lambda seed: CmaEsSampler(seed=seed))",
+    **dict.fromkeys(("report", "checkpoint", "session"), "the parameter reporter of train_fn: reporter.report(...)"),
+    **dict.fromkeys(
+        ("experiment", "HyperparameterOptConfig", "OptimizationConfig", "SparkTrials", "Trials"),
+        "lagom(train_fn, searchspace)",
+    ),
+    "AblationConfig": "ablate(train_fn, AblationStudy(...))",
+    **dict.fromkeys(("DistributedConfig", "TorchDistributedConfig"), "run(train_fn, config, workers=8)"),
+    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler", "Asha"), "ASHA(eta=3)"),
+    **dict.fromkeys(("HyperBandScheduler", "HyperbandPruner"), "Hyperband()"),
+    **dict.fromkeys(("MedianStoppingRule", "MedianPruner"), "MedianRule('random')"),
+    "PopulationBasedTraining": "PBT(interval=4)",
+    "hp": "Float(low, high), Integer(low, high) or Choice([...])",
+    **dict.fromkeys(
+        ("SearchCV", "GridSearchCV", "RandomizedSearchCV", "HalvingRandomSearchCV"),
+        "SearchCV of maggy_like.sklearn",
+    ),
+    **dict.fromkeys(("TorchEstimator", "CrossValidator"), "TorchEstimator of maggy_like.ml"),
+    **{
+        name: f"{name} of maggy_like.callbacks"
+        for name in ("KerasReport", "LightGBMReport", "LightningReport", "TransformersReport", "XGBoostReport")
+    },
     "train": "lagom(train_fn, searchspace) to search, or run(train_fn, config) to train",
     "visualization": "result.plot, or result.to_optuna() for Optuna's own",
 }
-"""What other libraries call the names of this package."""
+"""What to write instead of names of other libraries, and of names that are in a subpackage."""
 
 
 def __getattr__(name: str) -> Any:
@@ -183,6 +203,9 @@ def __getattr__(name: str) -> Any:
                 ) from error
             raise
     hint = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    if hint and sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+        # ``from maggy_like import NAME`` would hide the text of an AttributeError.
+        raise ImportError(f"cannot import name {name!r} from 'maggy_like'{hint}", name=__name__)
     raise AttributeError(f"module 'maggy_like' has no attribute {name!r}{hint}")
 
 

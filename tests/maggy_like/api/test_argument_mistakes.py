@@ -165,6 +165,20 @@ def test_a_name_of_another_library_is_answered_with_ours(case: str) -> None:
     assert copy.deepcopy(AblationStudy(config={"lr": 1})).base == {"lr": 1}
 
 
+def test_an_import_of_a_name_of_another_place_is_answered_with_ours() -> None:
+    with pytest.raises(
+        ImportError, match=r"cannot import name 'SearchCV' from 'maggy_like'; use SearchCV of maggy_like.s"
+    ):
+        from maggy_like import SearchCV  # noqa: F401
+    with pytest.raises(
+        ImportError, match=r"cannot import name 'experiment' from 'maggy_like'; use lagom\(train_fn, sea"
+    ):
+        from maggy_like import experiment  # noqa: F401
+    with pytest.raises(ImportError, match=r"cannot import name 'nonsense' from 'maggy_like' \("):
+        from maggy_like import nonsense  # noqa: F401
+    assert not hasattr(maggy_like, "SearchCV")
+
+
 def test_a_space_for_run_leads_to_lagom() -> None:
     with pytest.raises(UserError, match=r"config\['lr'\] must be one value, got Float\(.*; use lagom\(train_fn, "):
         run(train, {"lr": Float(0, 1)}, engine="inline", progress=False)
