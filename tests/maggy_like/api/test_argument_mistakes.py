@@ -224,7 +224,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
         {"space": {"lr": FloatDistribution(0, 1, step=0.1)}}, r"use Float\(0, 1, step=0.1\)$"),
     "categories of Optuna": (
         {"space": {"lr": CategoricalDistribution([1, None])}},
-        r"not be a distribution, got Cat.*; use Choice\(\[1, None\]\)$"),
+        r"not be a distribution, got Cat.*; use \[1, None\]$"),
     "a list of names": (
         {"space": ["lr"]}, r"must be a dict .*, got \['lr'\]; use \{'lr': Float\(1e-4, 1e-1, log=True\)\}"),
     "an unknown kind": ({"space": {"lr": ("FLOAT", [0, 1])}}, r"'lr': unknown type 'FLOAT'; .* or better Float\(low"),
