@@ -332,7 +332,8 @@ def _named(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwarg
 
 def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tuple[Any, ...]) -> str | None:
     """Return the message if a list is passed as its items, or the items as a list; None otherwise."""
-    if by_place == ["values"] and len(args) > 1:
+    are_lists = [isinstance(given, list | tuple) for given in args[:2]]
+    if by_place == ["values"] and len(args) > 1 and are_lists != [True, False]:  # else the list is there already
         return f"{name}() takes one list, got {len(args)} values; use {name}([{', '.join(map(short, args))}])"
     if len(by_place) > 1 and len(args) == 1 and isinstance(args[0], list | tuple) and len(args[0]) == len(by_place):
         spelled = ", ".join(map(short, args[0]))

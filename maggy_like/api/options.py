@@ -182,6 +182,7 @@ OTHER_SPELLINGS_OF_ABLATE = {
 OTHER_SPELLINGS_OF_RUN = {
     **_EVERYWHERE,
     "timeout": "failures=FailurePolicy(trial_timeout={})",
+    "n_trials": "maggy_like.lagom(train_fn, searchspace, n_trials={})",
     "searchspace": "maggy_like.lagom(train_fn, searchspace)",
 }
 """For ``run``."""

@@ -129,7 +129,7 @@ def _kind_of_model(kind: type) -> tuple[str, str] | None:
 
 
 _OTHERS = {
-    "trial": "use def train({}) for the values of the search space, which are passed by name",
+    "trial": "use def train({}) for the values of the search space, which are passed by name, and reporter to report",
     **dict.fromkeys(("cfg", "hparams", "hp", "params"), "rename it to config for a dict of all values"),
 }
 """By the parameters of functions for other libraries: what to write here."""

@@ -118,6 +118,10 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a range with its name": (
         lambda: Float("lr", 1e-4, 0.1, log=True),  # type: ignore
         r"no name, got 'lr'; use Float\(0.0001, 0.1, log=True\), and the name in .*: \{'lr': Float\(\.\.\.\)\}$"),
+    "choices and a condition by place": (
+        lambda: Choice(["a"], {"b": 1}), r"takes only values by position, got \{'b': 1\} after them; .*: when="),  # type: ignore
+    "choices of lists by place": (lambda: Choice([1], [2]), r"use Choice\(\[\[1\], \[2\]\]\)$"),  # type: ignore
+    "a count for run": (lambda: run(train, n_trials=3), r"use maggy_like.lagom\(train_fn, searchspace, n_trials=3\)$"),  # type: ignore
     "bounds with their name": (lambda: Integer("n", low=1, high=9), r"use Integer\(low=1, high=9\), and"),  # type: ignore
     "choices with their name": (lambda: Choice("act", ["a", "b"]), r"use Choice\(\['a', 'b'\]\), and the"),  # type: ignore
     "a search's in an optimizer": (lambda: ASHA(max_budget=9), "use max_budget=9 in the call of the search$"),  # type: ignore
@@ -268,7 +272,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a metric that is none": ({"metric": 3}, "metric must be a name or a list of names, got 3"),
     "a dict of metrics": ({"metric": {"acc": "max"}}, r"got \{'acc': 'max'\}; directions go into direction="),
     "an objective of Optuna": (
-        {"train_fn": lambda trial: 1.0}, r"nothing fills the parameter 'trial' of .*; use def train\(lr\) for the"),
+        {"train_fn": lambda trial: 1.0},
+        r"nothing fills the parameter 'trial' of .*; use def train\(lr\) for the .* by name, and reporter to report$"),
     "a dict of all": ({"train_fn": lambda params: 1.0}, "nothing fills the parameter 'params' .*; rename it to config"),
     "a count as text": ({"n_trials": "20"}, "got '20'; use 20$"),
     "an unlimited count": ({"n_trials": -1}, "got -1; leave it out for the default$"),
