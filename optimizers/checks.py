@@ -341,19 +341,23 @@ def _spelled(name: str, by_place: Sequence[str], others: Sequence[str], args: tu
     return None
 
 
+_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+
+
 def meant(given: str, value: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
     """Return a clause with the remedy for an unknown argument, or nothing; see :func:`explains_arguments`."""
     if "optimizer" in known and (ours := instead_of_optuna(value)):
         return f"; use optimizer={ours}"
+    typed = _CLASS.sub(r"\1", short(value, _WIDTH))
     if given in elsewhere:
-        return f"; use {elsewhere[given].replace('{}', short(value, _WIDTH))}"
+        return f"; use {elsewhere[given].replace('{}', typed)}"
     same = [ours for ours, theirs in _PEERS_WORDS.items() if given.lower() in theirs.split()]
     for ours in same:
         if ours in known:
             return f" (did you mean {ours!r}?)"
     for ours in (*same, *difflib.get_close_matches(given, [*known, *elsewhere], 1, _SLIP)):
         if ours in elsewhere:
-            return f"; use {elsewhere[ours].replace('{}', short(value, _WIDTH))}"
+            return f"; use {elsewhere[ours].replace('{}', typed)}"
     return did_you_mean(given, known)
 
 

@@ -95,7 +95,9 @@ class FailurePolicy:
                 f"{count!r}{hint and '; '}{hint}"
             )
         if not isinstance(self.catch, tuple):
-            raise ConfigError(f"catch must be a tuple of exception types, got {short(self.catch)}; use (ValueError,)")
+            raise ConfigError(
+                f"catch must be a tuple of exception types, got {short(self.catch)}; use {_typed(self.catch)}"
+            )
         for kind in self.catch:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ConfigError(f"catch must contain exception types, got {short(kind)}; use (ValueError,)")
@@ -118,8 +120,21 @@ def read_policy(failures: Any) -> FailurePolicy:
     if failures is None:
         return FailurePolicy()
     if not isinstance(failures, FailurePolicy):
-        raise ConfigError(f"failures must be a FailurePolicy, got {short(failures)}; use FailurePolicy(max_attempts=5)")
+        option = f"catch={_typed(failures)}" if _exceptions(failures) else "max_attempts=5"
+        raise ConfigError(f"failures must be a FailurePolicy, got {short(failures)}; use FailurePolicy({option})")
     return failures
+
+
+def _exceptions(given: object) -> list[type[BaseException]]:
+    """Return the exception types among the items of ``given``, or ``given`` itself if it is one."""
+    items = given if isinstance(given, tuple | list | set) else (given,)
+    return [item for item in items if isinstance(item, type) and issubclass(item, BaseException)]
+
+
+def _typed(given: object) -> str:
+    """Return a tuple of the exception types in ``given`` as it would be typed, or one for example."""
+    names = [kind.__name__ for kind in _exceptions(given) or [ValueError]]
+    return f"({', '.join(names)}{',' * (len(names) == 1)})"
 
 
 LEAST_REPEATS = 2

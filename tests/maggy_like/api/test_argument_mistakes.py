@@ -93,6 +93,7 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "a time of an optimizer": (lambda: ASHA(time_attr="epoch"), "got time_attr='epoch'; it takes eta,"),  # type: ignore[call-arg]
     "Ray's interval": (lambda: PBT(perturbation_interval=4), r"\(did you mean 'interval'"),  # type: ignore[call-arg]
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
+    "caught exceptions": (given(catch=(KeyError,)), r"use failures=FailurePolicy\(catch=\(KeyError,\)\)$"),
     "fewer workers": (given(min_workers=9), r"use failures=FailurePolicy\(min_workers=9\)"),
     "a journal": (given(journal="s3://b"), r"use directory='s3://b', the folder of the journal and of the rest"),
     "checkpoints": (given(keep_checkpoints=1), r"use store=Store\(keep_checkpoints=1\)"),

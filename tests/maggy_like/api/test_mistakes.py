@@ -174,6 +174,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "train_best=True needs a best configuration, and a search of 2 objectives has a Pareto set"),
     "train_best=0": ({"train_best": 0}, "train_best must be an integer of at least 1, got 0"),
     "train_best='yes'": ({"train_best": "yes"}, "train_best must be an integer of at least 1, got 'yes'"),
+    "exceptions as policy": ({"failures": (KeyError,)}, r"use FailurePolicy\(catch=\(KeyError,\)\)$"),
     "no policy": ({"failures": 3}, r"failures must be a FailurePolicy, got 3; use FailurePolicy\(max_attempts=5\)"),
     "block='no'": ({"block": "no"}, "block must be True or False, got 'no'; use block=False for"),
     "no store": ({"store": 3}, "store must be the path or URL of a folder, or a Store, got 3"),

@@ -338,7 +338,8 @@ def test_the_types_are_those_of_the_class_and_its_bases() -> None:
         ({"max_identical_failures": -1}, "max_identical_failures must be an integer.*got -1"),
         ({"max_identical_failures": 5.0}, "max_identical_failures must be an integer.*got 5.0; use 5"),
         ({"max_identical_failures": True}, "max_identical_failures must be an integer.*got True"),
-        ({"catch": ValueError}, r"catch must be a tuple of exception types.*use \(ValueError,\)"),
+        ({"catch": KeyError}, r"catch must be a tuple of exception types.*use \(KeyError,\)"),
+        ({"catch": [KeyError, OSError]}, r"catch must be a tuple of exception types.*use \(KeyError, OSError\)"),
         ({"catch": ("ValueError",)}, "catch must contain exception types, got 'ValueError'"),
     ],
 )
