@@ -299,7 +299,7 @@ def check_folder(argument: str, given: str | PathLike[str]) -> str:
         raise ConfigError(_package_is_missing(named, _said(error))) from error
     except Exception as error:  # each file system raises its own; some connect here
         is_unknown = isinstance(error, ValueError) and "rotocol not known" in str(error)
-        remedy = "use a protocol that fsspec supports" if is_unknown else REMEDY
+        remedy = "use a path, or a protocol that fsspec supports" if is_unknown else REMEDY
         raise ConfigError(f"{named} cannot be opened: {_said(error)}; {remedy}") from error
     return where
 

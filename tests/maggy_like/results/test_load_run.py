@@ -235,7 +235,7 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
             load_run(given)
     with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as in result"):
         load_run("nowhere/at/all")
-    with pytest.raises(ConfigError, match=r"'nowhere://x' cannot be opened: .*use a protocol that fsspec supports"):
+    with pytest.raises(ConfigError, match=r"'nowhere://x' .* opened: .*; use a path, or a protocol that fsspec"):
         load_run("nowhere://x")
     with pytest.raises(ConfigError, match=r"journal.jsonl' is in the folder of a run; use that folder: '.*august'$"):
         load_run("maggy_runs/august/journal.jsonl")

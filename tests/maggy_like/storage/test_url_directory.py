@@ -125,7 +125,7 @@ def test_paths_at_a_url_are_read_back(directory: str, apart: bool) -> None:
     ("s3://", r"does not name a folder; pass s3://NAME"),
     ("S3://bucket/runs", r"fsspec does not support 'S3'; pass 's3://bucket/runs'"),
     ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; check its address and your credentials"),
-    ("nowhere://bucket", r"directory='nowhere://bucket' cannot be opened: .*; use a protocol that fsspec supports"),
+    ("nowhere://bucket", r"directory='nowhere://bucket' .*; use a path, or a protocol that fsspec supports"),
     ("gs://bucket/runs", r"a package is missing here \(.*gcsfs.*\); install it here and where the workers run"),
     ("abfss://runs@me.dfs.core.windows.net/a", r"package is missing here \(Install adlfs .*\); install it here and"),
     ("", r"directory must be the path or URL of a folder, got ''; leave it out for 'maggy_runs'"),
