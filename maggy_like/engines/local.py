@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from maggy_like.processes.system import descriptor_limit, open_descriptors, work
 from maggy_like.processes.zygote.client import ForkedProcess, Process, begin_imports, start_module
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
-from maggy_like.worker.launch import Launch, encode_task, write_launch
+from maggy_like.worker.launch import Launch, encode_task, write_behind, write_launch
 from optimizers.checks import explains_init, short
 
 KILL_PATIENCE = 10.0
@@ -195,9 +196,8 @@ class LocalEngine(Engine):
         cores = self._cores or max(1, usable_cores() // task.workers)
         share = share_of(cores, os.environ)
         context = WorkerContext(index, incarnation, socket.gethostname(), keys, gpus, cores, share)
-        with contextlib.suppress(BrokenPipeError):  # it died at once, which poll() reports
-            assert process.stdin is not None
-            write_launch(process.stdin, encoded, Launch(context, os.getpid()))
+        assert process.stdin is not None
+        write_behind(process.stdin, partial(write_launch, task=encoded, launch=Launch(context, os.getpid())))
         return LocalRun(process, index, incarnation, log)
 
 

@@ -7,11 +7,13 @@ A task may take a gigabyte, because the function includes its data. So it is enc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
 import sys
-from collections.abc import MutableMapping
+import threading
+from collections.abc import Callable, MutableMapping
 from typing import IO, BinaryIO
 
 import msgspec
@@ -40,7 +42,7 @@ def decode_task(data: bytes) -> WorkerTask:
 
 
 def write_launch(stream: IO[bytes], task: bytes, launch: Launch) -> None:
-    """Send a task and its launch; the stream stays open."""
+    """Send a task and its launch; the stream stays open. It may wait for a reader (see :func:`write_behind`)."""
     for data in (task, msgspec.msgpack.encode(launch)):
         write_all(stream, _LENGTH.pack(len(data)))
         write_all(stream, data)
@@ -52,6 +54,21 @@ def write_all(stream: IO[bytes], data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[stream.write(view) :]
+
+
+def write_behind(stream: IO[bytes], write: Callable[[IO[bytes]], None]) -> None:
+    """Write to a new process in a thread, because it may read late: the zygote that forks it may be importing.
+
+    The thread has a descriptor of its own, so that the caller may close ``stream`` at any time. If the process has
+    died, the rest is dropped.
+    """
+    own = open(os.dup(stream.fileno()), "wb", 0)  # noqa: SIM115 (the thread closes it)
+
+    def write_and_close() -> None:
+        with own, contextlib.suppress(BrokenPipeError):
+            write(own)
+
+    threading.Thread(target=write_and_close, name="maggy-launch", daemon=True).start()
 
 
 def read_launch(stream: BinaryIO) -> tuple[WorkerTask, Launch]:

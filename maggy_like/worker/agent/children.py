@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -28,7 +29,7 @@ from maggy_like.worker.agent.template import FORK, HUNG_UP, KILL, LOAD, Load, en
 from maggy_like.worker.child.exits import flush_output
 from maggy_like.worker.child.process import make_runner
 from maggy_like.worker.child.sender import Sender
-from maggy_like.worker.launch import encode_task, pass_on_spark_files, write_all
+from maggy_like.worker.launch import encode_task, pass_on_spark_files, write_all, write_behind
 
 DISCONNECTED = (
     FailureKind.DISCONNECTED,
@@ -170,11 +171,8 @@ class ForkServerLauncher:
         self._environment, self._path = environment, task.sys_path
         self._sources = task.sources
         assert self._process.stdin is not None
-        try:
-            write_all(self._process.stdin, encode_task(task))
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it died at once; attend() says so
+        with self._process.stdin as stdin:
+            write_behind(stdin, partial(write_all, data=encode_task(task)))
 
     @property
     def descriptor(self) -> int | None:

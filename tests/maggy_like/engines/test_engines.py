@@ -22,6 +22,7 @@ from typing import Any
 
 import noted
 import pytest
+from msgspec.structs import replace
 
 from maggy_like import Float, LocalEngine, Result, lagom
 from maggy_like.display import LogLine, SilentDisplay, Snapshot
@@ -29,9 +30,17 @@ from maggy_like.engines.base import EngineRun
 from maggy_like.engines.inline import InlineEngine
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes import cores
+from maggy_like.processes.imports import module_path
+from maggy_like.processes.system import is_supported
+from maggy_like.processes.zygote import client
+from maggy_like.processes.zygote.client import own_zygote, start_module
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.worker.agent.children import InlineLauncher
 from optimizers.core.events import AttemptEnded, Event, TrialCreated
+
+TASK = WorkerTask(
+    address="", server_key=b"", run_id="", train_fn=b"", preload=(), sys_path=(), argv=(), store="", logs=""
+)
 
 # -- processes of this machine ----------------------------------------------------------------------
 
@@ -65,6 +74,25 @@ def test_a_worker_runs_for_each_gpu_that_cuda_sees_or_for_each_core_if_it_sees_n
 def test_a_fraction_that_is_none_is_told(fraction: object) -> None:
     with pytest.raises(ConfigError, match="gpu_fraction must be above 0 and at most 1"):
         LocalEngine([], gpu_fraction=fraction)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
+def test_a_launch_does_not_wait_for_a_process_that_reads_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function has more bytes than a pipe takes, and the zygote forks no process that could read them."""
+    monkeypatch.setattr(client, "_owned", None)  # the zygote of this test is its own
+    first = start_module("colorsys", os.environ, module_path())
+    assert first.stdin is not None
+    first.stdin.close()
+    assert first.wait(300) == 0
+    os.kill(own_zygote()[0], signal.SIGSTOP)
+    try:
+        task = replace(TASK, train_fn=bytes(1 << 20), sys_path=module_path())
+        (run,) = LocalEngine([]).launch(task, [0], 0, [(b"", b"")], str(tmp_path))
+        assert run.poll() is None
+        run.cancel()
+        assert run.wait(300)
+    finally:
+        client._close()
 
 
 def test_more_workers_than_there_are_descriptors_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,10 +372,7 @@ def test_a_function_may_eat_the_first_signal_and_not_the_search_the_second(searc
 
 
 def test_without_a_trial_nothing_waits_without_an_end() -> None:
-    task = WorkerTask(
-        address="", server_key=b"", run_id="", train_fn=b"", preload=(), sys_path=(), argv=(), store="", logs=""
-    )
-    launcher = InlineLauncher(task)
+    launcher = InlineLauncher(TASK)
     launcher.run_trial()
     assert launcher.await_trial(0.0)
     child = launcher.spawn()
