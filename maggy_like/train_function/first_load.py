@@ -13,6 +13,7 @@ import os
 import pickle
 import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -107,11 +108,20 @@ def _verdict(process: Process, answer: int) -> Verdict:
         elif chunk := os.read(answer, 1 << 16):
             deadline = min(deadline, time.monotonic() + PATIENCE)
             data += chunk
+        elif data == _BEGUN and not _took_too_long(process):
+            return Verdict("loading it ends the process")
         elif data in (b"", _BEGUN):
-            return Verdict("loading it ends the process") if data else Verdict()
+            return Verdict()
         else:
             return msgspec.msgpack.decode(data.removeprefix(_BEGUN), type=Verdict)
     return Verdict()
+
+
+def _took_too_long(process: Process) -> bool:
+    """Return whether a process whose answer has ended was ended by its own alarm."""
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it has only closed its descriptors
+        return process.wait(PATIENCE) == -signal.SIGALRM
+    return False
 
 
 _BEGUN = b"."

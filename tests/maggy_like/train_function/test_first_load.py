@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import linecache
+import os
 import resource
 import sys
 import textwrap
@@ -197,6 +198,17 @@ def test_a_module_may_start_a_run_while_it_is_imported(tmp_path: Path, monkeypat
         "found = maggy_like.run(train, workers=1, engine='local', progress=False)\n"
     )
     assert importlib.import_module("own_search").found == 3
+
+
+def test_a_load_that_takes_too_long_is_left_to_the_first_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load of several seconds, while this process has imports of as many: an alarm ends it."""
+    alarm = "import os, signal\nif os.getpid() != int(os.environ['LOADED_BY']): signal.raise_signal(signal.SIGALRM)\n"
+    (tmp_path / "own_alarm.py").write_text(f"{alarm}def train(x): return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LOADED_BY", str(os.getpid()))
+    load(importlib.import_module("own_alarm").train)
 
 
 def test_a_function_that_does_not_fit_into_the_temporary_folder_is_loaded_by_its_worker_first() -> None:
