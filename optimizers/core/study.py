@@ -254,7 +254,8 @@ class Study(StudyState):
 
         Args:
             trial: A trial that :meth:`ask` returned.
-            value: Final value, or one value per objective. None (the default) uses the last report.
+            value: Final value, or one value per objective. None (the default) uses the last report. Without a report,
+                the trial fails.
 
         Raises:
             UserError: The trial does not run, or the values are not one number per objective.
