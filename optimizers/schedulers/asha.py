@@ -178,7 +178,7 @@ def _checked_sampler(sampler: str | Optimizer | Callable[..., Optimizer]) -> Opt
         name = type(made).__name__
         raise OptimizerError(
             f"sampler must not have a schedule, got {name}(), whose schedule ASHA ignores; use a sampler that only "
-            f"proposes, or {name} without ASHA"
+            f"proposes, or pass {name}() as the optimizer itself"
         )
     return made
 

@@ -312,7 +312,10 @@ CONTRASTS = {"A": {"without A": 1.0, "base": -1.0}}
         (lambda: ASHA(sampler="rnd"), "unknown optimizer 'rnd'"),
         (lambda: ASHA(sampler=PBT()), r"sampler must not have a schedule, got PBT\(\)"),
         (lambda: ASHA(sampler="pbt"), r"sampler must not have a schedule, got PBT\(\)"),
-        (lambda: ASHA(sampler=ASHA(sampler="random")), r"sampler must not have a schedule, got ASHA\(\)"),
+        (
+            lambda: ASHA(sampler=ASHA(sampler="random")),
+            r"schedule, got ASHA\(\).*, or pass ASHA\(\) as the optimizer itself",
+        ),
         (lambda: ASHA(sampler=MOBSTER), r"sampler must not have a schedule, got MOBSTER\(\)"),
         (
             lambda: Study(SPACE, ASHA(sampler="random", min_budget=10), max_budget=9),
