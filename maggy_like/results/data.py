@@ -318,6 +318,11 @@ def check_files(result: ResultData | Training) -> None:
             check_created(result, ends.header.created)
 
 
+def is_deleted(result: ResultData) -> bool:
+    """Return whether the run's folder was on this machine and is gone, such as the temporary one of a SearchCV."""
+    return isinstance(result.directory, Path) and not result.directory.exists()
+
+
 def check_created(result: ResultData | Training, created: float) -> None:
     """Check that a result is of the run that began at that time, and not of an earlier one that was overwritten."""
     if result._created not in (None, created):

@@ -20,6 +20,7 @@ from maggy_like.results.data import (
     Training,
     check_files,
     every_trial,
+    is_deleted,
     other_state,
     read_log,
     read_saved,
@@ -187,6 +188,14 @@ class Result(ResultData):
         """
         return self._load(self._trial(trial))
 
+    def _check_folder(self) -> None:
+        check_files(self)
+        if is_deleted(self):
+            raise UserError(
+                f"the run's folder {self.directory} was deleted, and the logs and files of its trials with it; pass "
+                "directory='maggy_runs' to SearchCV to keep them"
+            )
+
     def _load(self, trial: Trial) -> Any:
         if said := other_state(self, trial):
             warnings.warn(said, stacklevel=3)
@@ -346,10 +355,10 @@ class Result(ResultData):
             The text. Empty if the trial printed nothing.
 
         Raises:
-            UserError: There is no such trial, the rank is not an integer, or a file system cannot be read.
+            UserError: There is no such trial, the rank is not an integer, or the run's folder cannot be read.
         """
         known, rank = self._trial(trial), whole("rank", rank, least=0)
-        check_files(self)
+        self._check_folder()
         return read_log(RunPaths(self.directory, self.store), known.id, rank, known.attempt)
 
     def files(self, trial: int | Trial) -> TrialFiles:
@@ -375,7 +384,7 @@ class Result(ResultData):
         """
         from maggy_like.results.files import TrialFiles
 
-        check_files(self)
+        self._check_folder()
         return TrialFiles(RunPaths(self.directory, self.store).files, self._trial(trial).id)
 
     def decision_log(self) -> list[str]:

@@ -21,7 +21,7 @@ from maggy_like.display.text import (
 )
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import attribute_names, encodable
-from maggy_like.results.data import ResultData, every_trial, other_state, training_line
+from maggy_like.results.data import ResultData, every_trial, is_deleted, other_state, training_line
 from maggy_like.results.frames import as_frame, param_columns
 from optimizers.core.trial import Trial, TrialState
 
@@ -180,7 +180,8 @@ def summary(result: ResultData) -> str:
     lines += recommendation(result)
     if result.training is not None:
         lines.append(training_line(result.training))
-    lines.append(encodable(f"files: {result.directory}"))
+    if not is_deleted(result):
+        lines.append(encodable(f"files: {result.directory}"))
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
 import signal
 import warnings
 from pathlib import Path
@@ -321,6 +322,11 @@ def test_a_search_leads_to_its_result_and_names_its_run_after_the_estimator(tmp_
     assert load_run(run).counts == found.result_.counts
     again = pickle.loads(pickle.dumps(found))
     assert again.result_.best_value == found.result_.best_value
+    assert f"files: {run}" in str(again.result_)
+    shutil.rmtree(run)  # as without directory=
+    assert "files:" not in str(again.result_)
+    with pytest.raises(UserError, match=r"folder .* was deleted, .*; pass directory='maggy_runs' to SearchCV"):
+        again.result_.log(0)
     assert not hasattr(clone(found), "result_")
 
 
