@@ -58,7 +58,7 @@ def read_domain(name: str, spelling: Any) -> Domain:
     ``["relu", "gelu"]``, a range   :class:`Choice`
     ``0.1``, ``"adam"``, ``None``   :class:`Constant`
     ``("DOUBLE", [0, 1])``          :class:`Float`; also ``INTEGER``, ``DISCRETE`` (:class:`Ordinal`)
-                                    and ``CATEGORICAL`` (:class:`Choice`), in any case
+                                    and ``CATEGORICAL`` (:class:`Choice`), in any case, or as a list
     ``{"type": "float", ...}``      the form of :meth:`Domain.to_json`
     ==============================  ==========================================================
     """
@@ -95,6 +95,8 @@ def _read(spelling: Any) -> Domain:
     match spelling:
         case Domain():
             return spelling
+        case [str(kind), list() | tuple()] if kind.upper() in _MAGGY:  # as a list, if the space was a JSON file
+            return _read_tuple(tuple(spelling))
         case list() | range():
             return Choice(spelling)
         case tuple():

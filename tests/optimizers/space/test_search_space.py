@@ -159,6 +159,7 @@ def test_priors_count_where_a_condition_on_a_step_holds() -> None:
         (None, Constant(None)),
         (np.int64(3), Constant(3)),
         (("DOUBLE", [0, 1]), Float(0, 1)),
+        (["integer", [1, 9]], Integer(1, 9)),  # as JSON has it
         (("integer", (1, 5)), Integer(1, 5)),
         (("Discrete", [16, 32]), Ordinal([16, 32])),
         (("CATEGORICAL", ["a", "b"]), Choice(["a", "b"])),
