@@ -159,6 +159,8 @@ _PEERS_WORDS = {
     "min_budget": "grace_period min_t min_resource min_epochs resource_min",
     "eta": "reduction_factor factor",
     "target": "loss_threshold",
+    "grace": "grace_period min_steps warmup",
+    "min_trials": "min_samples_required n_startup_trials",
     "interval": "perturbation_interval",
     "quantile": "quantile_fraction",
     "workers": "n_jobs num_workers n_workers max_concurrent_trials max_concurrent parallelism np num_proc",

@@ -85,6 +85,10 @@ def make_optimizer(spec: str | Optimizer | Factory, **options: Any) -> Optimizer
                 f"use {type(spec).__name__}(...) with them"
             )
         return spec
+    if (module := str(getattr(spec, "__module__", ""))).startswith("hyperopt."):  # tpe.suggest
+        algorithm = module.rpartition(".")[2]
+        use = "random" if algorithm == "rand" else "tpe"
+        raise OptimizerError(f"optimizer must be an Optimizer, got Hyperopt's {algorithm}.suggest; use {use!r}")
     if isinstance(spec, str):
         factory = _registered.get(spec) or _class_of(spec)
         if factory is None:

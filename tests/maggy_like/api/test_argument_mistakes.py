@@ -29,6 +29,7 @@ from maggy_like import (
     Float,
     Integer,
     LocalEngine,
+    MedianRule,
     Ordinal,
     SearchSpace,
     lagom,
@@ -44,6 +45,13 @@ SPACE = {"lr": [1, 2]}
 
 def train(lr: Any, units: int = 3) -> float:
     return float(units)
+
+
+def suggest(new_ids: Any, domain: Any, trials: Any, seed: int) -> None:
+    """An algorithm as Hyperopt has it."""
+
+
+suggest.__module__ = "hyperopt.rand"
 
 
 class Trainer:
@@ -90,6 +98,7 @@ NAMES: dict[str, tuple[Callable[[], Any], str]] = {
     "Keras Tuner's repeats": (given(executions_per_trial=3), "; use confirm=True, which repeats the best"),
     "a name that resembles another": (given(max_resource_attr="epochs"), "'epochs'; it takes train_fn"),
     "a model": (given(model=None), "got model=None; it takes train_fn"),
+    "Ray's grace": (lambda: MedianRule(grace_period=4), r"\(did you mean 'grace'"),  # type: ignore[call-arg]
     "a time of an optimizer": (lambda: ASHA(time_attr="epoch"), "got time_attr='epoch'; it takes eta,"),  # type: ignore[call-arg]
     "Ray's interval": (lambda: PBT(perturbation_interval=4), r"\(did you mean 'interval'"),  # type: ignore[call-arg]
     "a trial's time": (given(trial_timeout=9), r"use failures=FailurePolicy\(trial_timeout=9\)"),
@@ -257,6 +266,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a pruner": ({"optimizer": MedianPruner()}, r"got Optuna's MedianPruner; use 'asha', MedianRule\('tpe'\) or"),
     "a pruner's name": ({"optimizer": "MedianPruner"}, r"\(did you mean MedianRule\('tpe'\)\?\); use one of"),
     "CMA-ES": ({"optimizer": "cma-es"}, r"did you mean OptunaSampler\(lambda seed: CmaEsSampler\(seed=seed\)\)\?"),
+    "an algorithm of Hyperopt": ({"optimizer": suggest}, "got Hyperopt's rand.suggest; use 'random'$"),
     "a sampler of nothing": ({"optimizer": lambda: OptunaSampler(lambda: TPESampler())}, "sampler must take a seed"),
     "a direction in capitals": ({"direction": "MAX"}, r"got 'MAX' \(did you mean 'max'\?\)"),
     "a sampler's name": ({"optimizer": "TPESampler"}, "did you mean 'tpe'"),
