@@ -44,7 +44,7 @@ class FailurePolicy:
     paused. Failures of machines, such as lost workers or an unreachable store, never count.
 
     Args:
-        max_attempts: Number of attempts per trial. Default 3.
+        max_attempts: Number of attempts per trial, the first included. Default 3.
         trial_timeout: Seconds that one attempt may take. An attempt that does not report then is killed 5 seconds
             later. Default no limit.
         report_timeout: Seconds, at least 1, without a report or a checkpoint after which an attempt is stopped. An
