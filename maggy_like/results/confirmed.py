@@ -222,9 +222,6 @@ def confirmed_of(study: Study, objective: str) -> Confirmed | None:
     return Confirmed(objective, tuple(candidates), tuple(tests), state.is_over)
 
 
-_LARGE = 1 / 3  # noise, as a share of the spread of all values, from which the best value is worth a second look
-
-
 @dataclass(frozen=True, repr=False)
 class Recommended:
     """The trial with the best estimated value, by a model of all values of the search.
@@ -239,7 +236,8 @@ class Recommended:
         mean: Estimated value of a full training of its configuration, as a mean over trainings.
         std: Standard deviation of that estimate.
         noise: Estimated standard deviation of the values of one configuration, from training to training.
-        is_noisy: Whether the noise is at least a third of the standard deviation of all trials' values.
+        is_noisy: Whether the noise is at least a third of the standard deviation of all trials' values, and these are
+            hard to explain without noise. After few trials, they rarely are.
 
     Example:
         >>> result.recommended.config, result.recommended.mean
@@ -261,9 +259,10 @@ class Recommended:
     @property
     def sentence(self) -> str:
         """The recommendation, in a sentence."""
+        known = "since" if self.is_noisy else "if"
         return (
             f"trial {self.trial.id} with an estimated {self.objective} of {number(self.mean)} ± {number(self.std)}, "
-            f"since values vary by {number(self.noise)} from training to training: {config_text(self.config)}"
+            f"{known} values vary by {number(self.noise)} from training to training: {config_text(self.config)}"
         )
 
     def __repr__(self) -> str:
@@ -293,4 +292,4 @@ def recommended_of(
         return None
     best = int((found.means + found.stds).argmin())  # so that little tried ones do not win by chance
     trial, mean, std = trials[found.rows[best]], float(found.means[best]), float(found.stds[best])
-    return Recommended(trial, objective, sign * mean, std, found.noise, found.noise >= _LARGE * found.spread)
+    return Recommended(trial, objective, sign * mean, std, found.noise, found.is_noisy)

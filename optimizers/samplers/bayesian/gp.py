@@ -7,6 +7,7 @@ length scales).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ _FANTASY_NOISE = 1e-6  # two pending points may be one
 _SCALE_SHIFT = 0.4142
 _SCALE_STD = 1.0
 _NOISE_MEAN, _NOISE_STD = np.log(1e-3), 2.0
-_BOUNDS_SCALE, _BOUNDS_SIGNAL, _BOUNDS_NOISE = (-2.0, 5.0), (-4.0, 4.0), (-9.0, 1.0)
+_BOUNDS_SCALE, _BOUNDS_SIGNAL, _LEAST_NOISE = (-2.0, 5.0), (-4.0, 4.0), -9.0
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def fit(
     groups: NDArray[np.int64],  # (p,)
     targets: Array,  # (n,), with a variance near 1
     start: Hyperparameters,  # the fit to fewer data
+    most_noise: float = math.e,  # limit of the noise's variance
 ) -> Hyperparameters:
     """Return the most probable hyperparameters, given the data (GPML 5.8 and 5.9, with priors)."""
     n, d = len(targets), len(start.values) - 2
@@ -172,7 +174,7 @@ def fit(
         residual = (values - prior_mean) / prior_std
         return -(likelihood - 0.5 * residual @ residual), -(gradient - residual / prior_std)
 
-    bounds = [_BOUNDS_SCALE] * d + [_BOUNDS_SIGNAL, _BOUNDS_NOISE]
+    bounds = [_BOUNDS_SCALE] * d + [_BOUNDS_SIGNAL, (_LEAST_NOISE, math.log(most_noise))]
     found = minimize(
         negative, start.values, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_ITERATIONS}
     )

@@ -27,6 +27,9 @@ SIZE = 200
 _CUT = 2.0  # losses above the median are cut at this multiple of the distance from the best to the median
 _FEWEST_ON_LINE = 4  # trainings that determine the line from scores to losses, if there are as many
 _LEVELS = 32  # maximum number of steps at which trainings are compared
+_LARGE = 1 / 3  # noise, as a share of the spread, from which the best value is worth a second look
+_NEARLY_NONE = 0.01  # noise of that variance, as a share of the spread's, explains as little as none
+_EVIDENCE = 2.0  # logarithm of how much more probable noise must be than none, since eight losses fit either
 _NOISE = 0.3  # variance from which the fit starts: with many parameters, little noise often fits as well, and overfits
 
 
@@ -38,7 +41,7 @@ class Posterior:
     means: Array  # their expected losses, without noise, shape (m,)
     stds: Array  # standard deviations of these, shape (m,)
     noise: float  # standard deviation of the loss of one training
-    spread: float  # standard deviation of the losses of all configurations, after those of bad ones were cut
+    is_noisy: bool  # whether the noise is large, and the losses are hard to explain without it
 
 
 def posterior(
@@ -83,8 +86,14 @@ def posterior(
     is_furthest = np.isin(kept, furthest)
     means, variances = model.predict(features[is_furthest], model.condition(targets))
     slope, level = _line((scores[furthest] - center) / spread, known[furthest], spread)
-    noise = slope * math.sqrt(found.noise)
-    return Posterior(numbers[kept[is_furthest]], level + slope * means, slope * np.sqrt(variances), noise, slope)
+    noise = math.sqrt(found.noise)
+    is_noisy = noise >= _LARGE
+    if is_noisy:
+        start = Hyperparameters(np.append(default[:-1], math.log(_NEARLY_NONE)))
+        is_noisy = fit(features, axes.groups, targets, start, _NEARLY_NONE).energy - found.energy > _EVIDENCE
+    return Posterior(
+        numbers[kept[is_furthest]], level + slope * means, slope * np.sqrt(variances), slope * noise, is_noisy
+    )
 
 
 def _scores(ends: Integers, losses: Array, loss_at: Callable[[int, int], float]) -> Array:

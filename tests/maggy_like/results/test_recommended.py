@@ -75,6 +75,14 @@ def test_it_is_shown_where_the_noise_is_large_and_nothing_was_repeated() -> None
     assert "recommended" in str(loud)
 
 
+@pytest.mark.parametrize("n", [8, 9, 12, 20])
+def test_few_trials_without_noise_are_not_called_noisy(n: int) -> None:
+    found = result(lambda config: loss(config) + 0.3 * math.sin(12 * config["lr"] + 5 * config["decay"]), n=n)
+    assert found.recommended is not None
+    assert "recommended" not in repr(found)
+    assert ", if values vary by " in found.recommended.sentence
+
+
 def test_only_trials_that_were_trained_in_full_are_recommended() -> None:
     found = result(noisy(0.1), optimizer=ASHA(sampler="random", mode="promotion"), max_budget=27)
     assert found.recommended is not None

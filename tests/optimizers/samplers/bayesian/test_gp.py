@@ -232,7 +232,8 @@ def test_without_noise_the_means_are_the_losses() -> None:
     found = estimated(configs, losses)
     best = losses[found.rows] < np.median(losses)  # those above are cut
     assert found.means[best] == pytest.approx(losses[found.rows][best], abs=0.01)
-    assert found.noise < 0.1 * found.spread
+    assert found.noise < 0.1 * losses.std()
+    assert not found.is_noisy
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
