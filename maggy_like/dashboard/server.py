@@ -89,10 +89,10 @@ _OF_RUN: dict[str, tuple[Callable[..., Any], bool]] = {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the dashboard of one folder or run.
+    """Serves the dashboard of one directory or run.
 
     Args:
-        where: Path or URL of a folder of runs, or of a run.
+        where: Path or URL of a directory of runs, or of a run.
         host: Address to bind to. Any other than this machine's own needs a token, which is made here.
         port: Port. 0 for any free one.
     """
@@ -230,7 +230,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _refusal(self, query: dict[str, str]) -> str | None:
         """Return why this request is not answered. None if it is."""
         if not self.server.token:  # another page's name that leads here would let that page read everything
-            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+            name = ""
+            with contextlib.suppress(ValueError):  # it is none
+                name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
             return None if _is_local(name) or name == self.server.host else _FOREIGN
         cookies = SimpleCookie()
         with contextlib.suppress(CookieError):

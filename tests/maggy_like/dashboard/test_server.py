@@ -398,7 +398,8 @@ def test_the_token_moves_from_the_link_to_a_cookie_that_scripts_cannot_read(serv
 
 def test_a_name_of_another_site_that_leads_here_is_not_answered(serve: Serve, searched: Path) -> None:
     served = serve(searched.parent)
-    assert served.get("api/runs", Host="evil.example")[0] == 403
+    for foreign in ("evil.example", "[::1"):
+        assert served.get("api/runs", Host=foreign)[0] == 403
     assert served.get("api/runs", Host=f"localhost:{served.server.port}")[0] == 200
 
 
