@@ -1,8 +1,9 @@
-"""The places of a run: its name, its folder, its store of checkpoints, and the agents' own output."""
+"""The places of a run: its name, its directory, its store of checkpoints, and the agents' own output."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import math
 import os
@@ -38,10 +39,10 @@ from maggy_like.storage.file_systems import (
 from optimizers.checks import explains_init
 
 WORK = "work"
-"""Name of the folder in a run's folder for the directories of trials that run; it is removed at the end."""
+"""Name of the directory in a run's directory for the directories of trials that run; it is removed at the end."""
 
 LEFT = "-left"
-"""End of the name of the folder next to it for directories whose files could not be kept."""
+"""End of the name of the directory next to it for directories whose files could not be kept."""
 
 _JOURNAL = "journal.jsonl"
 _SEGMENTS = "journal-*.jsonl"
@@ -51,10 +52,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_directory(directory: str | PathLike[str]) -> Folder:
-    """Return the folder of all runs: an absolute path, or a URL."""
+    """Return the directory of all runs: an absolute path, or a URL."""
     if not isinstance(directory, str | PathLike) or not str(directory).strip():
         raise ConfigError(
-            f"directory must be the path or URL of a folder, got {directory!r}; leave it out for 'maggy_runs'"
+            f"directory must be the path or URL of a directory, got {directory!r}; leave it out for 'maggy_runs'"
         )
     where = check_folder("directory", directory)
     if "://" in where:
@@ -64,9 +65,9 @@ def check_directory(directory: str | PathLike[str]) -> Folder:
 
 
 def place_for(folder: Folder) -> Folder:
-    """Return the folder of a run, as the URL of a mount if its file system cannot append, rename or lock.
+    """Return the directory of a run, as the URL of a mount if its file system cannot append, rename or lock.
 
-    The folder need not exist, so this is tried in the first of its parents that does.
+    The directory need not exist, so this is tried in the first of its parents that does.
     """
     if not isinstance(folder, Path) or os.path.exists(folder / _JOURNAL):
         return folder
@@ -80,9 +81,9 @@ def place_for(folder: Folder) -> Folder:
 
 
 def kept_at(folder: Folder) -> Folder:
-    """Return the folder of a run that exists, as the URL of a mount if it was kept as on one.
+    """Return the directory of a run that exists, as the URL of a mount if it was kept as on one.
 
-    A folder that may not be searched stays as it is, and reading its journal reports the reason. The methods of Path
+    A directory that may not be searched stays as it is, and reading its journal reports the reason. The methods of Path
     would raise PermissionError here.
     """
     if isinstance(folder, Path) and not os.path.exists(folder / _JOURNAL) and glob.glob(_SEGMENTS, root_dir=folder):
@@ -115,8 +116,8 @@ def mount_hints(folder: Folder) -> list[str]:
 class RunPaths:
     """Where a run's files are."""
 
-    directory: Folder  # the folder of its journal and its logs: a path, or a URL if one was given
-    store: str  # the URL of the folder that holds its checkpoints
+    directory: Folder  # the directory of its journal and its logs: a path, or a URL if one was given
+    store: str  # the URL of the directory that holds its checkpoints
 
     @classmethod
     def recorded(cls, folder: Folder, store: str) -> RunPaths:
@@ -125,33 +126,33 @@ class RunPaths:
 
     @property
     def recorded_store(self) -> str:
-        """The store for the journal: relative if it is in the run's folder, so that it can be moved with it."""
+        """The store for the journal: relative if it is in the run's directory, so that it can be moved with it."""
         root = url_of(self.directory)
         return self.store[len(root) :].strip("/") if f"{self.store}/".startswith(f"{root}/") else self.store
 
     @property
     def journal(self) -> str:
-        """The folder of its journal as text."""
+        """The directory of its journal as text."""
         return str(self.directory)
 
     @property
     def logs(self) -> Folder:
-        """The folder of the trials' log files."""
+        """The directory of the trials' log files."""
         return within(self.directory, "logs")
 
     @property
     def log_copies(self) -> str:
-        """URL of the folder for logs of workers that do not see ``logs``; empty if the store is in the run's folder."""
+        """URL of the directory for logs of workers that do not see ``logs``; empty if the run's has the store."""
         return "" if self.has_own_store else f"{self.store}/logs"
 
     @property
     def files(self) -> str:
-        """URL of the folder for the files of trials."""
+        """URL of the directory for the files of trials."""
         return url_of(within(self.directory, "files")) if self.has_own_store else f"{self.store}/files"
 
     @property
     def has_own_store(self) -> bool:
-        """Whether its states are in its own folder, as by default."""
+        """Whether its states are in its own directory, as by default."""
         return self.store == store_url(None, self.directory)
 
     def of_sibling(self, name: str) -> RunPaths:
@@ -163,13 +164,13 @@ class RunPaths:
 
 
 def check_name(name: str) -> str:
-    """Check that a name can be a run's: it must also be the name of a folder."""
+    """Check that a name can be a run's: it must also be the name of a directory."""
     if isinstance(name, str) and len(name) > _LONGEST:
         raise ConfigError(f"name must have at most {_LONGEST} characters, got {len(name)}: {name[:40]!r}...")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name must be the name of a folder, got {name!r}; use the letters a to z and A to Z, digits, '.', '_' and "
-            "'-', and begin with a letter or a digit"
+            f"name must be the name of a directory, got {name!r}; use the letters a to z and A to Z, digits, '.', '_' "
+            "and '-', and begin with a letter or a digit"
         )
     return name
 
@@ -181,12 +182,12 @@ def default_name(train_fn: Callable[..., Any]) -> str:
 
 
 def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
-    """Return the URL of a run's checkpoints: in its own folder, or in one of its name in ``store``."""
+    """Return the URL of a run's checkpoints: in its own directory, or in one of its name in ``store``."""
     if store is None:
         return url_of(within(folder, "checkpoints"))
     where = f"{store}/{name}"
     path = local_path(where)
-    return where if path is None else local_url(path)  # not relative: a worker has another working folder
+    return where if path is None else local_url(path)  # not relative: a worker has another working directory
 
 
 @explains_init
@@ -195,8 +196,8 @@ class Store:
     """Choose where a run saves its checkpoints, and how many it keeps. ``store="s3://..."`` is ``Store("s3://...")``.
 
     Args:
-        url: Path or URL of a folder in which each run has a folder of its name for its checkpoints and the files of its
-            trials. Set it if ``directory`` is not shared by all hosts. By default, they are in ``directory``.
+        url: Path or URL of a directory in which each run has a directory of its name for its checkpoints and the files
+            of its trials. Set it if ``directory`` is not shared by all hosts. By default, they are in ``directory``.
         keep_checkpoints: Number of a trial's newest checkpoints to keep, in addition to that of its best value.
         keep_files: Number of trials, the best ones, whose files remain after the run. 0 keeps no files. Default: all.
         max_files_gb: Size of the files to keep of each trial, in GB. Files that exceed it are left out, the largest
@@ -238,7 +239,7 @@ def read_store(store: Any) -> Store:
         return store
     if store is not None and not isinstance(store, str | PathLike):
         raise ConfigError(
-            f"store must be the path or URL of a folder, or a Store, got {store!r}; use 's3://bucket/states'"
+            f"store must be the path or URL of a directory, or a Store, got {store!r}; use 's3://bucket/states'"
         )
     return Store(store)
 
@@ -248,25 +249,29 @@ COPY_PATIENCE = 10.0
 
 
 class OutputFolder:
-    """The folder for the output of agents and fork servers outside of trials, which helps when one dies.
+    """The directory for the output of agents and fork servers outside of trials, which helps when one dies.
 
-    It is ``workers`` in the run's folder. For a run at a URL it is a temporary folder, whose files are moved to
+    It is ``workers`` in the run's directory. For a run at a URL it is a temporary directory, whose files are moved to
     ``workers`` at the end.
     """
 
     def __init__(self, directory: Folder) -> None:
-        own = local_path(directory)
-        self._url = f"{directory}/workers" if own is None else ""
+        self._directory, self._own = directory, local_path(directory)
         self._is_tried = False
-        made = tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(directory)}-") if own is None else ""
-        self.path = Path(made) if own is None else own / "workers"  # its path on this machine
+
+    @functools.cached_property
+    def path(self) -> Path:
+        """Its path on this machine; a temporary directory is made at the first use."""
+        if self._own is not None:
+            return self._own / "workers"
+        return Path(tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(self._directory)}-"))
 
     def move(self, *, is_away: bool = False) -> str:
-        """Move the files to the run's folder at a URL, with a single try; if the store ``is_away``, they stay.
+        """Move the files to the run's directory at a URL, with a single try; if the store ``is_away``, they stay.
 
         Return a line with their place; empty for a run at a path, and without output.
         """
-        if not self._url or not self.path.exists() or self._is_tried:
+        if self._own is not None or "path" not in vars(self) or not self.path.exists() or self._is_tried:
             return ""
         self._is_tried = True
         files = [file for file in self.path.iterdir() if file.stat().st_size]
@@ -278,13 +283,13 @@ class OutputFolder:
         if len(arrived) < len(files):
             return f"the workers' own output is in {self.path}"
         shutil.rmtree(self.path, ignore_errors=True)
-        return f"the workers' own output is in {self._url}" if files else ""
+        return f"the workers' own output is in {self._directory}/workers" if files else ""
 
     def _copy(self, files: list[Path], arrived: list[Path]) -> None:
         """Copy files until the store refuses one."""
         for file in files:
             try:
-                put(f"{self._url}/{file.name}", file.read_bytes())
+                put(f"{self._directory}/workers/{file.name}", file.read_bytes())
             except Exception:  # each file system raises its own; the files stay, and move() returns their place
                 return
             arrived.append(file)

@@ -53,7 +53,7 @@ class Shared(NamedTuple):
 
 
 def make_plan(original: str, run: str) -> Plan:
-    """Plan the mirrors of a directory, without ``run``: the run's folder, in which mirrors may be.
+    """Plan the mirrors of a directory, without ``run``: the run's directory, in which mirrors may be.
 
     The directories that contain it are not links, because a recursive search for files would run in a circle.
     """
@@ -66,7 +66,7 @@ def make_plan(original: str, run: str) -> Plan:
         entries = _listed(os.path.join(original, folder))
         if folder:
             if len(entries) > budget or any(entry.name.endswith(".py") for entry in entries):  # code is not written
-                links[folder] = os.stat(os.path.join(original, folder))
+                links[folder] = _target(os.path.join(original, folder))
                 continue
             budget -= len(entries)
             folders.append(folder)
@@ -91,7 +91,7 @@ def make_plan(original: str, run: str) -> Plan:
 
 
 def _plan_runs(path: str, name: str, run: str, folders: list[str], links: dict[str, os.stat_result | None]) -> None:
-    """Plan a directory that contains the run's folder: itself, with links to all that does not contain it."""
+    """Plan a directory that contains the run's directory: itself, with links to all that does not contain it."""
     while path != run:
         folders.append(name)
         inner = os.path.join(path, run[len(path) + 1 :].split(os.sep)[0])

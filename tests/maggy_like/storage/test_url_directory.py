@@ -70,7 +70,7 @@ def test_a_run_at_a_url_is_found_resumed_and_learned_from_by_its_url_alone(
     assert training.name.startswith("run-train-")
     assert load_run(training.directory).training.load() == 2
     assert {path.name for path in tmp_path.iterdir()} <= {"my runs"}
-    with pytest.raises(ConfigError, match=r"is a folder of runs, not a run; use the folder of one: '.*my runs/run'"):
+    with pytest.raises(ConfigError, match=r"is a directory of runs, not a run; use .* of one: '.*my runs/run'"):
         load_run(directory)
 
 
@@ -115,21 +115,21 @@ def test_paths_at_a_url_are_read_back(directory: str, apart: bool) -> None:
     (Path("s3://bucket/runs"), r"is neither a path nor a URL; pass the text 's3://bucket/runs'"),
     ("dbfs:/runs", r"pass the text '/dbfs/runs'"),
     ("file:/shared", r"pass the text 'file:///shared'"),
-    ("file://shared/runs", r"is relative to the working folder; pass 'file:///shared/runs'"),
+    ("file://shared/runs", r"is relative to the working directory; pass 'file:///shared/runs'"),
     ("simplecache::s3://bucket/runs", r"is a chain of file systems, .*; pass 's3://bucket/runs'"),
     ("s3://bucket/runs?versionId=3", r"has a '\?', which begins a query or a pattern"),
     ("s3://bucket/run*", r"has a '\*', which begins a query or a pattern"),
     ("file:///my%20runs", r"has percent signs, which fsspec does not decode; pass 'file:///my runs'"),
     ("s3://bucket/a/../b", r"has '\.\.', which is an ordinary name in an object store"),
     ("s3://bucket/runs ", r"begins or ends with white space"),
-    ("s3://", r"does not name a folder; pass s3://NAME"),
+    ("s3://", r"does not name a directory; pass s3://NAME"),
     ("S3://bucket/runs", r"fsspec does not support 'S3'; pass 's3://bucket/runs'"),
     ("dbfs://host/runs", r"cannot be opened: .*'instance' and 'token'; check its address and your credentials"),
     ("nowhere://bucket", r"directory='nowhere://bucket' .*; use a path, or a protocol that fsspec supports"),
     ("gs://bucket/runs", r"a package is missing here \(.*gcsfs.*\); install it here and where the workers run"),
     ("abfss://runs@me.dfs.core.windows.net/a", r"package is missing here \(Install adlfs .*\); install it here and"),
-    ("", r"directory must be the path or URL of a folder, got ''; leave it out for 'maggy_runs'"),
-    (3, r"directory must be the path or URL of a folder, got 3"),
+    ("", r"directory must be the path or URL of a directory, got ''; leave it out for 'maggy_runs'"),
+    (3, r"directory must be the path or URL of a directory, got 3"),
 ])  # fmt: skip
 def test_mistakes_in_a_url_are_told_before_anything_starts(search: Any, given: Any, told: str) -> None:
     package = next((name for name in ("gcsfs", "adlfs") if name in told), "")
@@ -195,7 +195,7 @@ def test_what_workers_say_themselves_goes_to_the_run_s_folder_at_the_end(
     assert (at_path.path, at_path.move()) == (tmp_path / "run" / "workers", "")
     url = f"memory://{uuid.uuid4().hex}/run"
     silent, output, stuck = OutputFolder(url), OutputFolder(url), OutputFolder(url)
-    assert (silent.move(), silent.path.exists()) == ("", False)
+    assert (silent.move(), list(tmp_path.iterdir())) == ("", [])
     (output.path / "spark.log").write_text("Java's frames")
     (stuck.path / "0.log").write_text("kept")
     assert output.move() == f"the workers' own output is in {url}/workers"
