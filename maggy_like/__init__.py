@@ -199,7 +199,7 @@ def __getattr__(name: str) -> Any:
             if other := _other_optimizers():
                 raise ImportError(
                     f"maggy_like comes with a package called optimizers, and Python finds {other} under that name; "
-                    "rename your file or folder, or move it into a package of your own"
+                    "rename your file or directory, or move it into a package of your own"
                 ) from error
             raise
     hint = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""

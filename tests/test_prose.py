@@ -76,6 +76,7 @@ def test_docstrings_and_messages_keep_the_rules_of_the_guide(part: str) -> None:
         ("go on", 'raise ValueError(f"the run {name} cannot go on")'),
         ("alone", 'warnings.warn("this is for workers alone")'),
         ("lexicon", 'HINT = "the model is built anew"'),
+        ("directory", 'raise ValueError("the folder is not there")'),
         ("long message", f'raise ValueError("{"word " * 41}")'),
     ],
 )

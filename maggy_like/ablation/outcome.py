@@ -351,7 +351,7 @@ class Ablation(Answer):
 
     @property
     def directory(self) -> Path | str:
-        """The run's folder, as a path or URL."""
+        """The run's directory, as a path or URL."""
         return self.result.directory
 
     def log(self, trial: int, rank: int = 0) -> str:

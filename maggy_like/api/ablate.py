@@ -117,8 +117,8 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         failures: Retries, time limits, and when failures end the study.
         seed: First of the seeds with which each variant is trained.
         name: Name of the run.
-        directory: Path or URL of the folder of all runs.
-        store: Place of the checkpoints, if they should not be in the run's folder.
+        directory: Path or URL of the directory of all runs.
+        store: Place of the checkpoints, if they should not be in the run's directory.
         resume: If True, continue the run called ``name``. Default False.
         overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
             False.

@@ -70,7 +70,7 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
             27; without it, a function that does not read ``reporter.budget`` may train for longer.
         points_to_evaluate: Configurations to try first; constants may be left out. A resumed run tries those that it
             has not tried yet.
-        warm_start: Earlier runs to learn from, as results or as folders.
+        warm_start: Earlier runs to learn from, as results or as directories.
         workers: Number of workers. Default all slots of the engine.
         max_workers: Upper limit of the number of workers, if ``workers`` is not given.
         workers_per_trial: Number of workers that run one trial together, data-parallel, in torchrun's environment.
@@ -86,8 +86,9 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         seed: Seed of the optimizer. The same seed proposes the same sequence of configurations, and after other
             earlier runs (``warm_start``) another one.
         name: Name of the run. Default a name made of the function's name and the time.
-        directory: Path or URL of the folder of all runs. The run's folder in it has its journal, checkpoints and logs.
-        store: Path, URL or :class:`~maggy_like.Store` of the checkpoints, if they should not be in the run's folder.
+        directory: Path or URL of the directory of all runs. The run's directory in it has its journal, checkpoints and
+            logs.
+        store: Path, URL or :class:`~maggy_like.Store` of the checkpoints, if they should not be in the run's directory.
         resume: If True, continue the run called ``name`` from the end of its journal. Default False.
         overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
             False.

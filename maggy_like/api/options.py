@@ -139,14 +139,14 @@ _EVERYWHERE = {
         ("max_failures", "max_retries", "max_retries_per_trial", "retries"),
         "failures=FailurePolicy(max_attempts=...), which counts the first attempt as well",
     ),
-    "journal": "directory={}, the folder of the journal and of the rest of the run",
+    "journal": "directory={}, the directory of the journal and of the rest of the run",
     "keep_checkpoints": "store=Store(keep_checkpoints={})",
     "isolation": "engine=LocalEngine(isolation={}) or SparkEngine(isolation={})",
     "experiment": "block=False, which returns a handle with stop()",
     **dict.fromkeys(("gpus", "gpu"), "engine=LocalEngine(gpus={}), a list such as ['0', '1']"),
     "resources_per_trial": "engine=SparkEngine(resources={}), or LocalEngine(gpus=['0', '1'])",
     **dict.fromkeys(
-        ("checkpoints", "checkpoint_dir"), "store={}, or leave it out to keep the states in the run's folder"
+        ("checkpoints", "checkpoint_dir"), "store={}, or leave it out to keep the states in the run's directory"
     ),
 }
 

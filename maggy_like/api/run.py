@@ -54,8 +54,8 @@ def run(options: FunctionOptions) -> Any:
         engine: Engine, as for :func:`maggy_like.lagom`.
         failures: Retries, time limits, and how many workers are enough (:class:`~maggy_like.FailurePolicy`).
         name: Name of the run. Default a name made of the function's name and the time.
-        directory: Path or URL of the folder of all runs.
-        store: Place of the checkpoints and the returned value, if they should not be in the run's folder.
+        directory: Path or URL of the directory of all runs.
+        store: Place of the checkpoints and the returned value, if they should not be in the run's directory.
         resume: If True, continue the run called ``name``. Default False.
         overwrite: If True, first delete an earlier run called ``name``. A run that is active raises an error. Default
             False.
@@ -135,13 +135,13 @@ def run_script(
 ) -> None:
     """Run a script on several workers together, unchanged, as ``torchrun`` runs it on one machine.
 
-    Each worker runs it as ``__main__``, with its arguments in ``sys.argv``, its folder first on ``sys.path``, and
+    Each worker runs it as ``__main__``, with its arguments in ``sys.argv``, its directory first on ``sys.path``, and
     torchrun's environment (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``, ``MASTER_PORT``, ...). The output
     of all ranks is shown live, with their rank.
 
-    Workers that see the script's folder run it there. Other workers receive the script with the modules and packages
-    that it imports from its folder, and none of its other files (see ``docs/shipping.md``). The script writes files on
-    the machines of the ranks, so use paths or URLs that all machines see.
+    Workers that see the script's directory run it there. Other workers receive the script with the modules and packages
+    that it imports from its directory, and none of its other files (see ``docs/shipping.md``). The script writes files
+    on the machines of the ranks, so use paths or URLs that all machines see.
 
     Args:
         path: Path of the script.
@@ -151,7 +151,7 @@ def run_script(
         failures: Retries and time limits. A retried script starts from its beginning, and continues from its own
             checkpoint if it has one. ``FailurePolicy(max_attempts=1)`` retries nothing.
         name: Name of the run. Default a name made of the script's name and the time.
-        directory: Path or URL of the folder of all runs.
+        directory: Path or URL of the directory of all runs.
         resume: If True, run the script of the run called ``name`` again, unless it had returned. Default False.
         overwrite: If True, delete an earlier run called ``name`` first. Default False.
         callbacks: Functions of one event, and trackers.

@@ -105,8 +105,8 @@ def check_files(options: RunOptions) -> FileSettings:
     paths = RunPaths(folder, store)
     if not is_encodable(paths.recorded_store):
         raise ConfigError(
-            f"store must be a folder whose path is UTF-8, since the journal records it, got {paths.recorded_store!r}; "
-            "use another, or leave it out to keep the states in directory"
+            "store must be a directory whose path is UTF-8, since the journal records it, got "
+            f"{paths.recorded_store!r}; use another, or leave it out to keep the states in directory"
         )
     return FileSettings(name, paths, resume, kept, code_hash(train_fn), overwrite, function=place_of(train_fn))
 

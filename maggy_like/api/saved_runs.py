@@ -22,7 +22,7 @@ def load_run(run: str | PathLike[str]) -> Result:
     ablation has its trials. Its answer comes from ``ablate(train_fn, study, ..., resume=True)``.
 
     Args:
-        run: Path or URL of the run's folder (``result.directory``).
+        run: Path or URL of the run's directory (``result.directory``).
 
     Returns:
         The result. Its ``ending`` is ``running`` while the driver is alive, and ``killed`` if the driver died without a
@@ -42,17 +42,17 @@ def load_run(run: str | PathLike[str]) -> Result:
 
 @explains_arguments({})
 def list_runs(directory: str | PathLike[str] = "maggy_runs") -> RunList:
-    """List the runs in a folder, the newest first, including active ones and those that cannot be read.
+    """List the runs in a directory, the newest first, including active ones and those that cannot be read.
 
     Args:
-        directory: Path or URL of the folder of all runs, as for :func:`~maggy_like.lagom`. Default ``"maggy_runs"``.
+        directory: Path or URL of the directory of all runs, as for :func:`~maggy_like.lagom`. Default ``"maggy_runs"``.
 
     Returns:
         A list of :class:`~maggy_like.results.run_tables.RunSummary`, which may be empty. Printed, it is a table.
 
     Raises:
         ConfigError: ``directory`` is not a path or URL.
-        JournalError: The folder cannot be read.
+        JournalError: The directory cannot be read.
 
     Example:
         >>> list_runs()

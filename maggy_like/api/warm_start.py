@@ -130,7 +130,7 @@ def _folder(run: Result | str | Path) -> str:
 def _check_type(run: Result | str | Path) -> None:
     if not isinstance(run, Result | str | Path):
         raise ConfigError(
-            f"warm_start must contain results or folders of runs, got {short(run)}; use [result], or "
+            f"warm_start must contain results or directories of runs, got {short(run)}; use [result], or "
             "points_to_evaluate=[...] to try the best configurations of another library's study first"
         )
 

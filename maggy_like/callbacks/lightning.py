@@ -148,7 +148,7 @@ class LightningReport(Callback):
             trainer.save_checkpoint(path)
             if path.is_dir():
                 raise ReportError(
-                    "strategy must write a checkpoint as one file, got one that writes a folder; use "
+                    "strategy must write a checkpoint as one file, got one that writes a directory; use "
                     "FSDPStrategy(state_dict_type='full'), or the same option of your strategy"
                 )
             return {"checkpoint": path.read_bytes() if trainer.is_global_zero else b""}

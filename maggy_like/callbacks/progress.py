@@ -41,7 +41,7 @@ class Progress:
         if self.restored is not None and self.restored.get("trial") not in (None, self._hooks.restored_trial):
             raise ReportError(
                 f"the restored state must be of trial {self._hooks.restored_trial}, got one of trial "
-                f"{self.restored['trial']}; do not replace files in the folder of the checkpoints"
+                f"{self.restored['trial']}; do not replace files in the directory of the checkpoints"
             )
         self.step: int = 0 if self.restored is None else self.restored["step"]  # the last step that was taken
 

@@ -45,7 +45,7 @@ class TransformersReport(TrainerCallback):
     when the budget is used up.
 
     The checkpoint is ``{"step": evaluations, "checkpoint": bytes}``. The bytes are a tar archive of the trainer's
-    checkpoint folder.
+    checkpoint directory.
 
     If the trainer saves checkpoints to an ``output_dir`` that is not in a directory of the trial, one of that name in
     ``reporter.directory`` takes its place, because other trials may write to it.
@@ -59,7 +59,7 @@ class TransformersReport(TrainerCallback):
         save_every: Number of evaluations between checkpoints. Default: 1.
 
     Attributes:
-        resume_from_checkpoint: Path of a folder with the checkpoint, or None.
+        resume_from_checkpoint: Path of a directory with the checkpoint, or None.
 
     Raises:
         ReportError: An argument is invalid, the trainer does not evaluate, or it does not train with all workers of the
@@ -123,7 +123,7 @@ class TransformersReport(TrainerCallback):
                 self._reporter.log(f"output_dir={named!r} may be that of other trials, so {args.output_dir} is used")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Remove the restored folder, which the trainer reads before its first step. Called by the trainer."""
+        """Remove the restored directory, which the trainer reads before its first step. Called by the trainer."""
         self._remove_restored()
 
     def on_evaluate(
@@ -150,7 +150,7 @@ class TransformersReport(TrainerCallback):
         if not self._progress.take(step, metrics, lambda: {"checkpoint": _packed(folder) if args.should_save else b""}):
             control.should_training_stop = True
         if self._named_output is not None:
-            args.distributed_state.wait_for_everyone()  # rank 0 has read the folder, which others may share
+            args.distributed_state.wait_for_everyone()  # rank 0 has read the directory, which others may share
             shutil.rmtree(folder, ignore_errors=True)
 
     def on_train_end(
@@ -160,13 +160,13 @@ class TransformersReport(TrainerCallback):
         self._is_training = False
         self._remove_restored()
         if self._named_output is not None:
-            args.distributed_state.wait_for_everyone()  # each rank has listed the folder, which others may share
+            args.distributed_state.wait_for_everyone()  # each rank has listed the directory, which others may share
             shutil.rmtree(args.output_dir, ignore_errors=True)
             args.output_dir, self._named_output = self._named_output, None
         self._progress.finish()
 
     def _remove_restored(self) -> None:
-        """Remove the folder with the restored state once it is read."""
+        """Remove the directory with the restored state once it is read."""
         if self._restored_folder is not None:
             shutil.rmtree(self._restored_folder, ignore_errors=True)
             self._restored_folder = None
@@ -180,7 +180,7 @@ def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
 
 
 def _packed(folder: Path) -> bytes:
-    """Pack a checkpoint's folder into an archive."""
+    """Pack a checkpoint's directory into an archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(folder, arcname=folder.name)

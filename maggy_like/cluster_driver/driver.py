@@ -41,7 +41,7 @@ from maggy_like.storage.control_files import ControlFiles, DriverRecord, StopReq
 from maggy_like.storage.journal import Journal, RunStatus, backend_of
 
 LOCK_PATIENCE = 60.0
-"""Seconds that the process of a lost attempt gets to release its lock on a shared folder."""
+"""Seconds that the process of a lost attempt gets to release its lock on a shared directory."""
 
 STOP_LOOK = 1.0
 """Seconds between two checks for a stop request of a client."""
@@ -64,7 +64,7 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
 
     ``attempt`` is Spark's attempt number of this task. A later attempt continues from the end of the journal. Raise
     StoreError if the journal cannot be read or written now, since a retry may succeed, and EngineError if the journal's
-    folder is not visible here, or another attempt has taken over.
+    directory is not visible here, or another attempt has taken over.
     """
     files = ControlFiles(plan.settings.paths.journal)
     before = files.driver()

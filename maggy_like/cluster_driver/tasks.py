@@ -187,8 +187,8 @@ def from_record(record: ErrorRecord) -> MaggyError:
 
 
 def folder_not_seen(who: str, journal: str) -> str:
-    """Return the message of a task that does not find the folder in which the client began the run."""
+    """Return the message of a task that does not find the directory in which the client began the run."""
     return (
-        f"{who} on host {socket.gethostname()!r} does not see the run's folder {journal}; pass directory=URL of a "
+        f"{who} on host {socket.gethostname()!r} does not see the run's directory {journal}; pass directory=URL of a "
         "place that this process and all executors share"
     )

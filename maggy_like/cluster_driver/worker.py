@@ -36,7 +36,7 @@ SILENCE = 5.0
 
 
 def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, journal: str, site: WorkerContext) -> None:
-    """Serve the run until its end. The driver records its address in the folder ``journal``.
+    """Serve the run until its end. The driver records its address in the directory ``journal``.
 
     Raise EngineError if there is no driver, or it was lost too often.
     """

@@ -38,8 +38,8 @@ def _add_list(commands: Any) -> None:
     listing = _command(
         commands,
         "list",
-        "list the runs in a folder",
-        "Lists the runs in a folder, one line per run, the newest first.",
+        "list the runs in a directory",
+        "Lists the runs in a directory, one line per run, the newest first.",
         "maggy-like list",
         "maggy-like list s3://bucket/runs",
     )
@@ -116,8 +116,8 @@ def _add_dashboard(commands: Any) -> None:
         commands,
         "dashboard",
         "show runs in a browser, live",
-        "Serves a page about a run, or about all runs in a folder, which follows them. It only reads their files, on "
-        "any machine that sees them. Ctrl-C ends it.",
+        "Serves a page about a run, or about all runs in a directory, which follows them. It only reads their files, "
+        "on any machine that sees them. Ctrl-C ends it.",
         "maggy-like dashboard",
         "maggy-like dashboard maggy_runs/august",
         "maggy-like dashboard s3://bucket/runs --port 8000 --no-browser",
@@ -197,7 +197,7 @@ def _add_rerun(commands: Any) -> None:
         "rerun",
         "run a trial again in this process",
         "Runs a recorded trial again in this process, with its configuration and budget, and says at which step its "
-        "reports begin to differ from the recorded ones. The run's folder is not changed.",
+        "reports begin to differ from the recorded ones. The run's directory is not changed.",
         "maggy-like rerun maggy_runs/august 7 train.py:train_fn",
         "maggy-like rerun maggy_runs/august 7 train.py:train_fn --from-checkpoint --pdb",
     )

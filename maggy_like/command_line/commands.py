@@ -129,14 +129,14 @@ def _lines(data: bytes, *, is_over: bool) -> list[bytes]:
 
 
 def list_command(given: Namespace) -> None:
-    """Print the runs in a folder."""
+    """Print the runs in a directory."""
     runs = list_runs(given.directory)
     if not runs:
         if _is_run(given.directory):
-            raise UserError(f"{given.directory!r} is a run, not a folder of runs; use maggy-like show")
+            raise UserError(f"{given.directory!r} is a run, not a directory of runs; use maggy-like show")
         raise UserError(
-            f"there are no runs in {given.directory!r}; use the folder of runs: the value of directory=, or maggy_runs "
-            "in the working folder of the program"
+            f"there are no runs in {given.directory!r}; use the directory of runs: the value of directory=, or "
+            "maggy_runs in the working directory of the program"
         )
     print(runs)
 
@@ -244,7 +244,7 @@ def watch_command(given: Namespace) -> None:
 
 
 def dashboard_command(given: Namespace) -> None:
-    """Serve the dashboard of a run or a folder until Ctrl-C."""
+    """Serve the dashboard of a run or a directory until Ctrl-C."""
     serve(given.where, given.host, given.port, opens_browser=not given.no_browser)
 
 
@@ -405,7 +405,7 @@ def _target(given: Namespace, default: str) -> str:
         fs, path = open_url(target)
         exists, is_folder = fs.exists(path), fs.isdir(path)
     if is_folder:
-        raise UserError(f"{target!r} is a folder; pass the path of a file as --output")
+        raise UserError(f"{target!r} is a directory; pass the path of a file as --output")
     if exists and not given.force:
         raise UserError(f"there is a file {target!r} already; pass --force to replace it, or another --output")
     return target

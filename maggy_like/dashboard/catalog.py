@@ -1,4 +1,4 @@
-"""The runs that a dashboard shows: those in a folder, or a single one."""
+"""The runs that a dashboard shows: those in a directory, or a single one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Catalog:
     """Finds runs by name, and follows those that somebody looks at.
 
     Args:
-        where: Path or URL of a folder of runs, or of one run. It may appear later.
+        where: Path or URL of a directory of runs, or of one run. It may appear later.
     """
 
     def __init__(self, where: str) -> None:
@@ -78,7 +78,7 @@ class Catalog:
                     raise NotFoundError(f"there is no run {name!r} in {self.where}; use a name of the list")
                 where = self._place(name)
                 if not _has_run(where):
-                    raise NotFoundError(f"there is no run in {where}; use the folder of a run")
+                    raise NotFoundError(f"there is no run in {where}; use the directory of a run")
                 self.followed[name] = FollowedRun(where)
             found = self.followed[name]
             found.asked = now

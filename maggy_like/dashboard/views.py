@@ -361,7 +361,7 @@ def files(run: FollowedRun, trial: Trial) -> dict[str, Any]:
 
 
 def kept_files(run: FollowedRun, trial: Trial) -> TrialFiles:
-    """Return the files of a trial in the run's folder."""
+    """Return the files of a trial in the run's directory."""
     return TrialFiles(_paths(run).files, trial.id)
 
 
@@ -395,7 +395,7 @@ def _read_log(run: FollowedRun, trial: Trial, rank: int, most: int | None = None
 
 
 def check_place(folder: str, file: str) -> None:
-    """Check that a file is in a folder, where a malicious run may have a link to another file."""
+    """Check that a file is in a directory, where a malicious run may have a link to another file."""
     if leads_out(folder, file):
         raise NotFoundError(f"{file} is a link out of {folder}, which the dashboard does not follow; open it yourself")
 

@@ -85,7 +85,7 @@ class Snapshot:
     """
 
     name: str  # name of the run
-    directory: str  # folder of its files
+    directory: str  # directory of its files
     optimizer: str  # name of the optimizer
     direction: str | None  # ``max`` or ``min``. None while it is not known
     phase: Phase | Ending  # phase of the run, or its ending

@@ -1,7 +1,7 @@
 """States with tensors that are sharded over the ranks, saved by all of them together and loaded by any number.
 
-They use torch's distributed checkpoints: each rank writes its shards into one folder. The folder's metadata is written
-last, so it marks the state as complete.
+They use torch's distributed checkpoints: each rank writes its shards into one directory. The directory's metadata is
+written last, so it marks the state as complete.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShardedStoreError(ShardedStateError, StoreFault):
 
 
 class IncompleteStateError(ShardedStateError, StateLostError):
-    """A folder has no complete state: nothing was saved there, or the ranks were interrupted."""
+    """A directory has no complete state: nothing was saved there, or the ranks were interrupted."""
 
 
 def is_sharded(state: Any) -> bool:
@@ -60,7 +60,7 @@ class ShardedSave:
         self._future = future
 
     def is_written(self) -> bool:
-        """Whether it has succeeded on this rank; the folder is complete once it has on rank 0."""
+        """Whether it has succeeded on this rank; the directory is complete once it has on rank 0."""
         return self._future.done() and self._future.exception() is None
 
     def wait(self) -> None:
@@ -92,14 +92,14 @@ class _Pending:
 def save(url: str, state: dict[str, Any]) -> ShardedSave:
     """Begin to save a state: nested dicts, lists and tuples of tensors and of picklable objects.
 
-    Every rank calls it with its shards, and may continue to train when it returns. The folder, which is only for this
-    state, may be on any fsspec file system. It is complete only when the returned save has ended.
+    Every rank calls it with its shards, and may continue to train when it returns. The directory, which is only for
+    this state, may be on any fsspec file system. It is complete only when the returned save has ended.
 
     Tensors are copied to the CPU and the rest is pickled first; then a thread writes them. It first waits for an
     earlier save. Parts that all ranks have (plain tensors, step numbers) are written once, by one of them.
 
-    FileExistsError is raised if the folder has a complete state already, ReportError if a part without tensors cannot
-    be pickled, and ValueError if two parts have one name, as in ``{"a": {"b": x}, "a.b": y}``.
+    FileExistsError is raised if the directory has a complete state already, ReportError if a part without tensors
+    cannot be pickled, and ValueError if two parts have one name, as in ``{"a": {"b": x}, "a.b": y}``.
     """
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -115,7 +115,7 @@ def save(url: str, state: dict[str, Any]) -> ShardedSave:
     except Exception as error:
         raise _failure(error)(f"the state could not be saved to {url}: {_reason(error)}") from error
     if is_whole:
-        raise FileExistsError(f"{url} has a complete state already; save each state to its own folder")
+        raise FileExistsError(f"{url} has a complete state already; save each state to its own directory")
     future = async_save(
         parts,
         storage_writer=_writer(url),
@@ -134,7 +134,7 @@ def load(url: str, into: dict[str, Any]) -> dict[str, Any]:
     optimizer exists only after a step; ``get_state_dict`` of ``torch.distributed.checkpoint.state_dict`` returns a
     state that has it, for :func:`save` and :func:`load`.
 
-    IncompleteStateError is raised if the folder has no complete state, and another ShardedStateError if ``into`` has
+    IncompleteStateError is raised if the directory has no complete state, and another ShardedStateError if ``into`` has
     another structure or the state could not be read.
     """
     from torch.distributed.checkpoint import state_dict_loader

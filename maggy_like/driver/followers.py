@@ -100,7 +100,7 @@ class Recorder(Protocol):
     """A callback that follows the run itself, such as a tracker."""
 
     def prepare(self, directory: str) -> None:
-        """Check that it can record the run in a folder."""
+        """Check that it can record the run in a directory."""
 
     def follow(self, run: FollowedRun) -> RecorderThread:
         """Start to follow a run, whose study does not change meanwhile."""

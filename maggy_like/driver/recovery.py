@@ -92,7 +92,7 @@ def _version(package: str) -> str:
 
 
 _FOLDERS = ("checkpoints", "files", "logs", "workers", "tensorboard", WORK, WORK + LEFT)
-"""Folders of a run next to its journal and control files. Other files in its folder belong to the user."""
+"""Directories of a run next to its journal and control files. Other files in its directory belong to the user."""
 _MOST_CHANGES = 3
 """Changed parameters that an error about another search space has."""
 
@@ -175,7 +175,7 @@ def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str
 
 
 def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
-    """Check that the folder to overwrite has a run, by its journal's header, with all its states."""
+    """Check that the directory to overwrite has a run, by its journal's header, with all its states."""
     driver = ControlFiles(files.paths.journal).driver()
     if driver is not None and not driver.is_over:
         raise JournalError(
@@ -189,7 +189,7 @@ def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
     except JournalError as error:
         raise JournalError(
             f"overwrite=True deletes runs only, and what is in {backend.name} cannot be read as one ({error}); pass "
-            "another name, or remove the folder yourself"
+            "another name, or remove the directory yourself"
         ) from error
 
 
@@ -208,7 +208,7 @@ def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
 
 
 def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
-    """Mark the store, so that workers can check that they see the same place, and a separate folder of logs."""
+    """Mark the store, so that workers can check that they see the same place, and a separate directory of logs."""
     store, paths = files.paths.store, files.paths
     if not files.resume:
         _check_store_is_free(files)
@@ -221,11 +221,11 @@ def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
 
 
 def _check_store_is_free(files: FileSettings) -> None:
-    """Check that the store has no states of a run, since states outside of the run's folder are never deleted."""
+    """Check that the store has no states of a run, since states outside of the run's directory are never deleted."""
     store = files.paths.store
     if _has_mark(store):
         whose = (
-            ", and overwrite=True deletes none outside of the run's folder"
+            ", and overwrite=True deletes none outside of the run's directory"
             if files.overwrite
             else (", which has its journal elsewhere")
         )

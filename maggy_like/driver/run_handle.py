@@ -137,7 +137,7 @@ class RunHandle(Generic[T]):
 
     Attributes:
         name: Name of the run.
-        directory: The run's folder, as a path or URL.
+        directory: The run's directory, as a path or URL.
 
     Example:
         >>> handle = lagom(train_fn, space, n_trials=1000, progress=False, block=False)

@@ -316,7 +316,7 @@ def new_machine(settings: Settings, size: int, *, grows: bool) -> StateMachine:
 
 
 def check_reach(settings: Settings, engine: Engine) -> None:
-    """Check that workers in other processes can see the run's folder."""
+    """Check that workers in other processes can see the run's directory."""
     directory = settings.paths.directory
     if engine.isolation != "none" and is_in_memory(directory):
         raise ConfigError(

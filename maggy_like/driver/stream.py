@@ -286,7 +286,7 @@ class JournalReader:
                 parts.append(Part(self._backend.name, added[0]))
                 self._mark = added[1]
         if not parts:
-            raise JournalError(f"there is no journal in {self._backend.name}; use the folder of a run")
+            raise JournalError(f"there is no journal in {self._backend.name}; use the directory of a run")
         self.contents = contents = decode(parts)
         events, known = contents.events, len(contents.events) if contents.damage else self._given
         contents.events = events[:known]

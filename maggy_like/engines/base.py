@@ -148,7 +148,7 @@ class Launcher(Capacity):
     ) -> list[EngineRun]:
         """Launch an agent for each of the worker indexes, with a key pair that no other worker has.
 
-        Its output goes to the folder ``logs``, if the engine writes any.
+        Its output goes to the directory ``logs``, if the engine writes any.
         """
 
     def attend(self, runs: Sequence[EngineRun]) -> None:

@@ -58,11 +58,11 @@ _written: dict[str, int] = {}  # the process that wrote each: a fork of it remov
 class PreparedData:
     """Rows in Parquet files."""
 
-    train: tuple[str, ...]  # URLs of the training rows, as fsspec reads them: files, or a folder of files
+    train: tuple[str, ...]  # URLs of the training rows, as fsspec reads them: files, or a directory of files
     validation: tuple[str, ...]  # URLs of the validation rows; none if nothing was set apart
     is_split: bool  # whether rows were to be set apart
     columns: tuple[str, ...]  # that were asked for; the files may have more
-    copy: str | None  # URL of the folder that was written; None if the DataFrame was in Parquet files already
+    copy: str | None  # URL of the directory that was written; None if the DataFrame was in Parquet files already
     paths: tuple[str, ...]  # location of all rows, as Spark spells it
 
     def rows(self, df: DataFrame) -> DataFrame:
@@ -96,10 +96,10 @@ def prepare_data(
     """Make the rows of a DataFrame readable for all workers, as Parquet files.
 
     A DataFrame that only reads Parquet files is not copied. Of any other, ``columns`` are computed once and written to
-    a folder below ``url``, a path or URL that Spark and all workers can access. Vectors are written unchanged, sparse
-    ones sparse. Without ``keep``, the copy is removed when this Python process exits. If an equal copy exists, of this
-    process or one with ``keep``, it is used and the new one is removed. Only the rows tell whether copies are equal,
-    because a plan may read a clock, a setting or a function's globals.
+    a directory below ``url``, a path or URL that Spark and all workers can access. Vectors are written unchanged,
+    sparse ones sparse. Without ``keep``, the copy is removed when this Python process exits. If an equal copy exists,
+    of this process or one with ``keep``, it is used and the new one is removed. Only the rows tell whether copies are
+    equal, because a plan may read a clock, a setting or a function's globals.
 
     ``validation_column`` is a boolean column that is true for validation rows; it requires a copy. Instead,
     ``validation_fraction`` of the rows, from 0 to less than 1, is set apart at random, with ``seed``.
@@ -151,10 +151,10 @@ def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
 
 
 def _settled(folder: str, mark: str, keep: bool) -> str:
-    """Return the folder of these rows: an earlier one that has them, or the new one, which is marked.
+    """Return the directory of these rows: an earlier one that has them, or the new one, which is marked.
 
-    ``folder`` is the new one, completely written. ``mark`` is the name of a file in all folders of exactly these rows;
-    no reader takes it for rows.
+    ``folder`` is the new one, completely written. ``mark`` is the name of a file in all directories of exactly these
+    rows; no reader takes it for rows.
     """
     own = mark if keep else f"{mark}-{_OWN}"
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
@@ -172,7 +172,7 @@ def _settled(folder: str, mark: str, keep: bool) -> str:
 
 
 def _parts(folder: str, is_split: bool) -> tuple[str, ...]:
-    """Return the URLs of the files in a folder, in order; none if no row was written there."""
+    """Return the URLs of the files in a directory, in order; none if no row was written there."""
     filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
     found = filesystem.find(path, maxdepth=2 if is_split else 1) if filesystem.exists(path) else []
     return tuple(sorted(filesystem.unstrip_protocol(part) for part in found if part.endswith(".parquet")))
@@ -227,7 +227,7 @@ def parquet_files(df: DataFrame, columns: Sequence[str]) -> tuple[str, ...]:
         return ()
     read = scans[0].rsplit("ReadSchema: struct<", 1)[-1]
     there = re.findall(r"(?:^|,)([^:<>,]+):", re.sub(r"<[^<>]*>", "", read))  # without the fields of structs
-    if not set(columns).issubset(there):  # of a folder's name (date=2026-01-01), in no file; or cut off
+    if not set(columns).issubset(there):  # of a directory's name (date=2026-01-01), in no file; or cut off
         return ()
     files = tuple(sorted(map(unquote, selected.inputFiles())))  # Spark gives them percent-encoded
     return files if files and _are_read_alike(files, selected) else ()

@@ -36,7 +36,7 @@ _OWN = ("loader_module", "data_path", "code_paths", "python_model", "artifacts")
 
 
 def save_pyfunc(model: TorchModel, path: str | Path, **options: Any) -> None:
-    """Save a fitted model as a folder of MLflow's ``python_function`` flavor.
+    """Save a fitted model as a directory of MLflow's ``python_function`` flavor.
 
     The saved model takes a pandas DataFrame with the columns of ``featuresCol`` (numbers, lists or arrays, bytes). It
     returns a DataFrame with the columns that ``transform`` adds: ``predictionCol``, ``probabilityCol``, and others
@@ -45,7 +45,7 @@ def save_pyfunc(model: TorchModel, path: str | Path, **options: Any) -> None:
 
     Args:
         model: Fitted :class:`TorchModel`.
-        path: Folder to create; it must not exist.
+        path: Directory to create; it must not exist.
         **options: Further arguments of ``mlflow.pyfunc.save_model`` (``signature``, ``metadata``, ...).
 
     Raises:

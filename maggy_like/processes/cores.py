@@ -44,7 +44,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _groups(hierarchy: str, root: Path) -> Iterator[Path]:
-    """Return the folders of this process's groups in a hierarchy. In a container, its group is the root."""
+    """Return the directories of this process's groups in a hierarchy. In a container, its group is the root."""
     with contextlib.suppress(OSError):
         if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
             own = root / found[1]

@@ -102,7 +102,7 @@ def finalizers() -> dict[Any, Any]:
 
 
 def is_of_users(finalizer: Any) -> bool:
-    """Return whether a finalizer is of the user's code, or of a temporary folder."""
+    """Return whether a finalizer is of the user's code, or of a temporary directory."""
     found = finalizer.peek()
     return found is not None and (found[1].__module__ == "tempfile" or not is_installed(found[1].__module__))
 

@@ -28,7 +28,7 @@ _OF_A_PACKAGE = re.compile(r"[/\\](site|dist)-packages[/\\]", re.I)
 
 
 def is_standard(entry: str) -> bool:
-    """Return whether a folder or archive is Python's standard library."""
+    """Return whether a directory or archive is Python's standard library."""
     return _STANDARD.search(entry) is not None
 
 
@@ -50,7 +50,7 @@ def is_installed_file(path: str) -> bool:
 
 
 PACKAGE = str(Path(__file__).parents[1])
-"""The folder of this package."""
+"""The directory of this package."""
 
 
 def is_library_file(path: str) -> bool:
@@ -112,7 +112,7 @@ def command(module: str, path: Iterable[str], arguments: Iterable[str] = ()) -> 
     """Return the command that runs ``python -m module arguments`` with the module search path ``path``.
 
     The path is set once the interpreter has started. ``PYTHONPATH`` would set it before, so that the user's own modules
-    could replace those that the interpreter needs; it cannot hold folders with a colon either.
+    could replace those that the interpreter needs; it cannot hold directories with a colon either.
     """
     code = f"path = {start_path(path)!a}{_RUN}"
     return [sys.executable, "-P", "-c", code, module, *arguments]

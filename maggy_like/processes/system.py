@@ -1,4 +1,4 @@
-"""What the system does for processes: their ties, descriptors, memory and working folder.
+"""What the system does for processes: their ties, descriptors, memory and working directory.
 
 Each process ends with the one that started it, and a fork may be another process's child.
 """
@@ -125,13 +125,13 @@ def fork_sibling() -> int:
 
 
 def working_folder() -> str:
-    """Return the working folder."""
+    """Return the working directory."""
     try:
         return os.getcwd()
     except OSError as error:
         raise ConfigError(
-            f"the working folder of this process was deleted or replaced ({error.strerror}); call os.chdir(...) with a "
-            "folder that exists, or start Python again from there"
+            f"the working directory of this process was deleted or replaced ({error.strerror}); call os.chdir(...) "
+            "with a directory that exists, or start Python again from there"
         ) from error
 
 

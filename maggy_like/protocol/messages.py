@@ -34,7 +34,7 @@ class Versions(msgspec.Struct, frozen=True):
     """What a process runs."""
 
     package: Short  # the version of maggy_like
-    home: Short  # the folder or archive that contains it
+    home: Short  # the directory or archive that contains it
     python: Short  # the minor version of Python
     executable: Short
 

@@ -1,6 +1,6 @@
 """The names of a run's checkpoints, relative to its store: ``00003/2-1.pkl``, and of its log files.
 
-The name of a state consists of the trial's folder, the number of the attempt and the number of the state. It is not
+The name of a state consists of the trial's directory, the number of the attempt and the number of the state. It is not
 trusted before it is parsed: it may come from another process or from a journal that was edited by hand.
 """
 

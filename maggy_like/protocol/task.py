@@ -71,7 +71,7 @@ class DriverProcess(msgspec.Struct, frozen=True):
     host: str  # name of the machine
     executable: str  # the Python interpreter
     python: str  # its minor version
-    folder: str  # the absolute path of the working folder
+    folder: str  # the absolute path of the working directory
     own_modules: dict[str, str] = {}  # paths of the user's own modules (not of an installed package), by name
 
 
@@ -85,9 +85,9 @@ class WorkerTask(msgspec.Struct, frozen=True):
     preload: tuple[str, ...]  # modules that the fork server imports once, before any trial
     sys_path: tuple[str, ...]  # the driver's module search path; in a worker's child processes, the worker's
     argv: tuple[str, ...]  # the driver's command line, which is also ``sys.argv`` in a trial
-    store: str  # URL of the folder that holds the checkpoints
-    logs: str  # folder for the trials' log files, a path or a URL
-    # URL of the store's folder for copies by workers that do not see ``logs``; empty if it has none.
+    store: str  # URL of the directory that holds the checkpoints
+    logs: str  # directory for the trials' log files, a path or a URL
+    # URL of the store's directory for copies by workers that do not see ``logs``; empty if it has none.
     log_copies: str = ""
     # ``process``: a fresh child per trial; ``worker``: one child for all; ``none``: in the launching process itself.
     isolation: Isolation = "process"
@@ -102,7 +102,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
     driver: DriverProcess | None = None  # the driver's process; None if it started the workers itself
     # Whether the driver listens at an IPv6 address, to which a name in ``address`` is resolved if possible.
     ipv6: bool = False
-    files: str = ""  # URL of the folder for the files of trials
+    files: str = ""  # URL of the directory for the files of trials
     max_files: int = 1_000_000_000  # bytes of files that are kept of each trial
     files_at_checkpoints: bool = False  # whether files are also kept when a trial has saved a state
     # ``trial``: each trial has a working directory of its own; ``shared``: all have that of their worker.

@@ -77,7 +77,7 @@ def read_saved(url: str | None, whose: str) -> Any:
 def read_log(paths: RunPaths, trial: int, rank: int, attempts: int, most: int | None = None) -> str:
     """Read what a trial printed on one of its workers, or the last ``most`` bytes of each file.
 
-    Workers that do not see the run's folder copy their logs to its store, where each attempt may have a file.
+    Workers that do not see the run's directory copy their logs to its store, where each attempt may have a file.
     """
     parts: list[tuple[float, bytes]] = []
     for url in log_urls(paths, trial, rank, attempts):
@@ -214,7 +214,7 @@ class Training:
         objective: Name of the optimized metric.
         checkpoint: URL of the last checkpoint, which has the trained weights. None if none was saved.
         best_checkpoint: URL of the checkpoint at the best value of the objective. None if there is none.
-        directory: The run's folder, as a path or URL.
+        directory: The run's directory, as a path or URL.
         ending: How the run ended, as of a search.
 
     Example:
@@ -311,7 +311,7 @@ class Training:
 
 
 def check_files(result: ResultData | Training) -> None:
-    """Check that the files in a result's folder are of its run, as far as the journal can be read."""
+    """Check that the files in a result's directory are of its run, as far as the journal can be read."""
     with contextlib.suppress(JournalError):
         ends = read_ends(backend_of(str(result.directory)))
         if ends is not None and ends.header is not None:
@@ -319,7 +319,7 @@ def check_files(result: ResultData | Training) -> None:
 
 
 def is_deleted(result: ResultData) -> bool:
-    """Return whether the run's folder was on this machine and is gone, such as the temporary one of a SearchCV."""
+    """Return whether the run's directory was on this machine and is gone, such as the temporary one of a SearchCV."""
     return isinstance(result.directory, Path) and not result.directory.exists()
 
 

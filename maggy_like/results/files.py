@@ -1,4 +1,4 @@
-"""The files that a trial has written, in the run's folder."""
+"""The files that a trial has written, in the run's directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optimizers.checks import did_you_mean
 
 
 class TrialFiles(Mapping[str, str]):
-    """The files that a trial wrote, as a mapping from their paths to their URLs in the run's folder.
+    """The files that a trial wrote, as a mapping from their paths to their URLs in the run's directory.
 
     A path begins at ``reporter.directory``, or at the trial's working directory for a file that was written there.
     Printed, it has one line per file with its size.
@@ -91,10 +91,10 @@ class TrialFiles(Mapping[str, str]):
         return bytes(fs.cat_file(path))
 
     def fetch(self, folder: str | PathLike[str], *names: str) -> list[Path]:
-        """Copy files to a folder on this machine, with their directories. Existing files are replaced.
+        """Copy files to a directory on this machine, with their directories. Existing files are replaced.
 
         Args:
-            folder: The folder.
+            folder: The directory.
             *names: Paths of the files. Default: all.
 
         Returns:

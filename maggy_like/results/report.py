@@ -490,5 +490,5 @@ def _write(where: str, text: str) -> None:
     except Exception as error:  # of any file system
         said = f"{type(error).__name__}: {error}"
         raise UserError(
-            f"the report cannot be written to {where!r} ({said}); use the path of a file in an existing folder"
+            f"the report cannot be written to {where!r} ({said}); use the path of a file in an existing directory"
         ) from error

@@ -102,13 +102,13 @@ class Result(ResultData):
             :func:`~maggy_like.load_run` also ``running`` and ``killed``.
         seconds: Wall time of all drivers of the run, including those before a resume.
         is_longer: If True, the run took longer than ``seconds``, because a killed driver recorded no end.
-        directory: The run's folder, as a path or URL. It has the journal, the logs and, without ``store``, the
+        directory: The run's directory, as a path or URL. It has the journal, the logs and, without ``store``, the
             checkpoints.
         space: The search space.
         others: Direction and name of all objectives except the first.
         pareto: With several objectives, the trials that no other trial dominates. Trial A dominates B if A is better in
             one objective and not worse in any. Their ``values`` are in the order of the objectives.
-        store: URL of the folder of the checkpoints. Trials have the names of their checkpoints in it.
+        store: URL of the directory of the checkpoints. Trials have the names of their checkpoints in it.
         confirmed: Comparison of the best configurations, trained again with other seeds (``confirm``). None without it.
         training: Result of the training that followed the search (``train_best``). None without one.
 
@@ -192,7 +192,7 @@ class Result(ResultData):
         check_files(self)
         if is_deleted(self):
             raise UserError(
-                f"the run's folder {self.directory} was deleted, and the logs and files of its trials with it; pass "
+                f"the run's directory {self.directory} was deleted, and the logs and files of its trials with it; pass "
                 "directory='maggy_runs' to SearchCV to keep them"
             )
 
@@ -262,7 +262,7 @@ class Result(ResultData):
     def rerun(self, trial: int | Trial, train_fn: Callable[..., Any], *, from_checkpoint: bool = False) -> Rerun:
         """Run a trial again in this process, for a debugger, and compare its reports with the recorded ones.
 
-        The function gets the trial's configuration and the budget of its last attempt. Nothing in the run's folder
+        The function gets the trial's configuration and the budget of its last attempt. Nothing in the run's directory
         changes. What the function raises is raised here.
 
         Args:
@@ -345,7 +345,7 @@ class Result(ResultData):
     def log(self, trial: int | Trial, rank: int = 0) -> str:
         """Return everything that a trial printed on one of its workers, attempt by attempt.
 
-        Of a running trial the last minute may be missing, if its worker does not see the run's folder.
+        Of a running trial the last minute may be missing, if its worker does not see the run's directory.
 
         Args:
             trial: The trial or its number.
@@ -355,7 +355,7 @@ class Result(ResultData):
             The text. Empty if the trial printed nothing.
 
         Raises:
-            UserError: There is no such trial, the rank is not an integer, or the run's folder cannot be read.
+            UserError: There is no such trial, the rank is not an integer, or the run's directory cannot be read.
         """
         known, rank = self._trial(trial), whole("rank", rank, least=0)
         self._check_folder()
@@ -373,7 +373,7 @@ class Result(ResultData):
             The files, which can be listed, read and fetched.
 
         Raises:
-            UserError: There is no such trial, or the run's folder cannot be read.
+            UserError: There is no such trial, or the run's directory cannot be read.
 
         Example:
             >>> result.files(7)  # doctest: +SKIP

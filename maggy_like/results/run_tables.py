@@ -39,7 +39,7 @@ class RunSummary:
 
     Attributes:
         name: Name of the run.
-        directory: The run's folder, for :func:`~maggy_like.load_run`.
+        directory: The run's directory, for :func:`~maggy_like.load_run`.
         created: When it began, in Unix time. None if it cannot be read.
         ending: As :attr:`Result.ending <maggy_like.Result>`. None if it cannot be read.
         seconds: Wall time of all its drivers until now, as far as its journal has it.
@@ -158,7 +158,7 @@ class RunList(list[RunSummary]):
 def read_runs(directory: str | PathLike[str]) -> RunList:
     """Implement :func:`maggy_like.list_runs`."""
     if not isinstance(directory, str | PathLike):
-        raise ConfigError(f"directory must be the folder of all runs, got {short(directory)}; use a path or a URL")
+        raise ConfigError(f"directory must be the directory of all runs, got {short(directory)}; use a path or a URL")
     given = fspath(directory)
     folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
     found = read_each(folder, lambda name: _summary(f"{folder}/{name}", name), names_in(folder))
@@ -196,7 +196,7 @@ class RunComparison:
 
     Attributes:
         runs: The results in the given order.
-        names: Names of the runs, or their folders if two have the same name.
+        names: Names of the runs, or their directories if two have the same name.
 
     Raises:
         ConfigError: There are no runs, one is an ablation, or their objectives differ.

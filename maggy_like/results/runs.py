@@ -39,7 +39,7 @@ READERS = 8
 """Runs in a store that are read in parallel."""
 
 _MOST_LISTED = 200
-"""Entries of a folder that are checked when a message suggests runs."""
+"""Entries of a directory that are checked when a message suggests runs."""
 
 _MOST_NAMED = 8
 """Runs, or damages of a journal, that a message lists."""
@@ -48,7 +48,7 @@ _MOST_NAMED = 8
 def read_run(run: str | PathLike[str], actions: RunActions) -> Result:
     """Implement :func:`maggy_like.load_run`."""
     if not isinstance(run, str | PathLike):
-        raise ConfigError(f"run must be the folder of a run, got {short(run)}; use a path, a URL or result.directory")
+        raise ConfigError(f"run must be the directory of a run, got {short(run)}; use its path or URL")
     where = fspath(run) if "://" in fspath(run) else str(Path(run).expanduser())
     contents, machine, status = open_run(find_run(where))
     return recorded_result(where, contents, machine.study, status, actions)
@@ -107,7 +107,7 @@ def status_of(contents: Contents, otherwise: Ending) -> RunStatus:
 
 
 def folder_of(where: str) -> Folder:
-    """Return the absolute path or the URL of a folder."""
+    """Return the absolute path or the URL of a directory."""
     return where.rstrip("/") if "://" in where else kept_at(Path(open_url(where)[1]))
 
 
@@ -116,34 +116,34 @@ def _no_run(where: str) -> str:
     if runs := _near(where):
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
-        return f"{where!r} is a folder of runs, not a run; use the folder of one: {named}{more}"
+        return f"{where!r} is a directory of runs, not a run; use the directory of one: {named}{more}"
     folder, _, name = where.rpartition("/")
     if folder and _may_be_run(folder):
-        return f"{where!r} is in the folder of a run; use that folder: {folder!r}"
+        return f"{where!r} is in the directory of a run; use that directory: {folder!r}"
     around = folder or "maggy_runs"
     is_there = not folder and _may_be_run(f"{around}/{name}")
     names = [name] if is_there else difflib.get_close_matches(name, _near(around))
     near = [repr(f"{around}/{run}") for run in names]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""
-    return f"there is no run in {where!r}; use the folder of one, as in result.directory{meant}"
+    return f"there is no run in {where!r}; use the directory of one, as in result.directory{meant}"
 
 
 def _near(folder: str) -> list[str]:
-    """Return the names of the first runs in a folder. Empty if it cannot be read, which another message reports."""
+    """Return the names of the first runs in a directory. Empty if it cannot be read, which another message reports."""
     with contextlib.suppress(JournalError):
         return runs_in(folder, _MOST_LISTED)
     return []
 
 
 def runs_in(folder: str, most: int | None = None) -> list[str]:
-    """Return the names of the runs among the first ``most`` entries of a folder, in order; none without the folder."""
+    """Return the names of the runs among the first ``most`` entries of a directory, in order; none if it is missing."""
     names = names_in(folder)[:most]
     may_be = read_each(folder, _may_be_run, [f"{folder}/{name}" for name in names])
     return [name for name, is_one in zip(names, may_be, strict=True) if is_one]
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of all entries of a folder, in order. Empty if there is no such folder."""
+    """Return the names of all entries of a directory, in order. Empty if there is no such directory."""
     try:
         fs, path = open_url(folder)
         return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(path, detail=False))
@@ -151,11 +151,11 @@ def names_in(folder: str) -> list[str]:
         return []
     except Exception as error:  # of any file system
         said = str(error) or type(error).__name__
-        raise JournalError(f"the folder {folder!r} cannot be read: {said}; fix the access") from error
+        raise JournalError(f"the directory {folder!r} cannot be read: {said}; fix the access") from error
 
 
 def read_each(folder: str, read: Callable[[str], T], names: Sequence[str]) -> list[T]:
-    """Call ``read`` with each name: in parallel if the folder is in a store, whose answers take long."""
+    """Call ``read`` with each name: in parallel if the directory is in a store, whose answers take long."""
     if try_local_path(folder) is not None:
         return [read(name) for name in names]
     with ThreadPoolExecutor(READERS, "maggy-list") as pool:
@@ -166,5 +166,5 @@ def _may_be_run(where: str) -> bool:
     """Return whether there may be a run. If that is unknown, reading it will report the reason."""
     try:
         return backend_of(where).exists()
-    except Exception:  # of any file system; a run of another user may be in a folder that only they can read
+    except Exception:  # of any file system; a run of another user may be in a directory that only they can read
         return True

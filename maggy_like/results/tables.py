@@ -153,7 +153,7 @@ def _goals(result: ResultData) -> list[tuple[str, str]]:
 
 
 def summary(result: ResultData) -> str:
-    """Return a few lines: how the search ended, the best trial, failures, and the folder of its files."""
+    """Return a few lines: how the search ended, the best trial, failures, and the directory of its files."""
     counted = tally(result.counts)
     trials = f": {len(result.trials)} trial{'s' * (len(result.trials) != 1)}" + (f" ({counted})" if counted else "")
     is_only_training = result.training is not None and not result.trials

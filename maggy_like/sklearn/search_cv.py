@@ -153,8 +153,8 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         engine: Engine, as :func:`maggy_like.lagom` takes it: ``"local"``, ``"spark"``, ``"inline"``, ``"auto"`` or an
             engine object.
         workers: Number of parallel workers. Default: all slots of the engine.
-        directory: Folder in which the run is kept, under the estimator's name, such as ``SVC-20260131-120000-1f2e``.
-            Default: a temporary folder, which is removed.
+        directory: Directory in which the run is kept, under the estimator's name, such as ``SVC-20260131-120000-1f2e``.
+            Default: a temporary directory, which is removed.
         progress: If True, a live display is shown.
 
     Attributes:
@@ -168,7 +168,7 @@ class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
         n_splits_: Number of folds.
         scorer_: Scorer that was used.
         result_: :class:`~maggy_like.Result` of the search, with its trials and plots. ``result_.log`` requires
-            ``directory``, because a temporary folder is removed.
+            ``directory``, because a temporary directory is removed.
         refit_time_: Seconds of the training on all samples.
 
     Example:

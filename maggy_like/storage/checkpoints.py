@@ -41,7 +41,7 @@ def once(verb: str, act: Callable[[], T], *answers: type[Exception]) -> T:
 
 
 class CheckpointStore:
-    """Saves and loads the states of one attempt by name in a folder of any fsspec file system.
+    """Saves and loads the states of one attempt by name in a directory of any fsspec file system.
 
     The driver decides which states are still needed. A state is removed only after a newer one was saved. Names that
     are not valid are neither read nor written, and states of other trials are never removed.
@@ -49,7 +49,7 @@ class CheckpointStore:
 
     def __init__(self, url: str | None, trial: int = 0, discard: tuple[str, ...] = (), retry: Retry = once) -> None:
         self._retry = retry
-        self._url = url  # the folder, or None to keep states in memory (a function that is called outside of a run)
+        self._url = url  # the directory, or None to keep states in memory (a function that is called outside of a run)
         self._trial = trial
         self._memory = b""
         self._count = 0

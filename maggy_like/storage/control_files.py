@@ -65,7 +65,7 @@ class LogLinesRecord(msgspec.Struct, frozen=True):
 
 
 class ControlFiles:
-    """The control files of one run, in the folder of its journal."""
+    """The control files of one run, in the directory of its journal."""
 
     def __init__(self, folder: str) -> None:
         self._fs, path = open_url(folder)
@@ -73,7 +73,7 @@ class ControlFiles:
         self._driver, self._stop, self._lines = (f"{path}/{name}.json" for name in ("driver", "stop", "lines"))
 
     def has_folder(self) -> bool:
-        """Return whether the run's folder is visible from here."""
+        """Return whether the run's directory is visible from here."""
         return bool(self._fs.exists(self._folder))
 
     def publish(self, record: DriverRecord) -> None:

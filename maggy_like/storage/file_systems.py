@@ -1,4 +1,4 @@
-"""File systems and folders by path or URL: opened, written, marked by a run's driver, checked and probed.
+"""File systems and directories by path or URL: opened, written, marked by a run's driver, checked and probed.
 
 fsspec is imported at the first URL of another file system (see :mod:`maggy_like.storage.local_files`).
 """
@@ -24,16 +24,16 @@ from maggy_like.errors import ConfigError
 from maggy_like.storage.local_files import LocalFiles, absolute_path
 
 MOUNT = "mount"
-"""Protocol of folders that are mounts of object stores (see :mod:`maggy_like.storage.mounts`)."""
+"""Protocol of directories that are mounts of object stores (see :mod:`maggy_like.storage.mounts`)."""
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", MOUNT})
-"""Protocols of stores whose folders need not be made, and in which a new file appears completely or not at all."""
+"""Protocols of stores whose directories need not be made, and in which a new file appears completely or not at all."""
 
 
 def open_url(url: str | os.PathLike[str]) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path in it."""
     scheme, separator, rest = os.fspath(url).partition("://")
-    if not separator or scheme in LocalFiles.protocol:  # a local folder may be called "a::b", which is not a chain
+    if not separator or scheme in LocalFiles.protocol:  # a local directory may be called "a::b", which is not a chain
         return LocalFiles(), absolute_path(rest if separator else scheme)
     from fsspec.core import url_to_fs
 
@@ -60,7 +60,7 @@ def puts_whole(fs: Any) -> bool:
 
 
 def try_local_path(folder: str) -> str | None:
-    """Return the path on this machine of a folder given by path or URL; None if it is on another file system."""
+    """Return the path on this machine of a directory given by path or URL; None if it is on another file system."""
     if "://" not in folder:
         return folder
     try:
@@ -71,7 +71,7 @@ def try_local_path(folder: str) -> str | None:
 
 
 def leads_out(folder: str, file: str) -> bool:
-    """Return whether a link leads from a folder on this machine to a file elsewhere; the folder itself may be one."""
+    """Return whether a link leads from a directory on this machine to a file elsewhere; it may be a link itself."""
     root, path = try_local_path(folder), try_local_path(file)
     if root is None or path is None:
         return False
@@ -79,20 +79,20 @@ def leads_out(folder: str, file: str) -> bool:
 
 
 def put(url: str, data: bytes) -> None:
-    """Write a file and make its folder."""
+    """Write a file and make its directory."""
     fs, path = open_url(url)
     write_file(fs, path, data)
 
 
 def remove_folder(url: str) -> None:
-    """Remove a folder and its contents, if it exists."""
+    """Remove a directory and its contents, if it exists."""
     fs, path = open_url(url)
     if fs.exists(path):
         fs.rm(path, recursive=True)
 
 
 def write_file(fs: Any, path: str, data: bytes) -> None:
-    """Write a file and make its folder; on this machine, only the user may read them."""
+    """Write a file and make its directory; on this machine, only the user may read them."""
     if is_local(fs):
         os.makedirs(fs._parent(path), 0o700, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -110,7 +110,7 @@ _NO_STORES = ("builtins", "pickle", "_pickle", "torch", "maggy_like")
 
 _LASTING = {
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or use a file system that takes larger ones",
-    errno.ENAMETOOLONG: "use shorter names for the run and its folder",
+    errno.ENAMETOOLONG: "use shorter names for the run and its directory",
     errno.ENOSYS: "use another file system",
     errno.EOPNOTSUPP: "use another file system",
 }
@@ -140,7 +140,7 @@ def lasting_remedy(error: BaseException | None) -> str:
 
     Example:
         >>> lasting_remedy(OSError(36, "File name too long"))
-        'use shorter names for the run and its folder'
+        'use shorter names for the run and its directory'
     """
     if not isinstance(error, OSError) or (error.errno == errno.EFBIG and _has_soft_limit()):
         return ""
@@ -170,7 +170,7 @@ def is_visible(store: str, run_id: str) -> bool:
 def look_for_mark(store: str, run_id: str) -> str | None:
     """Return why the driver's mark (see :func:`mark_store`) is not visible in ``store``; None if it is visible.
 
-    The reason is empty without an error: the same name means another place here, such as a folder of this machine.
+    The reason is empty without an error: the same name means another place here, such as a directory of this machine.
     """
     try:
         fs, path = _mark_of(store)
@@ -204,7 +204,7 @@ def _mark_of(store: str) -> tuple[Any, str]:
 
 
 Folder = Path | str
-"""A folder: a path on this machine, or a URL as text."""
+"""A directory: a path on this machine, or a URL as text."""
 
 PROBE_PATIENCE = 60.0
 """Seconds that a file system gets for the probe before a run begins."""
@@ -219,22 +219,22 @@ _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 
 def within(folder: Folder, name: str) -> Folder:
-    """Return the path or URL of a name in a folder."""
+    """Return the path or URL of a name in a directory."""
     return folder / name if isinstance(folder, Path) else f"{folder}/{name}"
 
 
 def sibling_of(folder: Folder, name: str) -> Folder:
-    """Return the folder of another name in the same parent."""
+    """Return the directory of another name in the same parent."""
     return within(parent_of(folder), name)
 
 
 def parent_of(folder: Folder) -> Folder:
-    """Return the folder that contains ``folder``."""
+    """Return the directory that contains ``folder``."""
     return folder.parent if isinstance(folder, Path) else folder.rpartition("/")[0]
 
 
 def name_of_folder(folder: Folder) -> str:
-    """Return the last part of a folder's path or URL."""
+    """Return the last part of a directory's path or URL."""
     return folder.name if isinstance(folder, Path) else folder.rpartition("/")[2]
 
 
@@ -244,12 +244,12 @@ def local_url(folder: Path) -> str:
 
 
 def url_of(folder: Folder) -> str:
-    """Return fsspec's URL of a folder."""
+    """Return fsspec's URL of a directory."""
     return local_url(folder) if isinstance(folder, Path) else folder
 
 
 def local_path(folder: Folder) -> Path | None:
-    """Return the path of a folder on this machine (or mounted there); None if it is on another file system."""
+    """Return the path of a directory on this machine (or mounted there); None if it is on another file system."""
     if isinstance(folder, Path):
         return folder
     fs, path = open_url(folder)
@@ -257,12 +257,12 @@ def local_path(folder: Folder) -> Path | None:
 
 
 def modules_for(folder: Folder) -> tuple[str, ...]:
-    """Return the modules that each process imports to use a folder."""
+    """Return the modules that each process imports to use a directory."""
     return () if isinstance(folder, Path) else (type(open_url(folder)[0]).__module__,)
 
 
 def is_in_memory(folder: Folder) -> bool:
-    """Return whether a folder is in fsspec's memory, which other processes cannot read."""
+    """Return whether a directory is in fsspec's memory, which other processes cannot read."""
     if isinstance(folder, Path):
         return False
     from fsspec.implementations.memory import MemoryFileSystem
@@ -271,16 +271,16 @@ def is_in_memory(folder: Folder) -> bool:
 
 
 def check_folder(argument: str, given: str | PathLike[str]) -> str:
-    """Return the path or URL of a folder as text, without a slash at its end.
+    """Return the path or URL of a directory as text, without a slash at its end.
 
     Messages begin with the argument's name, if it is not obvious.
     """
     if not isinstance(given, str | PathLike) or not fspath(given).strip():
-        raise ConfigError(f"{argument} must be the path or URL of a folder, got {given!r}")
+        raise ConfigError(f"{argument} must be the path or URL of a directory, got {given!r}")
     where = fspath(given)
     if "\0" in where:
         raise ConfigError(
-            f"{argument} must be the path or URL of a folder, got {given!r}; leave out the null character"
+            f"{argument} must be the path or URL of a directory, got {given!r}; leave out the null character"
         )
     named = f"{argument}={given!r}" if argument else repr(given)
     if "$" in where and os.path.expandvars(where) != where:
@@ -321,7 +321,7 @@ def _said(error: Exception) -> str:
 
 
 def _check_url(named: str, url: str) -> None:
-    """Check that a URL names a plain folder."""
+    """Check that a URL names a plain directory."""
     scheme, _, path = url.rpartition("://")
     if "::" in scheme or "://" in scheme:
         raise ConfigError(
@@ -339,10 +339,10 @@ def _check_url(named: str, url: str) -> None:
     if url != url.strip():
         raise ConfigError(f"{named} begins or ends with white space; remove it")
     if not path.strip("/"):
-        raise ConfigError(f"{named} does not name a folder; pass {scheme}://{'/' * (scheme == 'file')}NAME")
+        raise ConfigError(f"{named} does not name a directory; pass {scheme}://{'/' * (scheme == 'file')}NAME")
     if found := re.search(r"[?*\[]", path):
         raise ConfigError(
-            f"{named} has a {found[0]!r}, which begins a query or a pattern; pass a plain folder, and set "
+            f"{named} has a {found[0]!r}, which begins a query or a pattern; pass a plain directory, and set "
             "credentials and options by the environment or by fsspec's configuration files"
         )
     if (plain := unquote(path)) != path:
@@ -350,11 +350,11 @@ def _check_url(named: str, url: str) -> None:
     if ".." in path.split("/"):
         raise ConfigError(f"{named} has '..', which is an ordinary name in an object store; remove it")
     if scheme in ("file", "local") and not path.startswith("/"):
-        raise ConfigError(f"{named} is relative to the working folder; pass {f'{scheme}:///{path}'!r}")
+        raise ConfigError(f"{named} is relative to the working directory; pass {f'{scheme}:///{path}'!r}")
 
 
 def probe(folder: str) -> None:
-    """Write, read and remove a small file in a run's folder, so that errors appear before the run begins."""
+    """Write, read and remove a small file in a run's directory, so that errors appear before the run begins."""
     failed: list[Exception] = []
 
     def try_it() -> None:
@@ -380,7 +380,7 @@ def probe(folder: str) -> None:
 
 
 def probe_path(folder: Path) -> None:
-    """Make a run's folder and try the operations that its journal needs; after an error, remove the folder."""
+    """Make a run's directory and try the operations that its journal needs; after an error, remove the directory."""
     exists = os.path.exists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -399,7 +399,7 @@ def probe_path(folder: Path) -> None:
 
 
 def missing_operations(folder: Path) -> list[str]:
-    """Try the operations that a journal at a path needs in a folder, and return those that its file system refuses.
+    """Try the operations that a journal at a path needs in a directory, and return those that its file system refuses.
 
     Raise OSError if it refuses whole files, too, such as on a full disk.
     """
@@ -423,7 +423,7 @@ def missing_operations(folder: Path) -> list[str]:
 
 
 def creates_once(folder: str) -> bool:
-    """Return whether the file system of a folder refuses to create a file that exists."""
+    """Return whether the file system of a directory refuses to create a file that exists."""
     fs, path = open_url(folder)
     file = f"{path}/.probe-{uuid.uuid4().hex}"
     fs.pipe_file(file, b"first", mode="create")
@@ -496,6 +496,6 @@ def _write_and_read(folder: str) -> None:
 
 def _write(fs: Any, folder: str, file: str, content: bytes) -> None:
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-    if not protocols & _WITH_BUCKETS:  # there, folders need not be made, and a bucket must not be
+    if not protocols & _WITH_BUCKETS:  # there, directories need not be made, and a bucket must not be
         fs.makedirs(folder, exist_ok=True)
     fs.pipe_file(file, content)

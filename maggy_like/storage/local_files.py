@@ -41,14 +41,14 @@ class LocalFiles:
     put_file = get_file
 
     def get(self, source: str, target: str, recursive: bool = False) -> None:
-        """Copy a file, or a folder and its contents, to a local path."""
+        """Copy a file, or a directory and its contents, to a local path."""
         if recursive and os.path.isdir(source):
             shutil.copytree(source, target)
         else:
             shutil.copyfile(source, target)
 
     def mv(self, source: str, target: str) -> None:
-        """Move a file or a folder; a file replaces another."""
+        """Move a file or a directory; a file replaces another."""
         shutil.move(source, target)
 
     def rm_file(self, path: str) -> None:
@@ -56,26 +56,26 @@ class LocalFiles:
         os.remove(path)
 
     def rm(self, path: str, recursive: bool = False) -> None:
-        """Remove a file, or a folder and its contents."""
+        """Remove a file, or a directory and its contents."""
         if recursive and os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
             os.remove(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Make a folder and those that contain it."""
+        """Make a directory and those that contain it."""
         os.makedirs(path, exist_ok=exist_ok)
 
     def ls(self, path: str, detail: bool = False) -> list[str]:
-        """Return the paths of a folder's entries."""
+        """Return the paths of a directory's entries."""
         return [entry.path for entry in os.scandir(path)]
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
+        """Return whether there is a file or directory."""
         return os.path.exists(path)
 
     def isdir(self, path: str) -> bool:
-        """Return whether there is a folder."""
+        """Return whether there is a directory."""
         return os.path.isdir(path)
 
     def size(self, path: str) -> int:
@@ -91,14 +91,14 @@ class LocalFiles:
 
     @staticmethod
     def _parent(path: str) -> str:
-        """Return the folder that contains a path."""
+        """Return the directory that contains a path."""
         return path.rpartition("/")[0] or "/"
 
 
 def absolute_path(path: str) -> str:
     """Return a path without a slash at its end, from the root on.
 
-    Raise ConfigError if it is relative and the working folder was deleted.
+    Raise ConfigError if it is relative and the working directory was deleted.
     """
     path = os.path.expanduser(path).removeprefix("./")
     return (path if path.startswith("/") else f"{working_folder()}/{path}").rstrip("/") or "/"

@@ -1,8 +1,8 @@
-"""The files of trials, kept in the run's folder: ``files/00003/best.pt``, and the list of them, ``files/00003.json``.
+"""The files of trials in the run's directory: ``files/00003/best.pt``, and the list of them, ``files/00003.json``.
 
 A worker keeps what a trial has written when an attempt ends, and restores it where the trial continues. The list is
 written last. It has the attempt, so that a continuing trial waits for the files of the attempt before, and an attempt
-that ends late on an abandoned worker overwrites nothing. A trial on several hosts has a folder and a list per host.
+that ends late on an abandoned worker overwrites nothing. A trial on several hosts has a directory and a list per host.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class Found:
         in_working: bool = False,
         is_own: Callable[[os.DirEntry[str]], bool] | None = None,
     ) -> None:
-        """Add the files of a folder, except entries for which ``is_own`` is False.
+        """Add the files of a directory, except entries for which ``is_own`` is False.
 
-        Links are followed only to files of the same folder, which was at ``known_as`` when the trial made them. What
+        Links are followed only to files of the same directory, which was at ``known_as`` when the trial made them. What
         disappears meanwhile is left out.
         """
         inside, before = os.path.realpath(folder), os.path.realpath(known_as or folder)
@@ -176,7 +176,7 @@ def readable_size(size: int) -> str:
 
 
 def list_name(trial: int, host: int = 0) -> str:
-    """Return the name of the folder of a trial's files, and of their list without its suffix.
+    """Return the name of the directory of a trial's files, and of their list without its suffix.
 
     Example:
         >>> list_name(7), list_name(7, host=1)
@@ -223,7 +223,7 @@ def keep(
     links: bool = False,
     adds: bool = False,
 ) -> bool:
-    """Copy a trial's files to the run's folder, without those that it has already, and write the list.
+    """Copy a trial's files to the run's directory, without those that it has already, and write the list.
 
     With ``links``, a file on the same file system is not copied but linked, because nobody changes it any more. Files
     that a later attempt has kept stay, and with ``adds`` also those of the same attempt, which other ranks have kept.
@@ -379,7 +379,7 @@ def _get(fs: Any, source: str, target: str) -> None:
 
 
 def make_place(folder: str, name: str) -> str:
-    """Return the path of a file to be written in a folder, without links on the way, and make its parents."""
+    """Return the path of a file to be written in a directory, without links on the way, and make its parents."""
     *parents, last = check_file_name(name).split("/")
     path = folder
     os.makedirs(path, 0o700, exist_ok=True)

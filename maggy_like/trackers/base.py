@@ -29,7 +29,7 @@ class TrackedRun:
 
     Attributes:
         name: Name of the run.
-        directory: Folder of the run, a path or a URL as text.
+        directory: Directory of the run, a path or a URL as text.
         settings: Settings of the run, for people: optimizer, seed, limits, and each domain of the space.
         is_resumed: Whether the run was started earlier. If so, the tracker continues its record.
         history: Events that describe what happened earlier.
@@ -52,7 +52,7 @@ class TrackedEnd:
         best: Best trial, if there is one.
         best_state: URL of the state saved at the best value, if there is one.
         confirmed: Trial that its repeats with other seeds recommend, and their mean value, if there were any.
-        files: URL of the folder with the files of trials.
+        files: URL of the directory with the files of trials.
     """
 
     ending: Ending
@@ -119,7 +119,7 @@ class Tracker(abc.ABC):
         """Check that the tracker can be used, without contacting a server.
 
         Args:
-            directory: Folder of the run, a path or a URL.
+            directory: Directory of the run, a path or a URL.
 
         Raises:
             UserError: A package or a setting is missing.

@@ -84,7 +84,7 @@ class MLflow(Tracker):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it contacts a server, and not a database or a folder of this machine."""
+        """Whether it contacts a server, and not a database or a directory of this machine."""
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
         return uri.startswith(("http", "databricks"))
 

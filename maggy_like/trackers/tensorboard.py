@@ -1,4 +1,4 @@
-"""TensorBoard: a folder per trial with its curves and hyperparameters, for the tabs Scalars and HParams."""
+"""TensorBoard: a directory per trial with its curves and hyperparameters, for the tabs Scalars and HParams."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
 FOLDER = "tensorboard"
-"""Name of the folder of event files in the folder of a run."""
+"""Name of the directory of event files in the directory of a run."""
 
 
 _OWNER = ".maggy_like"
-"""Name of the file with the directory of the run whose event files are in a folder of ``logdir``."""
+"""Name of the file with the directory of the run whose event files are in a directory of ``logdir``."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class TensorBoard(Tracker):
     """Write TensorBoard event files. ``tensorboard --logdir FOLDER`` shows the curves and the HParams table.
 
     Args:
-        logdir: Folder of the event files of all runs. Each run has a folder of its name in it, or ``NAME-2`` if a run
-            in another directory has that name. Default: ``tensorboard`` in the folder of the run.
+        logdir: Directory of the event files of all runs. Each run has a directory of its name in it, or ``NAME-2`` if a
+            run in another directory has that name. Default: ``tensorboard`` in the directory of the run.
         patience: Seconds that the end of the run waits for the last files.
 
     Raises:
-        UserError: TensorBoard is not installed, or the folder is not on this machine. Raised when the run starts.
+        UserError: TensorBoard is not installed, or the directory is not on this machine. Raised when the run starts.
 
     Example:
         >>> result = lagom(train_fn, space, callbacks=[TensorBoard()])
@@ -51,21 +51,21 @@ class TensorBoard(Tracker):
     name: str = field(default="tensorboard", init=False)
 
     def check(self, directory: str) -> None:
-        """Check that TensorBoard is installed, and that the folder is on this machine.
+        """Check that TensorBoard is installed, and that the directory is on this machine.
 
         Raises:
             UserError: TensorBoard is not installed.
-            ConfigError: ``logdir`` is not a folder of this machine.
+            ConfigError: ``logdir`` is not a directory of this machine.
         """
         require("tensorboard", "callbacks=[TensorBoard()]")
         if self.logdir is not None and not isinstance(self.logdir, str | os.PathLike):
-            raise ConfigError(f"TensorBoard(logdir=...) must be a path, got {self.logdir!r}; omit it, or pass a folder")
+            raise ConfigError(f"TensorBoard(logdir=...) must be a path, got {self.logdir!r}; omit it, or pass one")
         where = directory if self.logdir is None else os.fspath(self.logdir)
         if "://" in where:
-            raise ConfigError(f"logdir must be a folder of this machine, got {where}; use TensorBoard(logdir=PATH)")
+            raise ConfigError(f"logdir must be a directory of this machine, got {where}; use TensorBoard(logdir=PATH)")
 
     def open(self, run: TrackedRun) -> Session:
-        """Create the run's folder."""
+        """Create the run's directory."""
         if self.logdir is not None:
             return _Session(_folder_in(Path(self.logdir).expanduser(), run))
         root = Path(run.directory) / FOLDER
@@ -74,7 +74,7 @@ class TensorBoard(Tracker):
 
 
 def _folder_in(logdir: Path, run: TrackedRun) -> Path:
-    """Create a folder that only this run has. Runs in other directories may have its name."""
+    """Create a directory that only this run has. Runs in other directories may have its name."""
     owner = os.fsencode(run.directory if "://" in run.directory else os.path.abspath(run.directory))
     number, root = 1, logdir / run.name
     while True:

@@ -33,7 +33,7 @@ def name_of(function: object) -> str:
 def place_of(function: object) -> str:
     """Return where another process finds a function: ``FILE:NAME``, or only its name if it is not in a file.
 
-    A file below the working folder has a relative path. Empty for a function of this package.
+    A file below the working directory has a relative path. Empty for a function of this package.
     """
     inner = function
     while isinstance(inner, partial):
@@ -45,7 +45,7 @@ def place_of(function: object) -> str:
     file = getattr(inspect.unwrap(function), "__code__", function.__code__).co_filename
     if not os.path.isfile(file) or function.__qualname__ != function.__name__:
         return function.__name__
-    with contextlib.suppress(OSError):  # the working folder may have been deleted
+    with contextlib.suppress(OSError):  # the working directory may have been deleted
         relative = os.path.relpath(file)
         file = os.path.abspath(file) if relative.startswith(os.pardir) else relative
     return f"{file}:{function.__name__}"

@@ -139,7 +139,7 @@ def _message(train_fn: Callable[..., Any], verdict: Verdict) -> str:
     if verdict.name:
         remedy = "define it in a module that workers can import, or create it inside the function"
     else:
-        remedy = "add its folder to PYTHONPATH, or define what it has in this script"
+        remedy = "add its directory to PYTHONPATH, or define what it has in this script"
     return f"{name_of(train_fn)} uses {name!r}{place}, which a worker cannot load: {verdict.why}; {remedy}"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from maggy_like.errors import TrainFunctionError
 
 MAX_BYTES = 16_000_000
-"""Maximum size of a script with the modules that it imports from its folder."""
+"""Maximum size of a script with the modules that it imports from its directory."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Script:
 
     path: str  # absolute path of its file on the driver's machine
     args: tuple[str, ...]  # the arguments in ``sys.argv`` after its path
-    files: Mapping[str, bytes]  # the script and the modules that it imports from its folder, by path in that folder
+    files: Mapping[str, bytes]  # the script and the modules that it imports from its directory, by relative path
 
     @property
     def __name__(self) -> str:  # the name of a function in messages
         return os.path.basename(self.path)
 
     def __call__(self) -> None:
-        """Run it as ``__main__``: from its own folder if that exists here, else from a copy.
+        """Run it as ``__main__``: from its own directory if that exists here, else from a copy.
 
         SystemExit is raised if it called ``sys.exit`` with a failure, and only then.
         """
@@ -65,7 +65,7 @@ class Script:
             sys.argv, sys.path, sys.modules["__main__"] = argv, search_path, caller
 
     def _is_seen(self) -> bool:
-        """Return whether the folder exists here too, with the same files."""
+        """Return whether the directory exists here too, with the same files."""
         folder = Path(self.path).parent
         try:
             return all((folder / name).read_bytes() == data for name, data in self.files.items())
@@ -74,7 +74,7 @@ class Script:
 
 
 def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Script:
-    """Read a script and the modules that it imports from its folder."""
+    """Read a script and the modules that it imports from its directory."""
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise TrainFunctionError(f"args must be a list of arguments, got {args!r}; use ['--epochs', '3']")
     if not isinstance(path, str | PathLike):
@@ -98,14 +98,14 @@ def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Scrip
     files = _with_imports(file)
     if (size := sum(map(len, files.values()))) > MAX_BYTES:
         raise TrainFunctionError(
-            f"the script {str(path)!r} and the modules that it imports from its folder must have at most "
+            f"the script {str(path)!r} and the modules that it imports from its directory must have at most "
             f"{MAX_BYTES / 1e6:.0f} MB, got {size / 1e6:.0f} MB; install the larger modules where the workers run"
         )
     return Script(str(file), tuple(map(str, args)), files)
 
 
 def _with_imports(script: Path) -> dict[str, bytes]:
-    """Return a script and what it imports from its folder, directly or not: modules, and whole packages."""
+    """Return a script and what it imports from its directory, directly or not: modules, and whole packages."""
     folder, found, waiting = script.parent, dict[str, bytes](), [script]
     while waiting:
         file = waiting.pop()

@@ -15,7 +15,7 @@ from maggy_like.protocol.task import DriverProcess
 from maggy_like.protocol.values import text_of
 
 MAX_SHOWN = 6
-"""Maximum number of folders of a search path in a message, in addition to those of installed packages."""
+"""Maximum number of directories of a search path in a message, in addition to those of installed packages."""
 
 _SPARKS_OWN = re.compile(r"/(pyspark\.zip|py4j-[^/]*\.zip|spark-core[^/]*\.jar)$")
 
@@ -65,12 +65,12 @@ def here() -> str:
 
 
 def shown_path(path: Sequence[str]) -> str:
-    """Return the relevant folders of a search path, without Python's and Spark's, whose modules are never missing."""
+    """Return the directories of a search path without Python's and Spark's, whose modules are never missing."""
     packages = [entry for entry in path if entry.rstrip("/").endswith("-packages")]
     others = [entry or "." for entry in path if not is_installation(entry) and not _SPARKS_OWN.search(entry)]
     rest = len(others) - MAX_SHOWN
     more = [f"{rest} more"] if rest > 0 else []
-    return ", ".join([*others[:MAX_SHOWN], *more, *packages]) or "no folder but Python's own"
+    return ", ".join([*others[:MAX_SHOWN], *more, *packages]) or "no directory but Python's own"
 
 
 def _remedy(name: str, driver: DriverProcess) -> str:

@@ -111,7 +111,7 @@ def test_tasks_are_in_one_part_alone_and_known(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime") is None or not is_at_hand("yahpo-3945", CURVES),
-    reason="needs onnxruntime and the surrogate's folder",
+    reason="needs onnxruntime and the surrogate's directory",
 )
 def test_the_surrogate_has_a_curve_for_every_configuration() -> None:
     found = task("yahpo-3945", CURVES)

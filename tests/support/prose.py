@@ -23,7 +23,7 @@ CODE_WITHIN = 15
 """Lines, counted from the top of the page."""
 
 PATTERNS = {
-    "per": r"\b[Aa]n? (row|line|folder|process|agent|actor|file) an? \w+"
+    "per": r"\b[Aa]n? (row|line|directory|process|agent|actor|file) an? \w+"
     r"|\b(seconds|ms|us|bytes|kB|messages|reports) an? \w+",
     "go on": r"\b[Gg](o|oes|oing|one) on\b|\bwent on\b",
     "fused relative": r"(?m)(?:^|(?<=[.;:] ))(Who|Whoever|Whatever|What) [a-z]+(?![^.]*\?)",
@@ -50,7 +50,8 @@ NOT_IN_CODE = frozenset({"history", "semicolon", "tests", "words", "spelling"})
 """Rules that hold for pages only: a message joins what is wrong and its remedy by a semicolon, for example."""
 
 PATTERNS_IN_CODE = {rule: pattern for rule, pattern in PATTERNS.items() if rule not in NOT_IN_CODE} | {
-    "is no": r"(?<![Tt]here )(?<!will )" + PATTERNS["is no"]  # docstrings state often that there is none
+    "is no": r"(?<![Tt]here )(?<!will )" + PATTERNS["is no"],  # docstrings state often that there is none
+    "directory": r"(?<![`{/])\b[Ff]olders?\b(?![`}])",
 }
 
 LONGEST_MESSAGE = 40

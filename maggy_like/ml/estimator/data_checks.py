@@ -95,7 +95,7 @@ def check_data(
     if loader.rows != found.rows:
         raise DataError(
             f"the Parquet files must have the {found.rows} training rows that Spark counts, got {loader.rows}; write "
-            "the DataFrame to a new folder (df.write.parquet) and read that"
+            "the DataFrame to a new directory (df.write.parquet) and read that"
         )
     batch = decoded(next(iter(loader)), plan.decode, torch.device("cpu"))
     with _uncompiled():

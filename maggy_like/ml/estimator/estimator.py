@@ -96,7 +96,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingParams, MLReadable["TorchEst
         seed: Seed of all random numbers.
         workers: Number of workers. Default: all slots of the engine.
         engine: Engine: ``"auto"``, ``"spark"``, ``"local"``, ``"inline"``, or an engine object.
-        directory: Path or URL of a folder for data, checkpoints and logs. Spark and all workers must have access to it.
+        directory: Path or URL of a directory for data, checkpoints and logs. Spark and all workers must have access to
+            it.
         keepData: If True, the Parquet copy of the data is kept for later processes. Default: it is removed when this
             process exits.
         search: Search space, by name. Default: no search.

@@ -234,7 +234,7 @@ class TrainingParams(PredictionParams):
     engine = _param("engine", "engine: 'auto', 'spark', 'local', 'inline', or an engine object")
     directory = _param(
         "directory",
-        "path or URL of a folder for data, checkpoints and logs that all workers can access",
+        "path or URL of a directory for data, checkpoints and logs that all workers can access",
         TypeConverters.toString,
     )
     keepData = _param("keepData", "whether to keep the copy of the data for later processes", TypeConverters.toBoolean)
@@ -286,7 +286,7 @@ T = TypeVar("T", bound=MLReadable[Any])
 
 
 def write_parts(spark: SparkSession, path: str, parts: dict[str, bytes]) -> None:
-    """Write named bytes to a folder, in rows of limited size."""
+    """Write named bytes to a directory, in rows of limited size."""
     rows = [
         (name, start // _CHUNK, bytearray(content[start : start + _CHUNK]))
         for name, content in parts.items()
@@ -350,7 +350,7 @@ class PartsWriter(MLWriter):
     """A writer that overwrites through Spark's DataFrames, because Spark Connect has no JVM on this side."""
 
     def _handleOverwrite(self, path: str) -> None:
-        # Of no rows, a writer that partitions writes no file: what is left is an empty folder, marked as complete.
+        # Of no rows, a writer that partitions writes no file: what is left is an empty directory, marked as complete.
         nothing = self.sparkSession.range(0).selectExpr("id", "id AS part")
         # In dynamic mode, a setting of many clusters, it would remove nothing.
         writer = nothing.write.mode("overwrite").option("partitionOverwriteMode", "static")
@@ -365,7 +365,7 @@ class ObjectsWriter(PartsWriter):
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:
-        """Write it to a folder."""
+        """Write it to a directory."""
         values = {param.name: value for param, value in self._instance._paramMap.items() if param.name in OBJECTS}
         parts = {name: pickled(name, value) for name, value in values.items()}
         save_metadata(self._instance, path, self.sparkSession, {})
@@ -380,7 +380,7 @@ class ObjectsReader(MLReader[T]):
         self._kind = kind
 
     def load(self, path: str) -> T:
-        """Read it from a folder."""
+        """Read it from a directory."""
         instance: Any = self._kind()
         load_metadata(instance, path, self.sparkSession)
         for name, content in read_parts(self.sparkSession, path).items():

@@ -51,7 +51,7 @@ class ParquetLoader:
     the loader continues with the batch after the last one that was yielded before ``state_dict``.
 
     Args:
-        data: URL of a Parquet file or folder (on any file system of fsspec), a list of URLs, or a table of Arrow,
+        data: URL of a Parquet file or directory (on any file system of fsspec), a list of URLs, or a table of Arrow,
             pandas or Spark that fits in memory.
         columns: Columns to read, by name or as :class:`~maggy_like.ml.columns.Column`. Default: all.
         batch_size: Number of rows of a batch of all ranks together. The shares of ranks differ by at most one row.
@@ -272,7 +272,7 @@ def _wanted(columns: Sequence[str | Column] | None, source: RowSource, fractions
     for name in names:
         if name in source.partitions and name not in source.schema.names:
             raise DataError(
-                f"column {name!r} must be in the files, got it only in names of folders ({name}=...) written by "
+                f"column {name!r} must be in the files, got it only in names of directories ({name}=...) written by "
                 "partitionBy; write the rows without partitionBy, or partition by a copy of the column"
             )
     check_names(names, source.schema.names)

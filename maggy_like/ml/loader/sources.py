@@ -34,9 +34,9 @@ def fsspec_url(url: str) -> str:
 def find_files(urls: str | Sequence[str]) -> tuple[pafs.FileSystem, bool, list[str]]:
     """Return the file system of Parquet files, whether it is a disk of this machine, and their paths.
 
-    A URL is that of a file, or of a folder, whose files are in the order of their names. Files and folders whose names
-    start with ``_`` or ``.`` are ignored, as in Spark. Several URLs must be on one file system. A folder that is a
-    Delta or Iceberg table is rejected, because its log decides which files are valid.
+    A URL is that of a file, or of a directory, whose files are in the order of their names. Files and directories whose
+    names start with ``_`` or ``.`` are ignored, as in Spark. Several URLs must be on one file system. A directory that
+    is a Delta or Iceberg table is rejected, because its log decides which files are valid.
     """
     given = [urls] if isinstance(urls, str) else [str(url) for url in ([urls] if hasattr(urls, "__fspath__") else urls)]
     if not given:
@@ -55,8 +55,8 @@ def _below(system: Any, root: str) -> list[str]:
         return [root]
     if kind := _table_format(system, root):
         raise DataError(
-            f"{root} must be a folder of Parquet files, got a {kind} table, whose folder also has outdated files; pass "
-            "the DataFrame itself if it is small, or write it: df.write.parquet(url)"
+            f"{root} must be a directory of Parquet files, got a {kind} table, whose directory also has outdated "
+            "files; pass the DataFrame itself if it is small, or write it: df.write.parquet(url)"
         )
     found = sorted(path for path in system.find(root) if path.endswith((".parquet", ".parq")) and _counts(path, root))
     if not found:
@@ -106,7 +106,7 @@ class RowSource(Protocol):
 
     schema: pa.Schema
     group_rows: list[int]  # number of rows of each row group
-    partitions: frozenset[str]  # columns that exist only in names of folders, ``date=2026-11-23/``
+    partitions: frozenset[str]  # columns that exist only in names of directories, ``date=2026-11-23/``
 
     def measured(self, columns: Sequence[Column]) -> MeasuredRows:
         """Return what is known of the columns before reading, and check for nulls."""
@@ -151,8 +151,8 @@ class TableSource:
 class FileSource:
     """Parquet files, whose footers are read once and are pickled with the loader.
 
-    ``urls`` are one or several files or folders of files, on any file system of fsspec. If there are no files, or one
-    is not a Parquet file, DataError is raised.
+    ``urls`` are one or several files or directories of files, on any file system of fsspec. If there are no files, or
+    one is not a Parquet file, DataError is raised.
     """
 
     def __init__(self, urls: str | Sequence[str]) -> None:
@@ -268,8 +268,8 @@ class FileSource:
         """Open a file by the footer that was read, unless it was written again since."""
         if self._state(self._paths[n]) != self._made[n]:
             raise DataError(
-                f"{self._paths[n]} has changed since the loader was created; write new data to a new folder, or create "
-                "the loader again"
+                f"{self._paths[n]} has changed since the loader was created; write new data to a new directory, or "
+                "create the loader again"
             )
         # A store at a URL is asked for whole columns at once; a disk is read as the pages are decoded.
         file, buffer = self._system.open_input_file(self._paths[n]), _DISK_BUFFER if self._local else 0

@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True):
     module: str  # the module to run as ``__main__``
     arguments: tuple[str, ...]
     environment: dict[str, str]  # its complete environment
-    folder: str  # its working folder
+    folder: str  # its working directory
     targets: tuple[int, ...]  # the numbers that the descriptors sent with this message get
     path: tuple[str, ...]  # its module search path
     preload: tuple[str, ...] = ()  # modules of installed packages that it will import, most of them before the fork

@@ -573,13 +573,13 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
 
 
 def _local_folders(paths: RunPaths) -> Iterator[tuple[str, Path]]:
-    """Yield the folders of the run that were given as paths: as arguments, and their locations."""
+    """Yield the directories of the run that were given as paths: as arguments, and their locations."""
     if isinstance(paths.directory, Path):
         yield f"directory={str(paths.directory.parent)!r}", paths.directory
 
 
 def _stays(folder: Path) -> bool:
-    """Whether a folder is on a file system that outlives the machine that mounts it."""
+    """Whether a directory is on a file system that outlives the machine that mounts it."""
     if any(folder.is_relative_to(root) for root in _OF_DATABRICKS):
         return True
     kind = _kind_of_file_system(folder)
@@ -587,7 +587,7 @@ def _stays(folder: Path) -> bool:
 
 
 def _kind_of_file_system(folder: Path) -> str:
-    """Return the type of the file system of a folder; empty if that is not known."""
+    """Return the type of the file system of a directory; empty if that is not known."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
@@ -602,7 +602,7 @@ def _plain(point: str) -> str:
 
 
 MAX_ENTRIES = 1000
-"""Maximum number of entries of a folder to inspect, because a home folder on a slow disk must not delay a search."""
+"""Maximum number of entries of a directory to inspect: a home directory on a slow disk must not delay a search."""
 
 
 def driver_process() -> DriverProcess:
@@ -611,12 +611,12 @@ def driver_process() -> DriverProcess:
 
 
 def own_modules() -> dict[str, str]:
-    """Return the files of the modules and packages in the folders that the user's script imports from, by name."""
+    """Return the files of the modules and packages in the directories that the user's script imports from, by name."""
     found: dict[str, str] = {}
     for folder in module_path():
         if not is_installation(folder):
             for name, path in _modules_in(os.path.abspath(folder)):
-                found.setdefault(name, path)  # the first folder that has it counts
+                found.setdefault(name, path)  # the first directory that has it counts
     return found
 
 

@@ -62,7 +62,7 @@ NAME = "spark.log"
 
 
 def write_details(folder: str, run: str, indexes: Sequence[int], incarnation: int, text: str) -> str:
-    """Append an error to the file in ``folder``, the run's folder for the output of its workers.
+    """Append an error to the file in ``folder``, the run's directory for the output of its workers.
 
     Return the file's path; empty if it cannot be written.
     """
@@ -274,7 +274,7 @@ class SparkRun(EngineRun):
         incarnation: int,
         keys: Sequence[KeyPair],  # of each worker
         profile: ResourceProfile | None,  # of each task; None if the session's settings define it
-        logs: str = "",  # folder for Spark's messages on failures; none if empty
+        logs: str = "",  # directory for Spark's messages on failures; none if empty
         *,
         count: Callable[[], int | None],  # returns the present number of slots with these resources
         barrier: bool = True,  # whether the workers start and end together
@@ -596,7 +596,7 @@ class ClusterDriverRun(SparkRun):
         plan: bytes,  # data of the driver's task, pickled
         task: WorkerTask,  # without the driver's address
         keys: Sequence[Keys],  # of each worker
-        journal: str,  # folder of the run's journal
+        journal: str,  # directory of the run's journal
         profile: ResourceProfile | None,
     ) -> None:
         self._rows = [plan, *(msgspec.msgpack.encode(pairs.pairs) for pairs in keys)]
@@ -623,8 +623,8 @@ def cluster_driver_task(
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """Return the function that each task runs.
 
-    ``journal`` is the folder of the run's journal, and ``towards`` the host of Spark's own driver, which all executors
-    reach.
+    ``journal`` is the directory of the run's journal, and ``towards`` the host of Spark's own driver, which all
+    executors reach.
     """
 
     def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

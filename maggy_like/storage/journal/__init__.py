@@ -60,7 +60,7 @@ __all__ = [
 
 
 def backend_of(url: str) -> JournalBackend:
-    """Return the backend of the folder at a path or at any URL that fsspec supports."""
+    """Return the backend of the directory at a path or at any URL that fsspec supports."""
     fs, path = open_url(url)
     if is_local(fs):
         if isinstance(kept := kept_at(Path(path)), Path):

@@ -1,4 +1,4 @@
-"""A run's journal, what it needs of the place that holds it, and that place in a local folder."""
+"""A run's journal, what it needs of the place that holds it, and that place in a local directory."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Journal:
 
     @property
     def folder(self) -> str:
-        """Path or URL of its folder."""
+        """Path or URL of its directory."""
         return self._backend.name
 
     def written(self) -> float:
@@ -181,7 +181,7 @@ def _parts(backend: JournalBackend) -> Iterator[Part]:
         for part in backend.read():
             yield part
     if part is None:
-        raise JournalError(f"there is no journal in {backend.name}; use the folder of a run")
+        raise JournalError(f"there is no journal in {backend.name}; use the directory of a run")
 
 
 @contextmanager
@@ -205,14 +205,14 @@ class Mark(NamedTuple):
 
 
 class JournalBackend(Protocol):
-    """A folder with one run's journal. Call :meth:`hold` before any method that writes.
+    """A directory with one run's journal. Call :meth:`hold` before any method that writes.
 
     Two kinds serve: :class:`LocalBackend` and :class:`~maggy_like.storage.journal.object_store.ObjectStoreBackend`.
     Errors of the file system come through as they are.
     """
 
     name: str
-    """The folder, for messages."""
+    """The directory, for messages."""
 
     @property
     def is_away(self) -> bool:
@@ -246,7 +246,7 @@ class JournalBackend(Protocol):
         ...
 
     def hold(self, run: str = "") -> None:
-        """Make the folder, and keep other drivers away until :meth:`release`.
+        """Make the directory, and keep other drivers away until :meth:`release`.
 
         ``run`` identifies the call of ``lagom``. Without locks, a driver that replaces a dead one of the same call
         takes over at once. Raise JournalError if another driver, which the message describes, holds it.
@@ -313,7 +313,7 @@ def remedy_of_use(holder: str) -> str:
 
 
 class LocalBackend:
-    """A folder on this machine (or mounted there).
+    """A directory on this machine (or mounted there).
 
     A record is passed to the operating system before :meth:`append` returns, so it survives the driver's death. It may
     not survive the machine's, since records are not synced to the disk. An interrupted append leaves a torn last line,
@@ -387,7 +387,7 @@ class LocalBackend:
             return False
         except BlockingIOError:
             return True
-        except OSError:  # the folder is mounted without locks
+        except OSError:  # the directory is mounted without locks
             status = os.fstat(lock)
             return status.st_size > 0 and time.time() - status.st_mtime < LAPSE
         finally:

@@ -86,7 +86,7 @@ class _Holder(msgspec.Struct):
 
 
 class _Latest(NamedTuple):
-    """The newest epoch in the folder, or 0, and the driver that has its lease, if that can be read."""
+    """The newest epoch in the directory, or 0, and the driver that has its lease, if that can be read."""
 
     epoch: int
     holder: _Holder | None
@@ -313,7 +313,7 @@ class _Segment(NamedTuple):
 
 
 class ObjectStoreBackend:
-    """A folder of any fsspec file system that replaces objects completely, as object stores do.
+    """A directory of any fsspec file system that replaces objects completely, as object stores do.
 
     Such stores cannot append. So each append puts the current segment again, with the new records at its end. A put
     takes effect completely or not at all, and the old object stays readable until then. So no record is ever torn, and

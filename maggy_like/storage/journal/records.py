@@ -144,7 +144,7 @@ class RunStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag="status"):
     status: Ending  # ``running`` at the begin, or the run's ending (see :attr:`maggy_like.Result.ending`)
     time: float  # Unix time
     seconds: float = 0.0  # at the end, the seconds for which the driver had the run
-    store: str = "checkpoints"  # the place of the checkpoints: a URL, or relative to the run's folder
+    store: str = "checkpoints"  # the place of the checkpoints: a URL, or relative to the run's directory
     environment: dict[str, str] = {}  # names and versions of what the driver runs on, for people
     # At the begin, a hash of the training function's code (see ``code.code_hash``); empty if it is not known.
     code: str = ""

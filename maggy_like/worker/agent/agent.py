@@ -210,7 +210,7 @@ class Agent:
             self._count_at = None
 
     def _report_trouble(self) -> None:
-        """Report logs and files that do not arrive in the run's folder."""
+        """Report logs and files that do not arrive in the run's directory."""
         if trouble := self._logs.take_trouble():
             self._client.send(Noted("logs", trouble))
         for note in self._folders.take_notes():

@@ -360,12 +360,13 @@ def worker_path(
     """Return the module search path of a worker's processes.
 
     The worker's own entries come first and in their order: what Spark has distributed (``--py-files``), and its own
-    packages. An empty entry is its working folder. The driver's folders (in absolute paths) are added if they exist
-    here, so that a shared folder can be used without sending it. Those that the driver searches before its own packages
-    are placed before the worker's packages, the others at the end. If the driver's minor version, ``python``, differs,
-    its folders are useless. A driver on this machine and interpreter has no other folders, and its order is kept.
+    packages. An empty entry is its working directory. The driver's directories (in absolute paths) are added if they
+    exist here, so that a shared directory can be used without sending it. Those that the driver searches before its own
+    packages are placed before the worker's packages, the others at the end. If the driver's minor version, ``python``,
+    differs, its directories are useless. A driver on this machine and interpreter has no other directories, and its
+    order is kept.
     """
-    # Spark gives relative entries, and a trial may change its working folder.
+    # Spark gives relative entries, and a trial may change its working directory.
     mine = list(dict.fromkeys(os.path.abspath(entry) if entry else "" for entry in own))
     if python != PYTHON:
         return tuple(mine)
@@ -376,7 +377,7 @@ def worker_path(
 
 
 def _useful(drivers: Sequence[str], own: Sequence[str], exists: Callable[[str], bool]) -> list[str]:
-    """Return the driver's folders that a worker can use; a standard library belongs to the interpreter."""
+    """Return the driver's directories that a worker can use; a standard library belongs to the interpreter."""
     return [entry for entry in drivers if entry not in own and not is_standard(entry) and exists(entry)]
 
 

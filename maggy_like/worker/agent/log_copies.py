@@ -39,10 +39,10 @@ class LogShipper:
     """
 
     def __init__(self, url: str) -> None:
-        # Local folder; the files are written there, and removed when they are in the store.
+        # Local directory; the files are written there, and removed when they are in the store.
         self.folder = tempfile.mkdtemp(prefix="maggy-logs-")
         self.trouble = ""  # message on logs that do not arrive, from the first failure; empty until then
-        self._url = url  # folder in the store
+        self._url = url  # directory in the store
         self._news: SimpleQueue[tuple[str, bool] | None] = SimpleQueue()
         self._running: dict[str, float] = {}  # files of attempts that run, and when the next copy is due
         self._ended: list[str] = []
@@ -73,7 +73,7 @@ class LogShipper:
         self._complain(f"the store {self._url} does not answer in time")
 
     def close(self) -> None:
-        """Remove the folder, unless it has files that the store has not accepted."""
+        """Remove the directory, unless it has files that the store has not accepted."""
         self.finish()  # where the worker never got so far
         self._thread.join(CLOSE_PATIENCE)
         if not self._thread.is_alive() and not self._ended:
@@ -153,10 +153,11 @@ class LogShipper:
 
 
 class LogLocation:
-    """The local folder of the log files, and what copies them to a store.
+    """The local directory of the log files, and what copies them to a store.
 
-    If this worker has access to the run's folder, the files are written there, and a trial's attempts share a file.
-    Otherwise each attempt has its own file in a folder that is removed with the worker, and a copy of it in the store.
+    If this worker has access to the run's directory, the files are written there, and a trial's attempts share a file.
+    Otherwise each attempt has its own file in a directory that is removed with the worker, and a copy of it in the
+    store.
     """
 
     def __init__(self, task: WorkerTask) -> None:

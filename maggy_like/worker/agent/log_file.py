@@ -17,8 +17,8 @@ MAX_END = 64 << 10
 class LogFile:
     """A file with the beginning of the output, the number of bytes left out, and the last lines.
 
-    If the file cannot be written (a full disk, a folder without permission), the trial continues, and the next output
-    is another try. A trial's attempts share its name.
+    If the file cannot be written (a full disk, a directory without permission), the trial continues, and the next
+    output is another try. A trial's attempts share its name.
     """
 
     def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:

@@ -50,8 +50,8 @@ CHANGED = (
 )
 
 UNSEEN = (
-    "the files of trials on {} are not kept, because it does not see {}; pass store= with the URL of a folder that all "
-    "workers see"
+    "the files of trials on {} are not kept, because it does not see {}; pass store= with the URL of a directory that "
+    "all workers see"
 )
 
 CLAIM_SIZE = 8
@@ -111,7 +111,7 @@ class TrialFolders:
         self._thread: threading.Thread | None = None
         self._gives_up = threading.Event()
         self._is_seen: bool | None = None  # whether this machine sees the place of the files
-        with contextlib.suppress(OSError):  # the working folder is gone
+        with contextlib.suppress(OSError):  # the working directory is gone
             self._original = os.path.realpath(os.getcwd())
         self._has_mirrors = bool(self._original) and task.working_directory == "trial" and task.isolation != "none"
         if self._has_mirrors:
@@ -324,7 +324,7 @@ class TrialFolders:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except OSError as error:  # a full disk, or a folder that is gone: later trials make their own
+            except OSError as error:  # a full disk, or a directory that is gone: later trials make their own
                 self._notes.append(("files", NO_MIRROR.format(error), None))
 
     def _stock(self) -> None:
@@ -368,7 +368,7 @@ class TrialFolders:
             self._spare.append(mirror)
 
     def _keep(self, place: Place, assign: Assign, *, is_last: bool) -> None:
-        """Copy the files of an attempt to the run's folder, and try again if its store refuses."""
+        """Copy the files of an attempt to the run's directory, and try again if its store refuses."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -483,13 +483,13 @@ def _are_equal(paths: Callable[[], tuple[str, str]], before: tuple[str, str]) ->
 
 
 def run_folder(task: WorkerTask) -> str:
-    """Return the path of the run's folder; empty if it is at a URL."""
+    """Return the path of the run's directory; empty if it is at a URL."""
     logs = try_local_path(task.logs)
     return "" if logs is None else os.path.dirname(os.path.realpath(logs))
 
 
 def roots(task: WorkerTask) -> list[str]:
-    """Return where the directories of trials may be: in the run's folder if that is on this machine, or temporary."""
+    """Return where the directories of trials may be: in the run's, if that is on this machine, or temporary."""
     temporary = os.path.join(tempfile.gettempdir(), f"maggy-{task.run_id}")
     run = run_folder(task)
     return [os.path.join(run, WORK), temporary] if task.driver is None and run else [temporary]

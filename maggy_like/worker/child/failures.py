@@ -85,7 +85,7 @@ def types_of(error: BaseException) -> list[str]:
 def place_of(error: BaseException) -> str:
     """Return the place where an exception was raised: the innermost frame of the user's code, or of all frames.
 
-    The folder is left out, because hosts may keep the same file in different folders.
+    The directory is left out, because hosts may keep the same file in different directories.
     """
     users, innermost = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):

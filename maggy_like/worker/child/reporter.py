@@ -186,8 +186,8 @@ class Reporter:
     def directory(self) -> Path:
         """Return the trial's own directory on this machine, for files of any kind. At first it is empty.
 
-        Its files are kept in the run's folder when an attempt ends (see :meth:`Result.files`), and restored where the
-        trial continues. All workers of the trial on a machine share it. For a reporter without a search it is
+        Its files are kept in the run's directory when an attempt ends (see :meth:`Result.files`), and restored where
+        the trial continues. All workers of the trial on a machine share it. For a reporter without a search it is
         temporary.
 
         Example:

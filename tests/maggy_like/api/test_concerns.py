@@ -60,7 +60,7 @@ def test_a_path_or_url_is_the_store_of_it() -> None:
     assert read_store("s3://bucket/states/") == Store("s3://bucket/states")
     assert read_store(Path("states")) == Store("states")
     assert read_store(Store("states", 5)).keep_checkpoints == 5
-    with pytest.raises(ConfigError, match="store must be the path or URL of a folder, or a Store, got 3"):
+    with pytest.raises(ConfigError, match="store must be the path or URL of a directory, or a Store, got 3"):
         read_store(3)
 
 

@@ -122,7 +122,7 @@ def test_the_name_of_an_attribute_elsewhere_is_answered_with_ours(tmp_path: Path
             getattr(value, names[-1])
     with pytest.raises(TypeError, match=r"train\(\) has no argument 'epochs', got epochs=3 \(did you mean 'budget'"):
         result.train(epochs=3)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match=r"the folder of a run, got completed after .*; use a path, a URL or"):
+    with pytest.raises(ConfigError, match=r"the directory of a run, got completed after .*; use its path or URL"):
         load_run(result)  # type: ignore[arg-type]
     for value in (result, result.plot, result.best_trial, handle):
         assert not hasattr(value, "_repr_png_")

@@ -64,7 +64,7 @@ MISTAKES: dict[str, Callable[..., Any]] = {
     "an engine": lambda: LocalEngine(gpu_fraction=3),
     "a store": lambda: Store(keep_checkpoints=0),
     "a run": lambda: maggy_like.load_run("/nowhere"),
-    "a folder": lambda: maggy_like.list_runs(3),  # type: ignore[arg-type]
+    "a directory": lambda: maggy_like.list_runs(3),  # type: ignore[arg-type]
 }
 
 

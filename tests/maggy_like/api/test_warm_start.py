@@ -261,7 +261,7 @@ def test_a_resume_learns_from_the_runs_that_it_began_with_or_says_so(run: Run) -
         message = r"warm_start must have the runs that 'new' was started with, got \['/.*; leave it out$"
         with pytest.raises(ConfigError, match=message):
             run(n_trials=2, warm_start=given, resume=True, **options)
-    with pytest.raises(ConfigError, match="warm_start must contain results or folders of runs, got 3"):
+    with pytest.raises(ConfigError, match="warm_start must contain results or directories of runs, got 3"):
         run(n_trials=2, warm_start=[3], resume=True, **options)
     run(n_trials=4, name=first.name, seed=1, resume=True)  # it has gone on since
     assert len(run(n_trials=2, warm_start=[second, first.directory], resume=True, **options).trials) == 2
@@ -356,8 +356,8 @@ def test_a_run_without_results(run: Run) -> None:
     ("warm_start", "message"),
     [
         ("old", r"takes a list of runs, got 'old'; use warm_start="),
-        ([3], "warm_start must contain results or folders of runs, got 3"),
-        (["nowhere"], "there is no run in 'nowhere'; use the folder of one"),
+        ([3], "warm_start must contain results or directories of runs, got 3"),
+        (["nowhere"], "there is no run in 'nowhere'; use the directory of one"),
     ],
 )
 def test_what_is_no_run(run: Run, warm_start: Any, message: str) -> None:

@@ -227,5 +227,5 @@ def test_tasks_that_do_not_see_the_folder_say_so(tmp_path: Path) -> None:
             (tmp_path / "here").rename(tmp_path / "elsewhere")
             return super().launch_with_driver(*args)
 
-    with pytest.raises(EngineError, match=r"does not see the run's folder .*; pass directory=URL of a place that"):
+    with pytest.raises(EngineError, match=r"does not see the run's directory .*; pass directory=URL of a place that"):
         search(train, tmp_path / "here", engine=FarHost())

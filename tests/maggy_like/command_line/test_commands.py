@@ -212,7 +212,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
     [
         (["show", "{runs}/augst"], "did you mean"),
         (["list", "{runs}/none"], "there are no runs in"),
-        (["list", "{runs}/august"], "is a run, not a folder of runs; use maggy-like show"),
+        (["list", "{runs}/august"], "is a run, not a directory of runs; use maggy-like show"),
         (["run", "{runs}/none.py"], "none.py' cannot be read"),
         (["run", "--resume", "{runs}/none.py"], "add --name NAME"),
         (["run", "--overwrite", "{runs}/none.py"], "--overwrite deletes a run by its name; add --name NAME"),
@@ -226,7 +226,7 @@ def test_export(lines: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["export", "{runs}/august", "-o", "{runs}/a.json"], "a.json' does not name a format; pass --format csv, parq"),
         (["export", "{runs}/august", "--format", "csv", "-o", "sqlite:///a.db"], "would be written as csv; leave"),
         (["export", "{runs}/august", "--format", "parquet", "-o", "{runs}/a.csv"], "as parquet; leave --format out"),
-        (["report", "{runs}/august", "-o", "{runs}"], "is a folder; pass the path of a file as --output"),
+        (["report", "{runs}/august", "-o", "{runs}"], "is a directory; pass the path of a file as --output"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

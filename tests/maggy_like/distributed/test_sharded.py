@@ -76,7 +76,7 @@ def save_two(first: str, second: str) -> State:
     seen["one at a time"] = one.is_written()
     two.wait()
     one.wait()
-    with pytest.raises(FileExistsError, match="its own folder"):
+    with pytest.raises(FileExistsError, match="its own directory"):
         sharded.save(first, saved)
     return seen
 

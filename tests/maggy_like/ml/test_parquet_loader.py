@@ -301,7 +301,7 @@ def test_a_column_that_only_folders_name_is_told(tmp_path: Path) -> None:
     assert len(ParquetLoader(tmp_path, batch_size=1)) == 1
     with pytest.raises(
         DataError,
-        match=r"column 'day' must be in the files, got it only in names of folders \(day=...\).*without partitionBy",
+        match=r"column 'day' must be in the files, got it only in names of directories \(day=...\).*without part",
     ):
         ParquetLoader(tmp_path, ["x", "day"], batch_size=1)
 

@@ -108,7 +108,7 @@ def test_a_run_whose_states_are_elsewhere(search: Any, tmp_path: Path) -> None:
     assert again == result
     assert again.training is not None
     assert again.training.load() == 3
-    with pytest.raises(ConfigError, match=r"there is no run in '.*first'; use the folder of one"):
+    with pytest.raises(ConfigError, match=r"there is no run in '.*first'; use the directory of one"):
         load_run(tmp_path / "runs" / "first")
 
 
@@ -224,7 +224,7 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").rename("maggy_runs")
     with pytest.raises(
-        ConfigError, match=r"'maggy_runs' is a folder of runs, .*: 'maggy_runs/august', 'maggy_runs/winter'$"
+        ConfigError, match=r"'maggy_runs' is a directory of runs, .*: 'maggy_runs/august', 'maggy_runs/winter'$"
     ):
         load_run("maggy_runs")
     monkeypatch.setattr("maggy_like.results.runs._MOST_LISTED", 1)
@@ -233,20 +233,20 @@ def test_what_is_no_run(search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for given in ("maggy_runs/agust", "agust", "august"):
         with pytest.raises(ConfigError, match=r"there is no run in .*\(did you mean 'maggy_runs/august'\?\)"):
             load_run(given)
-    with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the folder of one, as in result"):
+    with pytest.raises(ConfigError, match=r"there is no run in 'nowhere/at/all'; use the directory of one, as in"):
         load_run("nowhere/at/all")
     with pytest.raises(ConfigError, match=r"'nowhere://x' .* opened: .*; use a path, or a protocol that fsspec"):
         load_run("nowhere://x")
-    with pytest.raises(ConfigError, match=r"journal.jsonl' is in the folder of a run; use that folder: '.*august'$"):
+    with pytest.raises(ConfigError, match=r"jsonl' is in the directory of a run; use that directory: '.*august'$"):
         load_run("maggy_runs/august/journal.jsonl")
-    with pytest.raises(ConfigError, match="run must be the folder of a run, got 3; use a path, a URL"):
+    with pytest.raises(ConfigError, match="run must be the directory of a run, got 3; use its path or URL"):
         load_run(3)  # type: ignore[arg-type]
 
 
 def test_runs_of_an_object_store_are_named(search: Any) -> None:
     runs = f"memory://{uuid.uuid4().hex}"
     search(directory=runs, name="august")
-    with pytest.raises(ConfigError, match=rf"is a folder of runs, .*: '{runs}/august'"):
+    with pytest.raises(ConfigError, match=rf"is a directory of runs, .*: '{runs}/august'"):
         load_run(runs)
 
 

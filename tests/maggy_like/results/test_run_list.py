@@ -118,9 +118,9 @@ def test_a_folder_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, mo
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(LocalFiles, "ls", refuse)
-    with pytest.raises(JournalError, match=r"the folder '.*' cannot be read: .*Permission denied; fix the access"):
+    with pytest.raises(JournalError, match=r"the directory '.*' cannot be read: .*Permission denied; fix the access"):
         list_runs(tmp_path)
-    with pytest.raises(ConfigError, match=r"there is no run in .*; use the folder of one"):
+    with pytest.raises(ConfigError, match=r"there is no run in .*; use the directory of one"):
         load_run(tmp_path / "run")
 
 
@@ -283,7 +283,7 @@ def test_a_run_that_goes_on_has_its_time_until_now(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:
     assert repr(list_runs(tmp_path)) == f"no runs in {str(tmp_path)!r}"
-    with pytest.raises(ConfigError, match="directory must be the folder of all runs"):
+    with pytest.raises(ConfigError, match="directory must be the directory of all runs"):
         list_runs(3)
 
 

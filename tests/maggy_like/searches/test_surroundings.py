@@ -104,7 +104,7 @@ def test_a_result_in_such_a_folder_is_shown_and_reported(tmp_path: Path) -> None
 
 
 def test_a_store_that_the_journal_cannot_record_is_told_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="store must be a folder whose path is UTF-8, since the journal records it"):
+    with pytest.raises(ConfigError, match="store must be a directory whose path is UTF-8, since the journal"):
         lagom(fns.talk, {"x": Float(0, 1)}, n_trials=2, directory=str(tmp_path), store=f"{tmp_path}/caf\udce9")
     assert not list(tmp_path.iterdir())
 
@@ -133,7 +133,7 @@ def test_a_working_folder_that_is_gone_is_named_before_anything_starts(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with pytest.raises(
-        ConfigError, match=r"the working folder of this process was deleted .*; call os.chdir\(\.\.\.\)"
+        ConfigError, match=r"the working directory of this process was deleted .*; call os.chdir\(\.\.\.\)"
     ):
         lagom(
             fns.talk,

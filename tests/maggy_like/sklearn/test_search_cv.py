@@ -325,7 +325,7 @@ def test_a_search_leads_to_its_result_and_names_its_run_after_the_estimator(tmp_
     assert f"files: {run}" in str(again.result_)
     shutil.rmtree(run)  # as without directory=
     assert "files:" not in str(again.result_)
-    with pytest.raises(UserError, match=r"folder .* was deleted, .*; pass directory='maggy_runs' to SearchCV"):
+    with pytest.raises(UserError, match=r"directory .* was deleted, .*; pass directory='maggy_runs' to SearchCV"):
         again.result_.log(0)
     assert not hasattr(clone(found), "result_")
 

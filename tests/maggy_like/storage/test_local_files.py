@@ -25,32 +25,32 @@ OPERATIONS: dict[str, Callable[[Any, str], Any]] = {
     "its end": lambda fs, at: fs.cat_file(f"{at}/file", start=3),
     "past its end": lambda fs, at: fs.cat_file(f"{at}/file", start=9, end=20),
     "what is not there": lambda fs, at: fs.cat_file(f"{at}/none"),
-    "a folder is read": lambda fs, at: fs.cat_file(f"{at}/folder"),
+    "a directory is read": lambda fs, at: fs.cat_file(f"{at}/folder"),
     "a file is opened": opened,
     "a file is written": lambda fs, at: fs.pipe_file(f"{at}/new", b"new"),
     "a file is replaced": lambda fs, at: fs.pipe_file(f"{at}/file", b"new"),
     "a file is created": lambda fs, at: fs.pipe_file(f"{at}/new", b"new", mode="create"),
     "a file is created twice": lambda fs, at: fs.pipe_file(f"{at}/file", b"new", mode="create"),
-    "a file in no folder": lambda fs, at: fs.pipe_file(f"{at}/none/new", b"new"),
+    "a file in no directory": lambda fs, at: fs.pipe_file(f"{at}/none/new", b"new"),
     "a file is copied": lambda fs, at: fs.get_file(f"{at}/file", f"{at}/copy"),
     "a file is put": lambda fs, at: fs.put_file(f"{at}/file", f"{at}/copy"),
     "what is not there is copied": lambda fs, at: fs.get_file(f"{at}/none", f"{at}/copy"),
-    "a folder is copied": lambda fs, at: fs.get(f"{at}/folder", f"{at}/copy", recursive=True),
-    "a file as a folder": lambda fs, at: fs.get(f"{at}/file", f"{at}/copy", recursive=True),
+    "a directory is copied": lambda fs, at: fs.get(f"{at}/folder", f"{at}/copy", recursive=True),
+    "a file as a directory": lambda fs, at: fs.get(f"{at}/file", f"{at}/copy", recursive=True),
     "a file is moved": lambda fs, at: fs.mv(f"{at}/file", f"{at}/folder/inner"),
-    "a folder is moved": lambda fs, at: fs.mv(f"{at}/folder", f"{at}/moved"),
+    "a directory is moved": lambda fs, at: fs.mv(f"{at}/folder", f"{at}/moved"),
     "what is not there is moved": lambda fs, at: fs.mv(f"{at}/none", f"{at}/moved"),
     "a file is removed": lambda fs, at: fs.rm_file(f"{at}/file"),
     "what is not there is removed": lambda fs, at: fs.rm_file(f"{at}/none"),
-    "a folder is removed": lambda fs, at: fs.rm(f"{at}/folder", recursive=True),
-    "a link to a folder is removed": lambda fs, at: fs.rm(f"{at}/link", recursive=True),
+    "a directory is removed": lambda fs, at: fs.rm(f"{at}/folder", recursive=True),
+    "a link to a directory is removed": lambda fs, at: fs.rm(f"{at}/link", recursive=True),
     "folders are made": lambda fs, at: fs.makedirs(f"{at}/one/two"),
-    "a folder is made twice": lambda fs, at: fs.makedirs(f"{at}/folder"),
-    "a folder may exist": lambda fs, at: fs.makedirs(f"{at}/folder", exist_ok=True),
+    "a directory is made twice": lambda fs, at: fs.makedirs(f"{at}/folder"),
+    "a directory may exist": lambda fs, at: fs.makedirs(f"{at}/folder", exist_ok=True),
     "entries": lambda fs, at: sorted(path.removeprefix(at) for path in fs.ls(at, detail=False)),
     "entries of nothing": lambda fs, at: fs.ls(f"{at}/none", detail=False),
     "what exists": lambda fs, at: [fs.exists(f"{at}/{name}") for name in ("file", "folder", "none", "dangling")],
-    "what is a folder": lambda fs, at: [fs.isdir(f"{at}/{name}") for name in ("file", "folder", "none", "link")],
+    "what is a directory": lambda fs, at: [fs.isdir(f"{at}/{name}") for name in ("file", "folder", "none", "link")],
     "a size": lambda fs, at: fs.size(f"{at}/file"),
     "a time": lambda fs, at: fs.modified(f"{at}/file").utcoffset(),
     "a parent": lambda fs, at: (fs._parent(f"{at}/file").removeprefix(at), fs._parent("/a")),
@@ -109,7 +109,7 @@ def test_a_relative_path_needs_a_working_folder(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(ConfigError, match="the working folder of this process was deleted"):
+    with pytest.raises(ConfigError, match="the working directory of this process was deleted"):
         open_url("mine")
 
 

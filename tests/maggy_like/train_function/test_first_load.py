@@ -144,9 +144,9 @@ SAID = {
     "an object": r"^train uses 'handle' \(my\.py, line 7: return x \+ \(handle is None\)\), which a worker cannot "
     r"load: only the process that started the run has __main__\.handle; define it in a module",
     "a module": r"^train uses 'hidden' \(my\.py, line 4: return hidden\.f\(x\)\), which a worker cannot load: "
-    r"ModuleNotFoundError: No module named 'hidden'; add its folder to PYTHONPATH",
+    r"ModuleNotFoundError: No module named 'hidden'; add its directory to PYTHONPATH",
     "a function": r"^train uses 'found' \(my\.py, line 4: return found\(x\)\), which a worker cannot load: "
-    r"ModuleNotFoundError: No module named 'hidden'; add its folder to PYTHONPATH",
+    r"ModuleNotFoundError: No module named 'hidden'; add its directory to PYTHONPATH",
 }
 
 

@@ -119,7 +119,7 @@ def test_a_long_path_is_cut() -> None:
     assert shown == "/f0, /f1, /f2, /f3, /f4, /f5, 3 more, /w/lib/python3.11/site-packages"
     sparks = ["/s/python/lib/pyspark.zip", "/s/lib/py4j-1-src.zip", "/s/spark-core_2.jar"]
     assert shown_path(["/a.zip", *sparks]) == "/a.zip"
-    assert shown_path([]) == "no folder but Python's own"
+    assert shown_path([]) == "no directory but Python's own"
 
 
 # -- where Spark's files are is known in the processes of trials ------------------------------------

@@ -58,7 +58,7 @@ def written(url: str, *batches: list[Event]) -> None:
 
 def test_nothing_is_there_before_the_header(url: str) -> None:
     assert not backend_of(url).exists()
-    with pytest.raises(JournalError, match=r"there is no journal in .*run; use the folder of a run"):
+    with pytest.raises(JournalError, match=r"there is no journal in .*run; use the directory of a run"):
         read_journal(backend_of(url))
     Journal(backend_of(url)).close()
     assert not backend_of(url).exists()

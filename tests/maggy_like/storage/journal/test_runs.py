@@ -139,7 +139,7 @@ def test_a_folder_that_is_no_run_is_not_overwritten(search: Any, tmp_path: Path,
 
 def test_states_outside_of_the_run_s_folder_are_not_overwritten(search: Any, tmp_path: Path) -> None:
     first = search(store=tmp_path / "states")
-    with pytest.raises(ConfigError, match=r"overwrite=True deletes none outside of the run's folder; pass another"):
+    with pytest.raises(ConfigError, match=r"overwrite=True deletes none outside of the run's directory; pass another"):
         search(store=tmp_path / "states", overwrite=True)
     assert load_run(first.directory).counts == first.counts
 
@@ -174,11 +174,11 @@ def test_wrong_use_of_overwrite_is_named(search: Any) -> None:
 
 
 def test_what_is_no_place_for_a_run(search: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a protocol that"):
+    with pytest.raises(ConfigError, match=r"directory='nowhere://x' cannot be opened: .*use a path, or a protocol"):
         search(directory="nowhere://x")
-    with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a protocol that"):
+    with pytest.raises(ConfigError, match=r"store='nowhere://x' cannot be opened: .*use a path, or a protocol"):
         search(store="nowhere://x")
-    with pytest.raises(ConfigError, match="store must be the path or URL of a folder, or a Store, got 3"):
+    with pytest.raises(ConfigError, match="store must be the path or URL of a directory, or a Store, got 3"):
         search(store=3)
     with pytest.raises(ConfigError, match=r"warm_start: 'nowhere://x' cannot be opened"):
         search(warm_start=["nowhere://x"])

@@ -141,7 +141,7 @@ def test_files_that_a_store_refuses_to_the_end_remain_where_the_note_says(
     run = tmp_path / "run"
     task = task_of(run)
     mark_store(task.store, task.run_id)
-    (run / "files").write_text("a file where a folder was")
+    (run / "files").write_text("a file where a directory was")
     folders = TrialFolders(task)
     own = Path(os.fsdecode(folders.begin(Assign(3, 1, {}, 1)).directory))
     own.mkdir()
