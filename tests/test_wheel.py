@@ -58,8 +58,8 @@ def test_the_example_of_the_readme_runs_from_the_wheel(built: Path, tmp_path: Pa
     target = str(tmp_path / "lib")
     subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", target, str(wheel)], cwd=ROOT, check=True)
     example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
-    check = "    import maggy_like, optimizers\n    print(maggy_like.__file__, optimizers.__file__)\n"
-    (tmp_path / "example.py").write_text(example + check)  # the example ends within its main guard
+    check = "import maggy_like, optimizers\nprint(maggy_like.__file__, optimizers.__file__)\n"
+    (tmp_path / "example.py").write_text(example + check)
     done = subprocess.run(
         [sys.executable, "example.py"],
         cwd=tmp_path,

@@ -259,10 +259,12 @@ class Recommended:
     @property
     def sentence(self) -> str:
         """The recommendation, in a sentence."""
-        known = "since" if self.is_noisy else "if"
+        noise = f"since values vary by {number(self.noise)}"
+        if not self.is_noisy:
+            noise = f"at an estimated noise of {number(self.noise)}"
         return (
             f"trial {self.trial.id} with an estimated {self.objective} of {number(self.mean)} ± {number(self.std)}, "
-            f"{known} values vary by {number(self.noise)} from training to training: {config_text(self.config)}"
+            f"{noise} from training to training: {config_text(self.config)}"
         )
 
     def __repr__(self) -> str:

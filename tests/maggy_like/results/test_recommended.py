@@ -80,7 +80,7 @@ def test_few_trials_without_noise_are_not_called_noisy(n: int) -> None:
     found = result(lambda config: loss(config) + 0.3 * math.sin(12 * config["lr"] + 5 * config["decay"]), n=n)
     assert found.recommended is not None
     assert "recommended" not in repr(found)
-    assert ", if values vary by " in found.recommended.sentence
+    assert ", at an estimated noise of " in found.recommended.sentence
 
 
 def test_only_trials_that_were_trained_in_full_are_recommended() -> None:
