@@ -3,10 +3,10 @@
 A process lets its forks write to one shared file, which another process reads. Nothing else is needed of them, so also
 one that waits for a lock, or that has stopped in a library, shows its place.
 
-``faulthandler`` writes at once, but it ends a process with a segmentation fault if it finds a frame half made: of code
-that makes many generators or threads, one in 10 to 3,000 questions does. So a process that shall go on is asked
-politely first, by a handler that Python calls between two instructions. If none comes, its main thread is in a library
-or waits, and the frames of this thread do not change.
+``faulthandler`` writes at once, but it crashes a process if a frame is incomplete at that moment. In code that makes
+many generators or threads, one request in 10 to 3,000 does. So a process that must continue is first asked by a signal
+whose handler Python calls between two instructions. If it does not answer, its main thread waits or is in a library,
+and the frames of this thread do not change.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def write_at_signal(fd: int) -> None:
     if _POLITE:
         faulthandler.register(_MAIN, fd, all_threads=False)
         signal.signal(_POLITE, write_if_asked)
-        signal.siginterrupt(_POLITE, False)  # the system calls of a library go on, as with the other two
+        signal.siginterrupt(_POLITE, False)  # a library's system calls are restarted, as with the other two
 
 
 def read_stacks(
@@ -124,7 +124,7 @@ def read_stacks(
 ) -> list[Stacks]:
     """Ask processes one after the other for their stacks; those that cannot write them are left out.
 
-    Processes that are killed next (``before_kill``) write the stacks of all threads in any case; it may end them.
+    Processes that are killed next (``before_kill``) write the stacks of all threads at once, which may crash them.
     """
     found = []
     patience = PATIENCE  # for all together: of frozen processes, none writes anything

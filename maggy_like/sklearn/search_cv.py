@@ -117,7 +117,7 @@ def _ranks(
     return np.array([bisect_left(order, key) + 1 for key in keys], dtype=np.int32)
 
 
-_OTHER_SPELLINGS = {
+_ELSEWHERE = {
     "direction": "a scoring of which greater values are better, such as 'neg_log_loss'",
     **dict.fromkeys(("eta", "factor", "reduction_factor"), "optimizer=ASHA(eta={})"),
     "groups": "fit(X, y, groups=groups)",
@@ -126,7 +126,7 @@ _OTHER_SPELLINGS = {
 """Arguments of other searches, and what to write instead in ``SearchCV``; ``{}`` stands for the value."""
 
 
-@partial(explains_init, elsewhere=_OTHER_SPELLINGS)
+@partial(explains_init, elsewhere=_ELSEWHERE)
 class SearchCV(BaseSearchCV):  # type: ignore[misc]  # scikit-learn has no types
     """Search for the best parameters of an estimator by cross-validation, and stop bad configurations after few folds.
 

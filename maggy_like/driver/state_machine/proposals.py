@@ -17,7 +17,7 @@ of two threads."""
 
 
 PATIENCE = 30.0
-"""Seconds that workers wait for the optimizer before a line says so. Each further line comes after twice the time."""
+"""Seconds that workers wait for the optimizer before a line reports it. Each further line takes twice the time."""
 
 _ASKS = 8
 """The slowest of so many asks is taken as the time of an ask: one in a few fits a model again."""
