@@ -16,7 +16,7 @@ import pytest
 from maggy_like.protocol.messages import Assign, RankInfo
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.file_systems import mark_store, put
-from maggy_like.storage.trial_files import read_list
+from maggy_like.storage.trial_files import FileList, read_list
 from maggy_like.worker.agent.trial_folders import TrialFolders
 
 LOST = """
@@ -78,6 +78,17 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
     successor.close()
 
 
+def kept_at_the_end(folders: TrialFolders, task: WorkerTask) -> FileList:
+    """Return the list of the files of trial 0, which has ended."""
+    assert folders.end(0, "a process")
+    folders.finish()
+    join_threads()
+    folders.close()
+    kept = read_list(task.files, 0)
+    assert kept is not None
+    return kept
+
+
 def test_the_files_of_a_trial_that_began_on_a_full_disk_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,12 +106,7 @@ def test_the_files_of_a_trial_that_began_on_a_full_disk_are_kept(
     own = Path(os.fsdecode(assigned.directory))
     own.mkdir()
     (own / "best.pt").write_text("1")
-    assert folders.end(0, "a process")
-    folders.finish()
-    join_threads()
-    folders.close()
-    kept = read_list(task.files, 0)
-    assert kept is not None
+    kept = kept_at_the_end(folders, task)
     assert [*kept.files] == ["best.pt"]
 
 
@@ -236,12 +242,7 @@ def test_absolute_links_to_files_of_the_same_directory_are_kept(
         Path(folder, f"same{name}").symlink_to(f"best{name}")
         Path(folder, f"loop{name}").symlink_to(f"{folder}/loop{name}")
         Path(folder, f"out{name}").symlink_to(tmp_path / "home")
-    assert folders.end(0, "a process")
-    folders.finish()
-    join_threads()
-    folders.close()
-    kept = read_list(task.files, 0)
-    assert kept is not None
+    kept = kept_at_the_end(folders, task)
     assert sorted(kept.files) == sorted(
         f"{name}{place}" for name in ("model", "best", "last", "same") for place in (0, 1)
     )
