@@ -15,9 +15,12 @@ from maggy_like.spark.session import ON_WORKER
 pytestmark = pytest.mark.spark
 
 SESSION = """
+import os
 from maggy_like import spark_session
 from warm_daemon_of_spark_workers import CONF
-spark = spark_session("local[2]", conf={"spark.ui.enabled": "true", "spark.ui.port": "0", **CONF})
+# What a Java process that is killed leaves behind is in the directory of its script.
+FILES = {"spark.local.dir": os.getcwd(), "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={os.getcwd()}"}
+spark = spark_session("local[2]", conf={"spark.ui.enabled": "true", "spark.ui.port": "0", **CONF, **FILES})
 sc = spark.sparkContext
 """
 
