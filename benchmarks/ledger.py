@@ -21,9 +21,9 @@ import psutil
 from benchmarks.common import parser, publish
 from benchmarks.virtual import WORKERS, study_of, train
 from maggy_like import simulate
-from maggy_like.driver.recovery import no_collections
 from maggy_like.driver.recovery import restore as take_up
 from maggy_like.driver.state_machine import StateMachine
+from maggy_like.processes.garbage import no_collections
 from maggy_like.storage.journal import FORMAT_VERSION, Journal, RunHeader, backend_of
 from optimizers.core.base import Decision
 from optimizers.core.events import Event

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from maggy_like.api.options import OTHER_SPELLINGS_OF_ABLATE, TrialsOptions, takes
 from maggy_like.argument_checks import real, seconds, whole
 from maggy_like.errors import ConfigError
+from maggy_like.processes.garbage import no_collections
 from optimizers.checks import explains_init, short
 
 if TYPE_CHECKING:
@@ -142,78 +143,79 @@ def ablate(options: AblationOptions) -> Ablation | RunHandle[Ablation]:
         0   dropout  worse without it
         1   augment  worse without it
     """
-    # Loaded when a study starts, so that importing ablate stays quick.
-    from maggy_like.ablation.checks import check_negligible
-    from maggy_like.ablation.search import AblatedFunction, plan_ablation
-    from maggy_like.api.execution import search, start
-    from maggy_like.api.lagom import SearchOptions, check_search
-    from maggy_like.api.run_settings import check_files, check_size, make_spec
-    from maggy_like.driver.settings import LimitSettings, Settings, read_policy
-    from maggy_like.train_function.modules import modules_of
+    with no_collections():  # nearly all that is imported and made here stays
+        # Loaded when a study starts, so that importing ablate stays quick.
+        from maggy_like.ablation.checks import check_negligible
+        from maggy_like.ablation.search import AblatedFunction, plan_ablation
+        from maggy_like.api.execution import search, start
+        from maggy_like.api.lagom import SearchOptions, check_search
+        from maggy_like.api.run_settings import check_files, check_size, make_spec
+        from maggy_like.driver.settings import LimitSettings, Settings, read_policy
+        from maggy_like.train_function.modules import modules_of
 
-    train_fn, metric, tune = options.train_fn, options.metric, options.tune
-    if metric is not None and not isinstance(metric, str):
-        raise ConfigError(f"metric must be the name of one metric, got {short(metric)}; an ablation compares one")
-    if tune is not None and not isinstance(tune, Tuning):
-        raise ConfigError(f"tune must be a Tuning, got {short(tune)}; use tune=Tuning(searchspace, n_trials=8)")
-    negligible = check_negligible(options.negligible)
-    resampled = real(options.resampled)
-    if resampled is None or not 0.0 <= resampled < math.inf:
-        raise ConfigError(
-            "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, got "
-            f"{options.resampled!r}; leave it out if the seeds do not split the data"
+        train_fn, metric, tune = options.train_fn, options.metric, options.tune
+        if metric is not None and not isinstance(metric, str):
+            raise ConfigError(f"metric must be the name of one metric, got {short(metric)}; an ablation compares one")
+        if tune is not None and not isinstance(tune, Tuning):
+            raise ConfigError(f"tune must be a Tuning, got {short(tune)}; use tune=Tuning(searchspace, n_trials=8)")
+        negligible = check_negligible(options.negligible)
+        resampled = real(options.resampled)
+        if resampled is None or not 0.0 <= resampled < math.inf:
+            raise ConfigError(
+                "resampled must be the rows of the test set divided by those of the training set, such as 0.3 / 0.7, "
+                f"got {options.resampled!r}; leave it out if the seeds do not split the data"
+            )
+        timeout = seconds("timeout", options.timeout)
+        policy = read_policy(options.failures)
+        planned = plan_ablation(
+            train_fn,
+            options.study,
+            design=options.design,
+            repeats=options.repeats,
+            first_seed=whole("seed", options.seed, least=0),
+            searched=None if tune is None else tune.space,
+            n_configs=0 if tune is None else tune.n_trials,
+            tuner=None if tune is None else tune.proposer,
+            resampled=resampled,
+            negligible=negligible,
         )
-    timeout = seconds("timeout", options.timeout)
-    policy = read_policy(options.failures)
-    planned = plan_ablation(
-        train_fn,
-        options.study,
-        design=options.design,
-        repeats=options.repeats,
-        first_seed=whole("seed", options.seed, least=0),
-        searched=None if tune is None else tune.space,
-        n_configs=0 if tune is None else tune.n_trials,
-        tuner=None if tune is None else tune.proposer,
-        resampled=resampled,
-        negligible=negligible,
-    )
-    files = check_files(options)
-    as_search = SearchOptions(
-        train_fn,
-        planned.space,
-        optimizer=planned.optimizer,
-        metric=metric,
-        direction=options.direction,
-        value="last",
-        n_trials=planned.n_trials,
-        max_budget=options.max_budget,
-        seed=options.seed,
-    )
-    searched, hints = check_search(as_search, planned.space, files)
-    settings = Settings(
-        search=replace(
-            searched,
-            optimizer_name=planned.name,
-            kind="ablation",
-            groups=planned.design.described,
-            comparisons=planned.comparisons,
-        ),
-        files=replace(files, function=""),  # a trial calls it with the arguments of its variant
-        limits=LimitSettings(timeout),
-        size=check_size(
-            options.workers,
-            max_workers=options.max_workers,
-            workers_per_trial=options.workers_per_trial,
-            min_workers=policy.min_workers,
-        ),
-        failures=policy,
-        hints=hints,
-    )
-    spec = make_spec(
-        options,
-        settings,
-        (*modules_of(train_fn, multi_worker=options.workers_per_trial > 1), *planned.preload),
-        function=AblatedFunction(train_fn, planned.design),
-        driver=options.driver,
-    )
+        files = check_files(options)
+        as_search = SearchOptions(
+            train_fn,
+            planned.space,
+            optimizer=planned.optimizer,
+            metric=metric,
+            direction=options.direction,
+            value="last",
+            n_trials=planned.n_trials,
+            max_budget=options.max_budget,
+            seed=options.seed,
+        )
+        searched, hints = check_search(as_search, planned.space, files)
+        settings = Settings(
+            search=replace(
+                searched,
+                optimizer_name=planned.name,
+                kind="ablation",
+                groups=planned.design.described,
+                comparisons=planned.comparisons,
+            ),
+            files=replace(files, function=""),  # a trial calls it with the arguments of its variant
+            limits=LimitSettings(timeout),
+            size=check_size(
+                options.workers,
+                max_workers=options.max_workers,
+                workers_per_trial=options.workers_per_trial,
+                min_workers=policy.min_workers,
+            ),
+            failures=policy,
+            hints=hints,
+        )
+        spec = make_spec(
+            options,
+            settings,
+            (*modules_of(train_fn, multi_worker=options.workers_per_trial > 1), *planned.preload),
+            function=AblatedFunction(train_fn, planned.design),
+            driver=options.driver,
+        )
     return start(options, spec, lambda spec: planned.outcome(search(spec)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from maggy_like.driver.followers import Callback
 from maggy_like.driver.run_spec import RunSpec, StopSwitch
 from maggy_like.driver.settings import FailurePolicy, LimitSettings, TrainingSettings, read_policy
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
+from maggy_like.processes.garbage import no_collections
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training, training_of
 from maggy_like.results.result import Result, RunActions, make_result
@@ -98,6 +100,7 @@ class TrainAgain:
             displays=[make_display(progress)],
             callbacks=(),
             stop=StopSwitch(),
+            began=time.monotonic(),
         )
         outcome = self.execute(spec)
         if outcome.error is not None:
@@ -117,10 +120,11 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     """Execute a run here, or with ``block=False`` in a thread. Return what ``finish`` returns, or the run's handle."""
     block = flag("block", options.block, "use block=False for a run in the background")
     _check_not_importing_main()
-    if spec.driver == "client":
-        spec.engine.begin_imports(spec.preload)
-    if spec.engine.isolation != "none":
-        load_first(options.train_fn, spec.payload, partial(_import_for, spec))
+    with no_collections():
+        if spec.driver == "client":
+            spec.engine.begin_imports(spec.preload)
+        if spec.engine.isolation != "none":
+            load_first(options.train_fn, spec.payload, partial(_import_for, spec))
     if block:
         return finish(spec)
     from maggy_like.driver.run_handle import RunHandle

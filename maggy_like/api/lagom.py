@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from maggy_like.api.options import OTHER_SPELLINGS, TrialsOptions, takes
 from maggy_like.argument_checks import one_of, seconds, whole
 from maggy_like.errors import ConfigError
+from maggy_like.processes.garbage import no_collections
 
 if TYPE_CHECKING:
     from maggy_like.driver.run_handle import RunHandle
@@ -121,41 +122,43 @@ def lagom(options: SearchOptions) -> Result | RunHandle[Result]:
         >>> result.best_config
         {'lr': 0.010, 'units': 256}
     """
-    # Loaded when a search starts, so that importing lagom stays quick.
-    from maggy_like.api.execution import search, start
-    from maggy_like.api.run_settings import check_files, check_size, check_target, make_spec
-    from maggy_like.driver.settings import LimitSettings, Settings, read_confirmation, read_policy
-    from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.parameters import check_order, check_parameters
-    from optimizers.space.search_space import SearchSpace
+    with no_collections():  # nearly all that is imported and made here stays
+        # Loaded when a search starts, so that importing lagom stays quick.
+        from maggy_like.api.execution import search, start
+        from maggy_like.api.run_settings import check_files, check_size, check_target, make_spec
+        from maggy_like.driver.settings import LimitSettings, Settings, read_confirmation, read_policy
+        from maggy_like.train_function.modules import modules_of
+        from maggy_like.train_function.parameters import check_order, check_parameters
+        from optimizers.space.search_space import SearchSpace
 
-    train_fn, searchspace = options.train_fn, options.searchspace
-    check_order(train_fn, searchspace)
-    space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
-    if not space.names:
-        raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
-    check_parameters(train_fn, space)
-    timeout = seconds("timeout", options.timeout)
-    policy = read_policy(options.failures)
-    files = check_files(options)
-    searched, hints = check_search(options, space, files)
-    settings = Settings(
-        search=searched,
-        files=files,
-        limits=LimitSettings(timeout, check_target(options.target, searched.metrics)),
-        size=check_size(
-            options.workers,
-            max_workers=options.max_workers,
-            workers_per_trial=options.workers_per_trial,
-            min_workers=policy.min_workers,
-        ),
-        failures=policy,
-        confirmation=_check_confirmation(read_confirmation(options.confirm), train_fn, searched),
-        training=_check_training(options.train_best, searched),
-        hints=hints,
-    )
-    preload = modules_of(train_fn, multi_worker=options.workers_per_trial > 1 or settings.training is not None)
-    return start(options, make_spec(options, settings, preload, driver=options.driver), search)
+        train_fn, searchspace = options.train_fn, options.searchspace
+        check_order(train_fn, searchspace)
+        space = searchspace if isinstance(searchspace, SearchSpace) else SearchSpace(searchspace)
+        if not space.names:
+            raise ConfigError("the search space is empty; give at least one parameter, or use maggy_like.run(train_fn)")
+        check_parameters(train_fn, space)
+        timeout = seconds("timeout", options.timeout)
+        policy = read_policy(options.failures)
+        files = check_files(options)
+        searched, hints = check_search(options, space, files)
+        settings = Settings(
+            search=searched,
+            files=files,
+            limits=LimitSettings(timeout, check_target(options.target, searched.metrics)),
+            size=check_size(
+                options.workers,
+                max_workers=options.max_workers,
+                workers_per_trial=options.workers_per_trial,
+                min_workers=policy.min_workers,
+            ),
+            failures=policy,
+            confirmation=_check_confirmation(read_confirmation(options.confirm), train_fn, searched),
+            training=_check_training(options.train_best, searched),
+            hints=hints,
+        )
+        preload = modules_of(train_fn, multi_worker=options.workers_per_trial > 1 or settings.training is not None)
+        spec = make_spec(options, settings, preload, driver=options.driver)
+    return start(options, spec, search)
 
 
 def check_search(

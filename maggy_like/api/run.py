@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from maggy_like.api.options import ARGUMENT_OF_TRAIN_FN, OTHER_SPELLINGS_OF_RUN, RunOptions, takes
 from maggy_like.argument_checks import whole
 from maggy_like.errors import ConfigError
+from maggy_like.processes.garbage import no_collections
 from optimizers.checks import explains_arguments
 
 if TYPE_CHECKING:
@@ -81,40 +82,41 @@ def run(options: FunctionOptions) -> Any:
         >>> run(hello, workers=2)
         2.0
     """
-    # Loaded when a run starts, so that importing run stays quick.
-    from maggy_like.api.execution import execute_and_return, save_returned, start
-    from maggy_like.api.run_settings import check_config, check_files, check_size, make_spec
-    from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings, read_policy
-    from maggy_like.protocol.messages import UNBOUNDED
-    from maggy_like.train_function.code import name_of, uses_budget
-    from maggy_like.train_function.modules import modules_of
-    from maggy_like.train_function.parameters import check_parameters
-    from optimizers.samplers.non_adaptive import Enumeration
-    from optimizers.space.domains import Constant
-    from optimizers.space.search_space import SearchSpace
+    with no_collections():  # nearly all that is imported and made here stays
+        # Loaded when a run starts, so that importing run stays quick.
+        from maggy_like.api.execution import execute_and_return, save_returned, start
+        from maggy_like.api.run_settings import check_config, check_files, check_size, make_spec
+        from maggy_like.driver.settings import SearchSettings, Settings, TrainingSettings, read_policy
+        from maggy_like.protocol.messages import UNBOUNDED
+        from maggy_like.train_function.code import name_of, uses_budget
+        from maggy_like.train_function.modules import modules_of
+        from maggy_like.train_function.parameters import check_parameters
+        from optimizers.samplers.non_adaptive import Enumeration
+        from optimizers.space.domains import Constant
+        from optimizers.space.search_space import SearchSpace
 
-    train_fn, budget = options.train_fn, options.budget
-    given = check_config(options.config)
-    space = SearchSpace({key: Constant(value) for key, value in given.items()})
-    check_parameters(train_fn, space, source="config")
-    if budget is None and uses_budget(train_fn):
-        raise ConfigError(f"budget must be given, since {name_of(train_fn)} uses its budget; use budget=STEPS")
-    steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
-    policy = read_policy(options.failures)
-    files = check_files(options)
-    settings = Settings(
-        search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
-        files=files,
-        size=check_size(options.workers, min_workers=policy.min_workers),
-        failures=policy,
-        training=TrainingSettings(steps, given),
-    )
-    spec = make_spec(
-        options,
-        settings,
-        modules_of(train_fn, multi_worker=True),
-        save_returned=partial(save_returned, files.paths.store),
-    )
+        train_fn, budget = options.train_fn, options.budget
+        given = check_config(options.config)
+        space = SearchSpace({key: Constant(value) for key, value in given.items()})
+        check_parameters(train_fn, space, source="config")
+        if budget is None and uses_budget(train_fn):
+            raise ConfigError(f"budget must be given, since {name_of(train_fn)} uses its budget; use budget=STEPS")
+        steps = UNBOUNDED if budget is None else whole("budget", budget, least=1)
+        policy = read_policy(options.failures)
+        files = check_files(options)
+        settings = Settings(
+            search=SearchSettings(space, Enumeration(), "training", max_budget=steps, n_trials=0),
+            files=files,
+            size=check_size(options.workers, min_workers=policy.min_workers),
+            failures=policy,
+            training=TrainingSettings(steps, given),
+        )
+        spec = make_spec(
+            options,
+            settings,
+            modules_of(train_fn, multi_worker=True),
+            save_returned=partial(save_returned, files.paths.store),
+        )
     return start(options, spec, execute_and_return)
 
 

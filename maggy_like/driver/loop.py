@@ -95,6 +95,7 @@ class Driver:
         # Stores the value of a function that may return anything; None for a training function.
         keep: Callable[[Any], None] | None,
         timeout: float | None,
+        began: float,  # time of the call, by the monotonic clock; the timeout and the displayed time count from there
     ) -> None:
         self.done = threading.Event()  # set when the search has ended and all workers have left, or the driver failed
         self.error: BaseException | None = None  # the error of the driver itself, if it failed
@@ -117,9 +118,9 @@ class Driver:
         self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
         self._workers = workers
         self._timeout = timeout
-        self._started = time.monotonic()
-        self._wall = time.time() - self._started
-        self.snapshot = self._drawing.at_once(0.0, self._now())  # with the trials of a resumed run's journal
+        self._began = began
+        self._wall = time.time() - time.monotonic()
+        self.snapshot = self._drawing.at_once(self.elapsed(), self._now())  # with the trials of a resumed run's journal
         self._has_ended = self._is_stopped = self._released = False
         self._noted: set[tuple[str, int | None]] = set()
         self._threads = [
@@ -184,8 +185,8 @@ class Driver:
         self._threads[1].join(self._proposer.patience)
 
     def elapsed(self) -> float:
-        """Return the seconds since the driver was made."""
-        return time.monotonic() - self._started
+        """Return the seconds since the call that began the run."""
+        return time.monotonic() - self._began
 
     # -- the driver's thread ------------------------------------------------------------------
 

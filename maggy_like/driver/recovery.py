@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +14,7 @@ from pathlib import Path
 from maggy_like.driver.settings import FileSettings, SearchSettings, Settings
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.errors import ConfigError, JournalError
+from maggy_like.processes.garbage import no_collections
 from maggy_like.protocol.endings import Ending
 from maggy_like.storage.control_files import ControlFiles
 from maggy_like.storage.file_systems import (
@@ -449,15 +447,3 @@ def _written(value: object) -> str:
     if isinstance(value, list):
         return repr(value if len(value) > 1 else next(iter(value), None))
     return repr(value)
-
-
-@contextlib.contextmanager
-def no_collections() -> Iterator[None]:
-    """Switch off garbage collection, for a replay or other code that makes very many permanent objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -147,6 +148,7 @@ class RunSpec:
     sources: Mapping[str, str] = field(default_factory=dict)
     is_shared: bool = False  # whether trials have the caller's working directory, whatever the engine says
     driver: DriverSide = "client"  # place of the driver: this process (``client``) or a task of the ``cluster``
+    began: float = field(default_factory=time.monotonic)  # time of the call, by this process's monotonic clock
 
     @property
     def working_directory(self) -> WorkingDirectory:

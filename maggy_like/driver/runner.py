@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import math
 import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from maggy_like.driver.state_machine.interface import StopRequested
 from maggy_like.driver.supervisor import run_search
 from maggy_like.engines.base import Engine
 from maggy_like.errors import ConfigError, JournalError, JournalLostError
+from maggy_like.processes.garbage import short_collections
 from maggy_like.processes.imports import module_path, remember, remembered
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
@@ -81,37 +81,6 @@ def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
             server.close()
 
 
-MANY_WORKERS = 256
-"""Number of workers from which full collections are so frequent, and delay so many, that they matter."""
-
-SELDOM = 10, 1, 100
-"""Factors for the collector's three thresholds with many workers. The second one stays: a collection of the middle
-generation visits as many objects as it allows, and stops the driver for a millisecond per ten thousand of them."""
-
-
-@contextlib.contextmanager
-def short_collections(workers: int) -> Iterator[None]:
-    """With many workers, exclude earlier objects of this process from each collection during the run.
-
-    A full collection visits every object that refers to others, and stops the driver's thread meanwhile. A process with
-    numpy and scipy has about 300,000 of them, which take 50 ms. Collections also become rarer, since study state and
-    workers are hundreds of thousands of objects, of which none becomes garbage in a cycle. If the caller has frozen
-    objects, nothing changes.
-    """
-    if workers < MANY_WORKERS or gc.get_freeze_count():
-        yield
-        return
-    gc.collect()  # existing garbage would stay until the end of the run
-    gc.freeze()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(*(times * threshold for times, threshold in zip(SELDOM, thresholds, strict=True)))
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-
-
 def _own_site(spec: RunSpec, size: int, server: Server) -> Site:
     """Return the site of a driver in this process, whose engine launches the workers."""
     run_id = secrets.token_hex(8)
@@ -164,7 +133,6 @@ def worker_task(
 
 def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitStack) -> Outcome:
     settings, engine = spec.settings, spec.engine
-    started = time.monotonic()
     machine = new_machine(settings, size, grows=engine.is_elastic)
     study = machine.study
     proposer = _proposer(study, in_process=study.optimizer.adaptive and engine.isolation != "none")
@@ -186,6 +154,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
                 0 if engine.is_elastic else size,
                 keep=spec.save_returned,
                 timeout=settings.limits.timeout,
+                began=spec.began,
             )
             driver.lines.extend(LogLine(None, warning, is_warning=True) for warning in settings.warnings)
             driver.lines.extend(
@@ -239,7 +208,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             server.close()
         late = 0.0 if ended is None else time.monotonic() - ended
         ended_at = time.time() - late
-        seconds = time.monotonic() - late - started
+        seconds = time.monotonic() - late - spec.began
         ending = _ending(machine, failure)
         if not isinstance(failure, JournalError):
             totals = RunTotals.of(

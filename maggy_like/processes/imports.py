@@ -16,6 +16,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from maggy_like.processes.garbage import no_collections
+
 
 def module_path() -> tuple[str, ...]:
     """Return the text entries of ``sys.path``; Python itself ignores others, such as a ``pathlib.Path``."""
@@ -43,10 +45,14 @@ def is_installed_file(path: str) -> bool:
     The packages of an interpreter may be in several places: the user's, the system's below a virtual environment, or a
     notebook's.
     """
+    return _OF_A_PACKAGE.search(path) is not None or path.startswith(_of_python())
+
+
+@cache
+def _of_python() -> tuple[str, ...]:
+    """Return the directories in which this interpreter has its modules, each with a separator at its end."""
     paths = sysconfig.get_paths()
-    return _OF_A_PACKAGE.search(path) is not None or any(
-        path.startswith(paths[kind] + os.sep) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
+    return tuple(paths[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -122,19 +128,18 @@ _BROUGHT_LATER = {"torch": "torch._dynamo"}
 """Modules that a package imports at its first use: torch does so for its first optimizer, in about a second."""
 
 
-def import_ahead(modules: Iterable[str]) -> bool:
-    """Import modules, and those that they would import later; return whether any was new.
+def import_ahead(modules: Iterable[str]) -> None:
+    """Import modules, and those that they would import later, into a process that will be forked.
 
     A module that cannot be imported is skipped: a trial that needs it reports the error.
     """
-    before = len(sys.modules)
-    for name in modules:
-        _try(name)
-    for package, later in _BROUGHT_LATER.items():
-        if package in sys.modules:
-            _try(later)
-    _fill_caches()
-    return len(sys.modules) > before
+    with no_collections(freeze=True):
+        for name in modules:
+            _try(name)
+        for package, later in _BROUGHT_LATER.items():
+            if package in sys.modules:
+                _try(later)
+        _fill_caches()
 
 
 _PLUGINS = {

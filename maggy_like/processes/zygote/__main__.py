@@ -8,13 +8,11 @@ its owner, and when nothing was requested for ten minutes.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Iterable
 
 from maggy_like.processes.fork_safety import why_not_whole
 from maggy_like.processes.imports import import_ahead, is_installed_module
@@ -32,7 +30,7 @@ def main(control_fd: int, owner: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     control.sendall(STARTED.pack(_first_fork()))
-    _load(_OURS)
+    import_ahead(_OURS)
     with contextlib.suppress(ProcessLookupError):  # the owner has ended already
         _serve(control, os.pidfd_open(owner))
 
@@ -57,7 +55,7 @@ def _serve(control: socket.socket, owner: int) -> None:
         if control.fileno() not in readable or (asked := receive_request(control)) is None:
             return
         request, (answer, *descriptors) = asked
-        _load(module for module in request.preload if _is_installed(module))
+        import_ahead(module for module in request.preload if _is_installed(module))
         is_whole = not why_not_whole()
         if _announce_fork(answer):
             pid = fork_sibling()
@@ -67,13 +65,6 @@ def _serve(control: socket.socket, owner: int) -> None:
                 os.write(answer, STARTED.pack(pid))
         for fd in (answer, *descriptors):
             os.close(fd)
-
-
-def _load(modules: Iterable[str]) -> None:
-    """Import modules before any fork."""
-    if import_ahead(modules):
-        gc.collect()
-        gc.freeze()  # so that a fork's collector does not touch the shared pages
 
 
 def _is_installed(module: str) -> bool:

@@ -23,6 +23,7 @@ import msgspec
 from maggy_like.processes.channel import Channel, Disconnected
 from maggy_like.processes.cores import use_share
 from maggy_like.processes.fork_safety import SharingCheck, why_not_whole
+from maggy_like.processes.garbage import no_collections
 from maggy_like.processes.imports import import_ahead
 from maggy_like.processes.system import adopt_orphans, die_with_parent, fork_sibling
 from maggy_like.processes.titles import entitle
@@ -189,16 +190,17 @@ class Template:
         began, before = time.monotonic(), resident()
         check = SharingCheck()
         try:
-            for module in load.known:
-                with contextlib.suppress(Exception):  # if it is needed, its import fails again in the trial
-                    self._import(module)
-                _check_fork(module)
-            for module in load.modules:
-                try:
-                    self._import(module)
-                except BaseException as error:
-                    raise _UnfitError(module, f"cannot be imported there ({type(error).__name__})") from error
-                _check_fork(module)
+            with no_collections(freeze=True):
+                for module in load.known:
+                    with contextlib.suppress(Exception):  # if it is needed, its import fails again in the trial
+                        self._import(module)
+                    _check_fork(module)
+                for module in load.modules:
+                    try:
+                        self._import(module)
+                    except BaseException as error:
+                        raise _UnfitError(module, f"cannot be imported there ({type(error).__name__})") from error
+                    _check_fork(module)
             if load.modules and resident() - before > MAX_MEMORY:
                 raise _UnfitError(load.modules[0], f"takes more than {MAX_MEMORY >> 20} MB of memory")
             if load.function:

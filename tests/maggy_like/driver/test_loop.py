@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from wire import hello, wait_for
 from maggy_like.display.base import Snapshot
 from maggy_like.driver.loop import TICK, Driver, answers
 from maggy_like.driver.proposers import DirectProposer
-from maggy_like.driver.runner import MANY_WORKERS, short_collections
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import AskOptimizer, StopRequested, SuggestionReady
 from maggy_like.driver.state_machine.proposals import MOST, Proposals
@@ -84,7 +82,7 @@ def driver(
 ) -> Iterator[Driver]:
     """A driver that would wait for its only worker."""
     base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
-    made = Driver(machine, proposer, server, journal, base, 1, keep=None, timeout=None)
+    made = Driver(machine, proposer, server, journal, base, 1, keep=None, timeout=None, began=time.monotonic())
     yield made
     made.release()
     made.join()
@@ -102,11 +100,26 @@ def test_the_first_thing_shown_has_what_the_journal_of_a_resumed_run_had(tmp_pat
     server, journal = Server("127.0.0.1"), Journal(backend_of(str(tmp_path)))
     base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
     machine = StateMachine(study)
-    made = Driver(machine, DirectProposer(study), server, journal, base, 1, keep=None, timeout=None)
+    made = Driver(
+        machine, DirectProposer(study), server, journal, base, 1, keep=None, timeout=None, began=time.monotonic()
+    )
     server.close()
     journal.close()
     assert made.snapshot.counts[TrialState.COMPLETED] == 1  # else the time left counts them to the new driver's pace
     assert made.snapshot.phase == Phase.STARTING
+
+
+def test_the_time_limit_counts_from_the_call(
+    tmp_path: Path, machine: StateMachine, proposer: DirectProposer, server: Server, journal: Journal
+) -> None:
+    base = Snapshot("run", str(tmp_path), "random", "max", "starting", 0.0)
+    began = time.monotonic() - 1e4  # a call that has read, loaded and waited for a long time
+    made = Driver(machine, proposer, server, journal, base, 0, keep=None, timeout=9e3, began=began)
+    assert made.snapshot.elapsed >= 1e4
+    made.start()
+    assert made.done.wait(60)
+    made.join()
+    assert machine.ending is Ending.TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -411,44 +424,3 @@ def test_an_optimizer_that_needs_results_is_asked_for_one_proposal_at_a_time() -
 
 
 # -- the garbage collector, while many workers run -------------------------------------------------
-
-
-@pytest.fixture
-def collector() -> Iterator[None]:
-    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
-    gc.unfreeze()  # the tests' own process may have frozen what it has imported
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*thresholds)
-    if frozen:
-        gc.freeze()
-
-
-@pytest.mark.usefixtures("collector")
-def test_what_was_there_before_is_left_out_while_a_large_gang_runs_and_looked_at_again_afterwards() -> None:
-    before = gc.get_threshold()
-    with short_collections(MANY_WORKERS):
-        assert gc.get_freeze_count() > 1000
-        assert gc.get_threshold() > before
-    assert gc.get_freeze_count() == 0
-    assert gc.get_threshold() == before
-
-
-@pytest.mark.usefixtures("collector")
-def test_a_run_that_fails_leaves_the_collector_as_it_was() -> None:
-    before = gc.get_threshold()
-    with pytest.raises(KeyError), short_collections(MANY_WORKERS):
-        raise KeyError
-    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
-
-
-@pytest.mark.usefixtures("collector")
-def test_a_small_gang_and_a_caller_who_froze_objects_change_nothing() -> None:
-    before = gc.get_threshold()
-    with short_collections(MANY_WORKERS - 1):
-        assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    with short_collections(MANY_WORKERS):
-        assert gc.get_threshold() == before
-    assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may die at any time, and is then counted no more

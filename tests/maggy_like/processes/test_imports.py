@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -97,9 +98,15 @@ def test_imports_have_settled_once_no_more_come() -> None:
 
 @pytest.mark.usefixtures("packages")
 def test_modules_are_imported_ahead_and_those_that_fail_are_left_out() -> None:
-    assert import_ahead(["installed_broken", "installed_one.inner", "not_there"])
+    import_ahead(["installed_broken", "installed_one.inner", "not_there"])
     assert "installed_one.inner" in sys.modules
-    assert not import_ahead(["installed_broken", "installed_one.inner", "not_there"])
+
+
+def test_no_garbage_is_collected_during_imports_ahead(packages: Path) -> None:
+    (packages / "installed_watch.py").write_text("import gc; enabled = gc.isenabled()")
+    import_ahead(["installed_watch"])
+    assert not sys.modules["installed_watch"].enabled
+    assert gc.isenabled()
 
 
 def test_what_torch_imports_for_its_first_optimizer_comes_with_it() -> None:

@@ -220,7 +220,7 @@ class Played(Hand):
         self.liar = Liar(rng)
         base = Snapshot("run", "folder", "random", "max", "starting", 0.0)
         fake = cast(Any, SimpleNamespace(send=lambda worker, message: None, folder="folder", last=0))
-        self.driver = Driver(self.machine, fake, fake, fake, base, 4, keep=None, timeout=None)
+        self.driver = Driver(self.machine, fake, fake, fake, base, 4, keep=None, timeout=None, began=0.0)
         self.start()
         self.told: dict[tuple[int, int], list[tuple[int, float]]] = {}  # what honest workers reported, by attempt
         self.ended: dict[tuple[int, int], float] = {}
