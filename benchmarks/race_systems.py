@@ -57,7 +57,31 @@ def written(
 
 
 def maggy_like(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
-    """``lagom`` with its default optimizer, ASHA over a Gaussian process."""
+    """``lagom`` with its default optimizer, ASHA over a Gaussian process, which stops trials."""
+    from maggy_like import Reporter, lagom
+
+    def trial(config: dict[str, Any], reporter: Reporter) -> None:
+        def report(epoch: int, value: float, save: Callable[[], State]) -> None:
+            reporter.report(value, step=epoch)
+
+        train(config, report, epochs=reporter.budget)
+
+    lagom(
+        trial,
+        maggy_like_space(task.space),
+        metric=task.metric,
+        direction=task.direction,
+        timeout=left(),
+        max_budget=task.epochs,
+        workers=task.workers,
+        seed=seed,
+        progress=False,
+        directory=folder,
+    )
+
+
+def maggy_like_recorded(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+    """The same with checkpoints, which pay for longer trainings: trials pause, and the best ones continue."""
     from maggy_like import Reporter, lagom
 
     def trial(config: dict[str, Any], reporter: Reporter) -> None:
@@ -425,7 +449,9 @@ class System(NamedTuple):
 
 
 SYSTEMS = {
-    "maggy_like": System(maggy_like, maggy_like_values, ("maggy_like",)),
+    "maggy_like": System(
+        maggy_like_recorded if NAME.startswith("recorded") else maggy_like, maggy_like_values, ("maggy_like",)
+    ),
     "optuna": System(optuna, optuna_values, ("optuna",)),
     "ray": System(ray, ray_values, ("ray", "optuna")),
     "syne_tune": System(syne_tune, syne_tune_values, ("syne-tune", "botorch", "huggingface_hub"), (syne_tune_trial,)),
