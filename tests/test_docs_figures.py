@@ -37,12 +37,12 @@ FIGURES = {
     ],
     "2.0 ms": [(SOURCE, r"from one trial to the next.* 2\.0 and"), ("docs/performance.md", r"idle time between two.*")],
     "1.0 to 1.6 ms": [(SOURCE, r"the same with reused.*"), ("docs/performance.md", r"the same, processes reused.*")],
-    "0.96 s": [(SOURCE, r"the same with a first search.*"), ("docs/performance.md", r"first search of a process.*")],
-    "0.09 s": [
+    "2.0 s": [(SOURCE, r"the same with a first search.*"), ("docs/performance.md", r"first search of a process.*")],
+    "0.14 s": [
         (SOURCE, r"first trial of the second search.*"),
         ("docs/performance.md", r"later searches of the process.*"),
     ],
-    "0.18 s": [(SOURCE, r"first trial of the second search.*"), ("docs/performance.md", r"a live Spark session.*")],
+    "0.24 s": [(SOURCE, r"first trial of the second search.*"), ("docs/performance.md", r"a live Spark session.*")],
     "0.55 to 1.6 times": [
         (SOURCE, r"the same in the second epoch.* 1\.6, 0\.55"),
         ("docs/performance.md", r"rows read into.*"),

@@ -50,7 +50,8 @@ def test_the_example_is_plain_code_that_torchrun_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("library", ["ddp", *(pytest.param(it, marks=pytest.mark.long) for it in LIBRARIES[1:])])
+@pytest.mark.long
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_the_example_gives_its_accuracy_when_run_by_maggy_like(library: str, run_program: Any) -> None:
     stdout, stderr = run_program(EXAMPLE, library)
     held_out = re.search(r"^held-out accuracy ([0-9.]+)$", stdout, re.MULTILINE)

@@ -297,6 +297,7 @@ def test_an_answer_travels_and_shows_itself(ablate: Any, capsys: pytest.CaptureF
 # -- Spark and the example --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_study_over_a_spark_dataframe(spark_local: SparkSession, tmp_path: Path) -> None:
     frame = spark_local.createDataFrame([(1.0, 2.0, 0.0)] * 10, ["A", "B", "y"])

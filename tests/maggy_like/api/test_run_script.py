@@ -130,6 +130,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "code" / "train.py"
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_script_runs_again_under_its_name_with_overwrite(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "script.py").write_text("print('told once')")

@@ -117,6 +117,7 @@ def test_runs_that_share_a_store_do_not_meet_in_it(
     assert sorted(folder.name for folder in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
 
 
+@pytest.mark.long
 def test_runs_of_one_name_do_not_meet_in_a_store_they_share(search: Any, tmp_path: Path) -> None:
     first = search(store=tmp_path / "states", n_trials=1, name="same")
     with pytest.raises(ConfigError, match=r"checkpoints of a run named 'same' in .*states/same already"):

@@ -153,6 +153,7 @@ def test_a_driver_that_fails_is_started_again(tmp_path: Path) -> None:
     assert record.attempt == 1
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_store_that_does_not_serve_just_now_is_no_reason_to_cancel_a_driver_that_was_asked_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_it_follows_a_run_and_keeps_zoom_and_open_parts(
     assert "0.75" in tab.title()
 
 
+@pytest.mark.long
 def test_an_axis_follows_its_values_after_extreme_ones_were_left_out(
     serve: Serve, open_page: Open, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +243,7 @@ def test_an_ablation_has_its_table_and_its_forest_plot(serve: Serve, open_page: 
     assert tab.locator(".tabs >> text=Parameters").count() == 0
 
 
+@pytest.mark.long
 def test_ten_thousand_trials_are_shown_in_parts(serve: Serve, open_page: Open, tmp_path: Path) -> None:
     write_run(tmp_path, "large", 10_000, 16)
     tab = open_page(serve(tmp_path).server.url, "?run=large&tab=trials")

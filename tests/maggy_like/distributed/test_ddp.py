@@ -250,6 +250,7 @@ def pair(run_ranks: Any) -> Any:
     return run_ranks(two_ranks, 2)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_what_is_frozen_and_unfrozen_later_is_trained_as_on_one_rank(pair: Any) -> None:
     assert world_size() == 1

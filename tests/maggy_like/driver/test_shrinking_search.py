@@ -99,7 +99,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Event], Non
 
 @pytest.mark.parametrize(("engine", "told"), [
     (Shrinking, "worker 1: waiting for 1 slot of engine='local', which has 0 free"),
-    (Barrier, "worker 0: launched again without worker 1; min_workers=1"),
+    pytest.param(Barrier, "worker 0: launched again without worker 1; min_workers=1", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_training_goes_on_with_fewer_workers(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], impatient: Any, engine: type[Shrinking], told: str

@@ -105,6 +105,7 @@ def test_integers_are_fractions_only_if_the_network_takes_no_integers(
     assert found == [pytest.approx(first), None]  # there is no word 88
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_pipeline_with_a_featurizer_is_fitted_saved_and_loaded(
     network: nn.Module, df: DataFrame, tmp_path: Path

@@ -168,6 +168,7 @@ def test_the_legend_of_a_plot_is_below_its_note(result: Result, tmp_path: Path, 
     assert note["y"] + note["height"] <= legend["y"]
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_a_printed_page_has_all_pictures_in_ink_that_shows_on_paper(page: Path, browser: Browser) -> None:
     tab = browser.new_context(color_scheme="dark").new_page()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket as sockets
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,12 +88,11 @@ def client(connect: Connect) -> Client:
 def arrived(server: Server, client: Client, count: int = 1) -> list[Received]:
     """The next messages that are taken; bounded, so that a missing one fails the test."""
     received: list[Received] = []
-    for _ in range(500):
+    deadline = time.monotonic() + 60
+    while len(received) < count and time.monotonic() < deadline:
         received += server.poll(0.01)
         server.acknowledge()
         client.receive()
-        if len(received) >= count:
-            break
     return received
 
 

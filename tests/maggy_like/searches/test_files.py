@@ -102,6 +102,7 @@ def test_a_promoted_trial_continues_with_its_files(tmp_path: Path) -> None:
         assert result.files(trial).read("log").decode() == "x" * trial.step
 
 
+@pytest.mark.long
 def test_files_of_a_run_in_an_object_store(
     object_store: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,11 +99,16 @@ def test_what_a_trial_imports_later_trials_and_later_searches_begin_with(
 @pytest.mark.parametrize(
     "source",
     [
-        "import os; os.environ.get('A_TRIAL') or os._exit(3)",
-        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-        "import subprocess; helper = subprocess.Popen(['cat'], stdin=subprocess.PIPE)",
+        pytest.param("import os; os.environ.get('A_TRIAL') or os._exit(3)", id="ends the process"),
+        pytest.param(
+            "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+            id="starts a thread",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "import subprocess; helper = subprocess.Popen(['cat'], stdin=subprocess.PIPE)", id="starts a process"
+        ),
     ],
-    ids=["ends the process", "starts a thread", "starts a process"],
 )
 def test_a_library_that_the_code_names_and_no_fork_can_share_is_imported_in_each_trial(
     packages: Callable[..., None], tmp_path: Path, source: str

@@ -68,6 +68,7 @@ def run(folder: Path, name: str, config: dict[str, Any], **options: Any) -> list
     return weights
 
 
+@pytest.mark.long
 def test_a_sharded_training_goes_on_after_a_rank_is_killed(tmp_path: Path) -> None:
     undisturbed = run(tmp_path, "undisturbed", {"steps": 12}, workers=2)
     disturbed = run(tmp_path, "disturbed", {"steps": 12, "kill_at": 9}, workers=2)

@@ -119,6 +119,7 @@ def can_hide_proc() -> bool:
     )
 
 
+@pytest.mark.long
 def test_a_search_needs_no_proc(tmp_path: Path) -> None:
     if not can_hide_proc():
         pytest.skip("this user cannot hide /proc from a process")

@@ -236,6 +236,7 @@ print("done", more.directory)
 """
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_run_whose_folder_is_in_an_object_store(
     object_store: dict[str, str], run_script: RunScript, tmp_path: Path

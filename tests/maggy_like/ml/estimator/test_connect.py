@@ -41,6 +41,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_session_afar_trains_and_predicts(
     connect_server: ConnectServer, run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path

@@ -828,6 +828,7 @@ class TwoSlots(LocalEngine):
         return 2
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_workers_that_cannot_share_the_rows_are_known_before_they_start(
     estimator: TorchEstimator, df: DataFrame

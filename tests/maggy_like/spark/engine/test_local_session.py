@@ -289,6 +289,7 @@ print("TRAINED", found.train(workers=1, progress=False).trial.state.value)  # in
 """
 
 
+@pytest.mark.long
 def test_after_a_stopped_session_there_is_none_until_another_one_is_made(
     process: ScriptProcess, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_program_that_is_not_there_is_an_error_of_the_caller() -> None:
         Daemon("nobody", ["/no-such-program"], os.environ, "(.*)")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_barrier_job_gets_the_gpus_of_both_workers(cluster_script: RunScript) -> None:
     done = cluster_script("""
