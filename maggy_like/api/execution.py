@@ -120,11 +120,10 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     """Execute a run here, or with ``block=False`` in a thread. Return what ``finish`` returns, or the run's handle."""
     block = flag("block", options.block, "use block=False for a run in the background")
     _check_not_importing_main()
-    with no_collections():
-        if spec.driver == "client":
-            spec.engine.begin_imports(spec.preload)
-        if spec.engine.isolation != "none":
-            load_first(options.train_fn, spec.payload, partial(_import_for, spec))
+    if spec.driver == "client":
+        spec.engine.begin_imports(spec.preload)
+    if spec.engine.isolation != "none":
+        load_first(options.train_fn, spec.payload, partial(_import_for, spec))
     if block:
         return finish(spec)
     from maggy_like.driver.run_handle import RunHandle
@@ -138,11 +137,12 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
 
 def _import_for(spec: RunSpec) -> None:
     """Import what the run needs, while other processes import what the function needs."""
-    import maggy_like.driver.runner  # noqa: F401
+    with no_collections():
+        import maggy_like.driver.runner  # noqa: F401
 
-    if spec.driver == "client":
-        with contextlib.suppress(Exception):  # of a custom optimizer: its first proposal raises it again
-            spec.settings.search.optimizer.load_libraries()
+        if spec.driver == "client":
+            with contextlib.suppress(Exception):  # of a custom optimizer: its first proposal raises it again
+                spec.settings.search.optimizer.load_libraries()
 
 
 def _check_not_importing_main() -> None:
