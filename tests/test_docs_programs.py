@@ -130,13 +130,14 @@ PROGRAMS = {name: program_of(page.read_text()) for name, page in PAGES.items()}
 LOCAL = [name for name, program in PROGRAMS.items() if program.code.strip()]
 ON_SPARK = [name for name, program in PROGRAMS.items() if program.on_spark.strip()]
 
-SHORT = ("README.md", "estimator.md", "index.md")
+SHORT = ("README.md", "index.md")
+SHORT_ON_SPARK = ("estimator.md",)
 """Pages whose code ``make test`` runs. ``make test-long`` runs all."""
 
 
-def with_marks(pages: list[str]) -> list[Any]:
+def with_marks(pages: list[str], short: tuple[str, ...]) -> list[Any]:
     """The pages as parameters of a test. Those that are not short are left to ``make test-long``."""
-    return [page if page in SHORT else pytest.param(page, marks=pytest.mark.long) for page in pages]
+    return [page if page in short else pytest.param(page, marks=pytest.mark.long) for page in pages]
 
 
 MODULES = {name: name for name in ("lightgbm", "xgboost", "lightning", "keras", "transformers", "sklearn", "torch")} | {
@@ -282,7 +283,7 @@ def check(program_outputs: list[tuple[str, str]], printed: str, errors: str) -> 
 
 @pytest.mark.example
 @pytest.mark.e2e
-@pytest.mark.parametrize("page", with_marks(LOCAL))
+@pytest.mark.parametrize("page", with_marks(LOCAL, SHORT))
 def test_the_code_of_a_page_runs(page: str, run_program: Any, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAMS[page].code)
@@ -291,7 +292,7 @@ def test_the_code_of_a_page_runs(page: str, run_program: Any, tmp_path: Path) ->
 
 @pytest.mark.spark
 @pytest.mark.example
-@pytest.mark.parametrize("page", with_marks(ON_SPARK))
+@pytest.mark.parametrize("page", with_marks(ON_SPARK, SHORT_ON_SPARK))
 def test_the_code_of_a_page_that_needs_spark_runs(
     page: str, spark_local: Any, run_program: Any, tmp_path: Path
 ) -> None:

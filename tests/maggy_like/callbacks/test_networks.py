@@ -39,6 +39,7 @@ def test_a_promoted_trial_goes_on_as_if_it_had_never_paused(train: Any, metric: 
     assert best.value < 2.0  # 2.3 by chance
 
 
+@pytest.mark.long
 def test_a_promoted_trial_whose_length_is_in_optimizer_steps_goes_on(tmp_path: Path) -> None:
     length = "max_epochs=max(FULL, reporter.budget)", "max_epochs=-1, max_steps=FULL * 10"
     train = changed(with_lightning, vars(library_functions), length)

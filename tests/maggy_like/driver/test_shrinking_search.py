@@ -127,6 +127,7 @@ def test_a_training_goes_on_with_fewer_workers(
     assert again == f"from step {BUDGET // 2} on 1"
 
 
+@pytest.mark.long
 def test_code_for_torchrun_goes_on_alone(tmp_path: Path, impatient: Any) -> None:
     """What joins a process group finds torchrun's environment also where it is the only rank left."""
     folder = str(tmp_path)

@@ -75,6 +75,7 @@ def test_libraries_see_a_share_of_one_core() -> None:
     assert found == dict.fromkeys(found, 1) | {"pools": [1], "polars": "1"}
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_libraries_that_were_imported_with_one_thread_get_the_others() -> None:
     found = seen(share_of(2, {}))

@@ -173,6 +173,7 @@ def test_a_module_that_is_edited_between_two_searches_is_imported_anew(
         assert {trial.metrics["answer"] for trial in result.trials} == {answer}
 
 
+@pytest.mark.long
 def test_a_module_that_forks_cannot_share_is_imported_in_each_trial(
     packages: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_trials_draw_numbers_of_their_own_and_a_seed_of_the_function_holds(tmp_p
     assert len({trial.metrics["seeded"] for trial in trials}) == 1
 
 
+@pytest.mark.long
 def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:
     found = run(both_ranks, workers=2, engine="local", directory=tmp_path, progress=False)
     assert len(set(found)) == 4

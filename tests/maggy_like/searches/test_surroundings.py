@@ -89,6 +89,7 @@ warm_up("json")
 """
 
 
+@pytest.mark.long
 def test_few_descriptors_names_that_are_not_utf_8_and_modules_named_like_python_s(tmp_path: Path) -> None:
     """Workers and the optimizer's process find modules where Python does, and no others."""
     folder, odd = os.fsencode(tmp_path) + b"/13:00:00 caf\xe9", {b"ODD": b"caf\xe9", b"N\xe9": b"x"}

@@ -28,7 +28,11 @@ from optimizers.space import Config
 from optimizers.space.domains import Choice, Constant, Domain, Float, Integer
 from optimizers.space.search_space import SearchSpace
 
-pytestmark = [pytest.mark.conformance, pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")]
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
+]
 
 
 class OurSampler(BaseSampler):

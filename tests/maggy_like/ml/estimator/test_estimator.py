@@ -757,11 +757,8 @@ class Watching(Estimator[Fitted]):
         return Fitted()
 
 
-@pytest.mark.parametrize(
-    "apart",
-    [pytest.param({"validationFraction": 0.3}, marks=pytest.mark.long), {"validationIndicatorCol": "later"}],
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("apart", [{"validationFraction": 0.3}, {"validationIndicatorCol": "later"}], ids=str)
 def test_stages_are_not_fitted_on_rows_to_validate_on(
     estimator: TorchEstimator, spark_local: SparkSession, tmp_path: Path, apart: dict[str, Any]
 ) -> None:

@@ -137,6 +137,7 @@ class Noting(nn.Module):
         return x
 
 
+@pytest.mark.long
 def test_a_worker_loads_a_network_once(spark_local: SparkSession, tmp_path: Path) -> None:
     df = spark_local.range(0, 80, numPartitions=8).select(F.array(F.col("id"), F.col("id")).alias("x"))
     made = predict(df, Noting(str(tmp_path)), [X], into={"y": "vector"})
