@@ -81,7 +81,7 @@ def maggy_like(train: Train, task: Task, left: Left, seed: int, folder: str) -> 
 
 
 def maggy_like_recorded(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
-    """The same with checkpoints, which pay for longer trainings: trials pause, and the best ones continue."""
+    """The same with checkpoints, for long trainings: trials pause, and the best ones continue."""
     from maggy_like import Reporter, lagom
 
     def trial(config: dict[str, Any], reporter: Reporter) -> None:

@@ -130,9 +130,8 @@ PROGRAMS = {name: program_of(page.read_text()) for name, page in PAGES.items()}
 LOCAL = [name for name, program in PROGRAMS.items() if program.code.strip()]
 ON_SPARK = [name for name, program in PROGRAMS.items() if program.on_spark.strip()]
 
-SHORT = ("README.md", "index.md")
-SHORT_ON_SPARK = ("estimator.md",)
-"""Pages whose code ``make test`` runs. ``make test-long`` runs all."""
+SHORT, SHORT_ON_SPARK = ("README.md", "index.md"), ("estimator.md",)
+"""Pages whose code ``make test`` runs, on processes and on Spark. ``make test-long`` runs all."""
 
 
 def with_marks(pages: list[str], short: tuple[str, ...]) -> list[Any]:

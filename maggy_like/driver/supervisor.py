@@ -408,13 +408,14 @@ class FirstWorkers:
         self._engine = engine
         self._size = size
         self._is_over = False
+        self._began = driver.elapsed()  # the call may have loaded the function for long
         self._due = JOIN_PATIENCE
         self._hint_at = 0.0
         self._hint = ""
 
     def look(self) -> None:
         """Show a hint about what the search waits for if it is due, and end the search after too long a wait."""
-        now = self._driver.elapsed()
+        now = self._driver.elapsed() - self._began
         came = self._driver.came
         # If slots come and go, not all workers need to connect.
         enough = 1 if self._engine.is_elastic else self._size

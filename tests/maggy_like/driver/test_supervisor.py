@@ -480,6 +480,17 @@ def test_nothing_is_said_while_a_worker_may_still_come_soon() -> None:
     assert (fake.looks, fake.told) == (0, [])
 
 
+def test_the_wait_for_workers_begins_after_a_long_load_of_the_function() -> None:
+    fake = Fake("why")
+    fake.now = before = 2 * START_PATIENCE
+    until = watch(fake)
+    until(before + JOIN_PATIENCE - 1)
+    assert (fake.told, fake.posted) == ([], [])
+    until(before + JOIN_PATIENCE + 5)
+    assert fake.told == ["still waiting for engine='spark' to start 2 workers: why"]
+    assert fake.posted == []
+
+
 def test_the_reason_is_told_once_and_again_when_it_is_another() -> None:
     fake = Fake("job 7 'count at etl.py:12' holds 2 slots")
     until = watch(fake)
