@@ -90,7 +90,10 @@ def test_what_a_process_left_is_found_and_ended(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.lock").write_text("process 1 on a machine")
     (tmp_path / "journal.lock").touch()  # as one is that was given back
-    with subprocess.Popen([sys.executable, "-c", "input()"], env=os.environ | {MARK: "mine"}, stdin=-1) as process:
+    program = "print('started', flush=True); input()"
+    environment = os.environ | {MARK: "mine"}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=-1, stdout=-1) as process:
+        assert process.stdout and process.stdout.readline()  # before its first line its environment may read as empty
         found = leftovers.found()
         assert process.wait() < 0
     assert found[0].startswith(f"process {process.pid} ")
