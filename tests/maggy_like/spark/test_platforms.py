@@ -93,7 +93,8 @@ def test_what_a_process_left_is_found_and_ended(tmp_path: Path, monkeypatch: pyt
     program = "print('started', flush=True); input()"
     environment = os.environ | {MARK: "mine"}
     with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=-1, stdout=-1) as process:
-        assert process.stdout and process.stdout.readline()  # before its first line its environment may read as empty
+        assert process.stdout is not None
+        process.stdout.readline()  # just after its start, its environment may still read as empty
         found = leftovers.found()
         assert process.wait() < 0
     assert found[0].startswith(f"process {process.pid} ")
