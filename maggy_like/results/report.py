@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -365,7 +366,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
             f"<title>{name}</title><style>{STYLE}</style></head><body>",
             f"<header><h1>{name}</h1>{lead}</header><nav>{' '.join(links)}</nav>",
             f"<main>{''.join(parts)}</main>",
-            _packed("library", library() if figures else ""),
+            _packed_library() if figures else _packed("library", ""),
             _packed("figures", json.dumps(data, separators=(",", ":"))),
             f"<script>{SCRIPT}</script></body></html>",
         ]
@@ -377,6 +378,12 @@ def library() -> str:
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
+
+
+@cache
+def _packed_library() -> str:
+    """Return the script element with plotly.js. It is kept, since compressing it takes half of the time of a report."""
+    return _packed("library", library())
 
 
 def _packed(name: str, text: str) -> str:
