@@ -14,8 +14,7 @@ import pytest
 from continued import changed, check_callback_alone, check_promoted_trials_equal_whole_trainings, search
 from library_functions import digits, with_keras, with_lightning, with_transformers
 
-from maggy_like import ASHA, Float, Reporter
-from maggy_like.callbacks import KerasReport, LightGBMReport, XGBoostReport, sklearn_steps
+from maggy_like import ASHA, Float, Reporter, callbacks
 from maggy_like.callbacks.progress import Progress
 from maggy_like.protocol.messages import RankInfo
 from maggy_like.protocol.torchrun import environment
@@ -204,21 +203,22 @@ def test_a_trainer_that_would_train_alone_in_each_worker_fails(train: Any, metri
     assert "the trainer must train with all 2 workers of the trial, got" in str(result)
 
 
-def begin_sklearn(reporter: Reporter) -> None:
-    next(sklearn_steps(object(), reporter))
-
-
-ALONE_IN_EACH = [KerasReport, LightGBMReport, XGBoostReport, begin_sklearn]
+def begin(name: str, reporter: Reporter) -> None:
+    """Begin to report with what ``maggy_like.callbacks`` has of that name, whose library is imported now."""
+    if name == "sklearn_steps":
+        next(callbacks.sklearn_steps(object(), reporter))
+    else:
+        getattr(callbacks, name)(reporter)
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
-@pytest.mark.parametrize("report", ALONE_IN_EACH)
+@pytest.mark.parametrize("name", ["KerasReport", "LightGBMReport", "XGBoostReport", "sklearn_steps"])
 def test_a_library_that_trains_alone_in_each_worker_is_named(
-    report: Any, rank: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, rank: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in environment(RankInfo(int(rank), 2, int(rank), 2, 0, 1), "127.0.0.1", 1).items():
-        monkeypatch.setenv(name, value)
-    report(Reporter(budget=1))
+    for variable, value in environment(RankInfo(int(rank), 2, int(rank), 2, 0, 1), "127.0.0.1", 1).items():
+        monkeypatch.setenv(variable, value)
+    begin(name, Reporter(budget=1))
     line = "each of the 2 workers of this trial trains the whole model, because "
     assert capsys.readouterr().out.count(line) == lines
 
@@ -292,7 +292,7 @@ def test_keras_keeps_the_learning_rate_of_the_trial() -> None:
     for reporter.trial, rate in enumerate((0.5, 0.25)):
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(rate), "mse")
-        report, x = KerasReport(reporter), np.ones((2, 1))
+        report, x = callbacks.KerasReport(reporter), np.ones((2, 1))
         epochs = {"initial_epoch": report.initial_epoch, "epochs": reporter.trial + 1}
         model.fit(x, x, callbacks=[report], verbose=0, **epochs)
         rates.append((float(model.optimizer.learning_rate), int(model.optimizer.iterations)))
