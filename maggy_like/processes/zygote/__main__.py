@@ -15,7 +15,7 @@ import socket
 import sys
 
 from maggy_like.processes.fork_safety import why_not_whole
-from maggy_like.processes.imports import import_ahead, is_installed_module
+from maggy_like.processes.imports import import_ahead, is_installed
 from maggy_like.processes.system import fork_sibling
 from maggy_like.processes.zygote.become import BEGUN, NO_FORK, STARTED, become, become_fresh, receive_request
 
@@ -69,7 +69,7 @@ def _serve(control: socket.socket, owner: int) -> None:
 
 def _is_installed(module: str) -> bool:
     """Return whether a module is new and installed: a user's own modules may change between searches."""
-    return module not in sys.modules and is_installed_module(module)
+    return module not in sys.modules and is_installed(module)
 
 
 def _announce_fork(answer: int) -> bool:

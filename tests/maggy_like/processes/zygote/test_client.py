@@ -28,7 +28,10 @@ from maggy_like.processes.zygote import client
 from maggy_like.processes.zygote.become import BEGUN, STARTED
 from maggy_like.processes.zygote.client import ForkedProcess, Process, keep_no_zygote, key_of, own_zygote, start_module
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_supported(), reason="this system has no way to fork for another process"),
+]
 
 PATIENCE = 300.0
 PATH = [*sys.path, str(Path(__file__).parents[3] / "support")]
@@ -197,6 +200,13 @@ def test_a_module_of_the_user_s_own_is_imported_anew(environment: dict[str, str]
     (tmp_path / "mine.py").write_text("")
     path = [str(tmp_path), *PATH]
     assert told(environment, "mine", preload=["mine"], tmp_path=tmp_path, path=path)["loaded"] == []
+
+
+def test_a_module_of_this_package_is_imported_once_in_a_checkout_too(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    ours = "maggy_like.results.tables"
+    assert told(environment, ours, preload=[ours], tmp_path=tmp_path)["loaded"] == [ours]
 
 
 def test_after_an_import_that_begins_a_thread_processes_are_fresh(environment: dict[str, str], tmp_path: Path) -> None:
