@@ -18,7 +18,7 @@ SOURCES := setup.cfg constraints.txt pyproject.toml
 STAMP := .venv/.made
 # The demo needs less than the tests: it takes .venv as it is where that has been made for them.
 DEMO := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.demo)
-FAST := not long and not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
+FAST := not slow and not long and not spark and not gpu and not notebook and not browser and not example and not e2e and not conformance
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-long test-platforms test-all test-versions lint bench docs clean
@@ -37,7 +37,7 @@ test-all: test-long test-platforms ## run what make test leaves out: test-long, 
 test-long: $(STAMP) ## run all examples, all programs of the docs, all random examples, and the longest faults
 	HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest $(PARALLEL) -m "(long or thorough) and not platform"
 
-test-fast: $(STAMP) ## run the tests that start no Java, notebook kernel, browser, whole search or suite of an optimizer
+test-fast: $(STAMP) ## run the quick tests: no Java, notebook kernel, browser, whole search or suite of an optimizer
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"
 
 test-platforms: $(STAMP) ## run a search in every setting of Spark that users have, one after the other (14 minutes)

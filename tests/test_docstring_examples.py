@@ -314,6 +314,7 @@ def check(test: doctest.DocTest, shared: Shared, **given: Any) -> None:
     assert outcome.failed == 0, "".join(printed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in NEEDS_SPARK | LARGE])
 def test_the_examples_of_a_docstring_run(
     name: str, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,8 @@ import maggy_like
 import maggy_like.ml
 import optimizers
 
+pytestmark = pytest.mark.slow
+
 FACADES = (maggy_like, maggy_like.ml, optimizers)
 
 HEAVY = (

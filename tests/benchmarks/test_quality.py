@@ -21,6 +21,8 @@ from benchmarks.runs import CAP, GRID, Run, Store, improvements
 from benchmarks.tables import Table, table
 from optimizers import Choice, Config, History, Problem, RandomSearch, SearchSpace
 
+pytestmark = pytest.mark.slow
+
 SPACE = SearchSpace(x=Choice([0, 1, 2]))
 
 

@@ -22,6 +22,8 @@ from benchmarks.tables import CURVES
 from benchmarks.tasks import LastStep, is_at_hand, task
 from maggy_like import Float, SearchSpace
 
+pytestmark = pytest.mark.slow
+
 BEST = {
     "crossing": {"rate": 0.15, "decay": 0.3, "width": 0.7, "unused": 0.0},
     "late": {"a": 0.2, "b": 0.5, "c": 0.7, "d": 0.9},

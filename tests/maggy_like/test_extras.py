@@ -45,6 +45,7 @@ def test_a_missing_package_is_named_with_its_extra(package: str, extra: str, mon
         require(package, "plot()")
 
 
+@pytest.mark.slow
 def test_the_core_alone_searches(tmp_path: Path) -> None:
     """A plain function on processes of this machine, without the packages of any extra."""
     script = tmp_path / "search.py"

@@ -91,5 +91,6 @@ def test_a_default_holds_where_the_study_has_neither_model_nor_data() -> None:
     assert function(Reporter(), variant="base", seed=0, a=1) == (1, None, 30)
 
 
+@pytest.mark.slow
 def test_a_trial_without_torch_imports_none() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)

@@ -237,6 +237,7 @@ def test_a_promoted_trial_that_starts_over_is_told_of_once(
     assert all(line.endswith(", or use ASHA(mode='stopping')") for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "restores"), [("asha", False), ("asha", True), ("pbt", False)])
 def test_a_function_that_saves_and_never_restores_is_told_of_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], optimizer: str, restores: bool
@@ -355,6 +356,7 @@ def test_what_does_not_train_when_called_is_refused_with_what_to_pass(
     check_refused(train_fn, message, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lightning")
 def test_a_lightning_module_is_refused_with_what_to_pass(tmp_path: Path) -> None:
     from lightning_modules import Line  # which takes seconds, in each process that collects the tests

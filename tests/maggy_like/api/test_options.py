@@ -21,6 +21,8 @@ from maggy_like.api.ablate import AblationOptions
 from maggy_like.api.lagom import SearchOptions
 from maggy_like.api.run import FunctionOptions
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 TAKEN: dict[Callable[..., Any], type] = {lagom: SearchOptions, ablate: AblationOptions, run: FunctionOptions}

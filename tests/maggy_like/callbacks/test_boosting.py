@@ -192,6 +192,7 @@ def test_a_stop_is_no_failure_whatever_was_called(
     assert "raised after a report had ended it" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train", "metric"), [(cross_validate_lightgbm, "valid_auc"), (cross_validate_xgboost, "test_auc")]
 )

@@ -14,6 +14,8 @@ from maggy_like.driver.followers import read_callbacks
 from maggy_like.errors import ConfigError
 from maggy_like.protocol.values import ReportError
 
+pytestmark = pytest.mark.slow
+
 
 def digits() -> tuple[Any, Any, Any, Any]:
     from sklearn.datasets import load_digits

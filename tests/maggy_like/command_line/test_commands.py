@@ -36,6 +36,8 @@ from maggy_like.storage.local_files import LocalFiles
 from maggy_like.storage.run_paths import RunPaths
 from maggy_like.worker.agent.log_file import LogFile
 
+pytestmark = pytest.mark.slow
+
 
 def train(lr: float, reporter: Any) -> None:
     for step in (1, 2):

@@ -136,6 +136,7 @@ def test_a_trial_has_its_curves_attempts_decisions_and_failure(serve: Serve, sea
         assert served.get(f"api/runs/august/trials/{number}")[0] == 404
 
 
+@pytest.mark.slow
 def test_a_log_is_shown_from_its_end_and_whole_by_request(serve: Serve, tmp_path: Path) -> None:
     def talks(x: int, reporter: Any) -> float:
         print("<b>first</b>")

@@ -62,6 +62,7 @@ LOADERS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(files=FILES, ranks=st.integers(1, 4), options=LOADERS, epoch=st.integers(0, 2))
 def test_every_row_comes_once_an_epoch_in_equal_steps(
     files: list[tuple[int, int]], ranks: int, options: dict[str, Any], epoch: int
@@ -81,6 +82,7 @@ def test_every_row_comes_once_an_epoch_in_equal_steps(
             assert read[0] == list(range(rows))
 
 
+@pytest.mark.slow
 @given(files=FILES, options=LOADERS, ranks=st.integers(1, 3), share=st.floats(0, 1), threads=st.integers(1, 3))
 def test_a_resume_loses_and_repeats_nothing(
     files: list[tuple[int, int]], options: dict[str, Any], ranks: int, share: float, threads: int
@@ -159,6 +161,7 @@ def vector(is_sparse: bool, values: list[float]) -> dict[str, Any]:
     return {"type": 0, "size": len(values), "indices": places, "values": [values[place] for place in places]}
 
 
+@pytest.mark.slow
 @given(
     vectors=st.lists(
         st.tuples(st.booleans(), st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.1, -2.0]), min_size=6, max_size=6)),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("mlflow"),
     # Of MLflow's own classes, as it is imported.
     pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning"),

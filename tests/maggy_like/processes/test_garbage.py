@@ -9,6 +9,8 @@ import pytest
 
 from maggy_like.processes.garbage import MANY_WORKERS, no_collections, short_collections
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def collector() -> Iterator[None]:

@@ -18,7 +18,10 @@ import pytest
 
 from maggy_like.processes.stacks import Stacks, descendants, open_file, read_stacks, write_at_signal
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc"),
+]
 
 
 @contextmanager

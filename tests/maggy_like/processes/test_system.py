@@ -112,6 +112,7 @@ SLOW = re.compile(r"torch|sklearn")
 """What takes seconds to import in a process of its own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

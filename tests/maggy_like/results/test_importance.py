@@ -23,6 +23,8 @@ from optimizers.space import Config
 from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 
+pytestmark = pytest.mark.slow
+
 SPACE = SearchSpace(
     lr=Float(1e-5, 1, log=True), act=Choice(["a", "b", "c"]), depth=Integer(1, 9), noise=Float(0, 1), fixed=1
 )

@@ -23,6 +23,8 @@ from optimizers.core.trial import Trial, TrialState
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("plotly")
 
 

@@ -18,6 +18,8 @@ from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
 from optimizers.schedulers.population import PBT
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 def train(x, reporter):
     state = reporter.restore() or {"step": 0, "total": 0.0}

@@ -36,6 +36,8 @@ from maggy_like.storage.local_files import LocalFiles
 from optimizers.core.events import AttemptEnded, AttemptStarted, Event, TrialCreated
 from optimizers.core.trial import TrialState
 
+pytestmark = pytest.mark.slow
+
 
 def fails_below_one(x: int) -> float:
     if x < 1:

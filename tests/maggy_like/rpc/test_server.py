@@ -508,6 +508,7 @@ def test_who_sends_little_waits_for_nobody_s_megabytes() -> None:
     assert backlog.take() == (b"light", b"another")
 
 
+@pytest.mark.slow
 def test_connections_that_are_long_gone_are_forgotten() -> None:
     backlog = FairBacklog()
     for _ in range(2):

@@ -32,6 +32,8 @@ from maggy_like.sklearn import SearchCV
 from maggy_like.sklearn.spaces import read_space
 from optimizers.core.trial import TrialState
 
+pytestmark = pytest.mark.slow
+
 X, Y = load_iris(return_X_y=True)
 SPACE = {"C": Float(1e-4, 1e2, log=True)}
 

@@ -84,6 +84,7 @@ def test_the_recommended_is_nearly_always_that_of_full_repeats() -> None:
     assert trainings / 60 < 20
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_winner_covers_its_true_mean() -> None:
     covered = 0
     for seed in range(150):
@@ -114,6 +115,7 @@ def test_two_candidates_are_tested_as_in_an_ablation() -> None:
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
 
 
+@pytest.mark.slow
 def test_pairs_are_corrected_for_their_number() -> None:
     false = 0
     for seed in range(80):

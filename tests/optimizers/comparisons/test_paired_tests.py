@@ -21,6 +21,8 @@ from optimizers.comparisons.sequential_tests import (
     median_unbiased,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_paired_t_test_is_scipy_s() -> None:
     losses = losses_of({"without A": 0.7, "without dropout": 0.1}, 8)

@@ -203,6 +203,7 @@ def test_long_curves_are_not_copied_at_each_look() -> None:
     assert trial.curve is trial.curve
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_looks_at_nothing_that_a_trial_leaves() -> None:
     study, trial = study_of_one()
     study.report(trial, 1, 0.5)

@@ -526,6 +526,7 @@ def check_that_all_belongs_together(life: Life, trial: Trial) -> None:
         assert trial.curve.at(state.step) == max(trial.curve.at(step) or 0.0 for step in life.saved[trial.id])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
     rule=st.sampled_from(["best", "last"]),

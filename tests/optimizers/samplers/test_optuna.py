@@ -201,6 +201,7 @@ def test_fixed_values_stay_where_the_sampler_repeats_itself(base: Callable[[int]
     assert len({(trial.config["units"], trial.config["size"]) for trial in study.trials}) == 6
 
 
+@pytest.mark.slow
 def test_fixed_values_stay_where_the_space_allows_little(monkeypatch: pytest.MonkeyPatch) -> None:
     def little(config: Config) -> bool:
         return bool(config["x"] < 0.01)

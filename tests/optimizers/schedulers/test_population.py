@@ -162,6 +162,7 @@ def searched(optimizer: Any, seed: int, n_trials: int, workers: int) -> tuple[St
     return study, simulate(study, noisy_quadratic, workers=workers, state=100.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3, 8])
 def test_a_schedule_is_found_that_no_constant_reaches(workers: int) -> None:
     """On as many steps as random search has for eight trainings, with fewer workers than members too."""

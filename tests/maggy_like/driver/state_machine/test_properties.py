@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,8 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.messages import Assign, OutcomeKind
 from maggy_like.protocol.task import WorkerId
 from optimizers.core.trial import TrialState
+
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 

@@ -450,6 +450,7 @@ def test_the_stopping_form_ends_a_small_search_with_a_full_training(n_trials: in
     assert study.counts[TrialState.COMPLETED] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["promotion", "stopping"])
 @pytest.mark.parametrize("n_trials", [54, 270])
 def test_about_as_many_trainings_complete_as_the_schedule_means(mode: Mode, n_trials: int) -> None:

@@ -34,6 +34,8 @@ from optimizers.core.events import Measured
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 EPOCHS = 3
 
 MODULES = (

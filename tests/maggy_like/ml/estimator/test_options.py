@@ -234,6 +234,7 @@ def test_the_options_apply_to_a_lightning_module(plan: TrainingPlan, lightning: 
     assert len(losses(replace(plan, model=Module, loss=None, epochs=1))) == EPOCHS  # as many as the run asks for
 
 
+@pytest.mark.slow
 def test_a_compiled_network_trains_as_the_plain_one_and_is_kept_as_one(plan: TrainingPlan) -> None:
     calls = []
 

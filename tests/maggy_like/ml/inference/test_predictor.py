@@ -130,6 +130,7 @@ def test_arrays_of_open_length_are_computed_apart() -> None:
     assert found == [[1, 1], [3, 2], None, [3, 1], [9, 2], [0, 0]]
 
 
+@pytest.mark.slow
 def test_long_vectors_are_filled_up_a_few_at_a_time() -> None:
     class Counted(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,8 @@ from maggy_like.storage.journal.journal import BEAT, LocalBackend
 from maggy_like.storage.journal.object_store import LAPSE, RENEWAL, Lease, claim
 from optimizers.core.trial import TrialState
 
+pytestmark = pytest.mark.slow
+
 # -- where there are no locks -----------------------------------------------------------------------
 
 

@@ -96,6 +96,7 @@ def goes_on(name: str, events: list[Event]) -> None:
 NAMES = st.sampled_from(sorted(OPTIMIZERS))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(250))
 @given(
     name=NAMES,

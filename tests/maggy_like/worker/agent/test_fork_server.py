@@ -22,6 +22,8 @@ from maggy_like.worker.agent.fork_server import Forked, NotForked
 from maggy_like.worker.agent.template import FORK, KILL, LOAD, Load, encode, send_request
 from maggy_like.worker.launch import encode_task
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os, signal
 from maggy_like.worker.agent import fork_server as forkserver

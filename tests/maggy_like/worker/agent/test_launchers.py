@@ -21,6 +21,8 @@ from maggy_like.protocol.task import DriverProcess, WorkerContext, WorkerTask
 from maggy_like.worker.agent import children
 from maggy_like.worker.agent.children import Child, ForkServerLauncher, with_own_path, worker_path
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 300.0
 
 

@@ -15,6 +15,8 @@ import pytest
 from maggy_like.worker.agent.log_file import MAX_END, LogFile
 from maggy_like.worker.agent.output import MAX_BATCH, MAX_LINE, MAX_LINES, TrialOutput
 
+pytestmark = pytest.mark.slow
+
 LINE = b"a line like many others\n"
 
 

@@ -17,6 +17,8 @@ from optimizers.space.domains import Choice, Float, Integer
 from optimizers.space.search_space import SearchSpace
 from optimizers.testing import SPACES
 
+pytestmark = pytest.mark.slow
+
 PLANE = SearchSpace(x=Float(0, 1), y=Float(0, 1))
 BOTTOM = (0.7, 0.2)
 

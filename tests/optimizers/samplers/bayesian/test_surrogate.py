@@ -94,6 +94,7 @@ def test_of_many_earlier_searches_each_has_its_best_point_in_the_model(searches:
     assert np.isfinite(improvement(starts)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("early", "floored"), [(bowl, False), (lambda x, y: -bowl(x, y), True)])
 def test_short_trainings_are_modelled_where_that_predicts_long_ones_better(
     early: Callable[[float, float], float], *, floored: bool
