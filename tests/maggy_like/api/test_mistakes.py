@@ -184,7 +184,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+FOUND_LATE = ("a million workers", "resume of what is not there", "a directory that cannot be")
+"""The function is loaded first, in another process."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.e2e] * (case in FOUND_LATE)) for case in CASES])
 def test_a_mistake_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> None:
     arguments, message = CASES[case]
     options = {"engine": "local", "directory": tmp_path, "progress": False, **arguments}
@@ -360,6 +364,7 @@ def test_a_mistake_with_run_is_an_error_and_nothing_starts(tmp_path: Path, argum
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.e2e
 def test_a_missing_torch_is_named_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     message = r"on 2 workers together needs torch; install it with: pip install 'maggy_like\[torch\]'"

@@ -113,7 +113,7 @@ def test_a_process_that_hangs_shows_the_user_s_line(hang: Callable[[], None]) ->
 @pytest.mark.parametrize("busy", [start_threads, wait_while_threads_start], ids=lambda busy: busy.__name__)
 def test_a_process_goes_on_however_often_it_is_asked(busy: Callable[[], None]) -> None:
     with forked(busy) as (file, pid):
-        for _ in range(100 if busy is start_threads else 3):
+        for _ in range(40 if busy is start_threads else 3):
             assert [stacks.pid for stacks in read_stacks(file, [pid])] == [pid]
         looked_at(file, pid, "# here")
 
