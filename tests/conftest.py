@@ -76,9 +76,9 @@ one process when the tests run in several beside each other (pytest-xdist), and 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """``-n auto``: two processes a core where whole searches run too, which wait half of the time."""
+    """``-n auto``: a process a core, and two where whole searches run too, which wait half of the time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return min(8, cores + 1 if "not e2e" in config.option.markexpr else 2 * cores)
+    return min(8, cores if "not e2e" in config.option.markexpr else 2 * cores)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

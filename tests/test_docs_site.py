@@ -26,6 +26,7 @@ HELPERS = {"Searchspace", "Config", "Domain", "Event", "WAIT"}
 """Another spelling, and names for type hints."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "facade",
     [maggy_like, maggy_like.callbacks, maggy_like.ml, maggy_like.sklearn, maggy_like.trackers, optimizers],

@@ -105,6 +105,7 @@ def test_of_a_container_that_fits_a_glob_the_modules_in_it_are_taken(asked: str)
     assert tuple(c.name for c in a_study(Blocks).modules(asked, replace="zero").components) == INSIDE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "paths"), [("blocks", INSIDE), ("blocks.1", INSIDE[2:])])
 def test_a_container_that_is_named_is_all_in_it(asked: str, paths: tuple[str, ...]) -> None:
     for study in (a_study(Blocks).modules(asked), a_study(Blocks).modules({asked: f"{asked}*"})):

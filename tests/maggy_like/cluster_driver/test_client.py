@@ -92,6 +92,7 @@ def test_a_handle_stops_it(tmp_path: Path) -> None:
     assert load_run(tmp_path / "run").ending == "stopped"
 
 
+@pytest.mark.slow
 def test_an_engine_without_slots_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"driver='cluster' needs a Spark session, and engine='local' has none"):
         search(train, tmp_path, engine="local")

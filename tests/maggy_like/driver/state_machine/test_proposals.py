@@ -413,6 +413,7 @@ def search(optimizer: Optimizer, n_trials: int, max_budget: int, workers: int, s
     return study
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     kind=st.sampled_from(sorted(KINDS)),

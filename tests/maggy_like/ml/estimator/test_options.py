@@ -217,6 +217,7 @@ def test_ranks_accumulate_and_clip_together(plan: TrainingPlan, tmp_path: Path) 
     assert [epoch["loss"] for epoch in found["history"]] == pytest.approx(losses(plan), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_options_apply_to_a_lightning_module(plan: TrainingPlan, lightning: Any) -> None:
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
