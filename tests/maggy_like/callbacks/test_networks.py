@@ -196,6 +196,7 @@ def test_a_trainer_without_gpus_shares_the_rows_among_the_workers(train: Any, me
     assert {*re.findall(r"steps: (\d+)", result.log(0))} == {steps}
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.parametrize(("train", "metric"), ONE_ON_TWO_RANKS)
 def test_a_trainer_that_would_train_alone_in_each_worker_fails(train: Any, metric: str, tmp_path: Path) -> None:
