@@ -76,7 +76,7 @@ one process when the tests run in several beside each other (pytest-xdist), and 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """``-n auto``: a process a core, and two where whole searches run too, which wait half of the time."""
+    """Return the processes for ``-n auto``: one per core, or two if whole searches run too, since these mostly wait."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
     return min(8, cores if "not e2e" in config.option.markexpr else 2 * cores)
 

@@ -96,7 +96,7 @@ def test_what_a_process_left_is_found_and_ended(tmp_path: Path, monkeypatch: pyt
         assert process.stdout is not None
         process.stdout.readline()  # just after its start, its environment may still read as empty
         found = leftovers.found()
-        assert process.wait() < 0
+        assert process.wait(60) < 0
     assert found[0].startswith(f"process {process.pid} ")
     assert f"lock {tmp_path / 'run' / 'journal.lock'}" in found[1:]
     assert f"lock {tmp_path / 'journal.lock'}" not in found
