@@ -16,7 +16,7 @@ import sys
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +54,8 @@ _WITH_TORCH = [
 ]
 _NEEDS_TORCH = re.compile(rf"\b({'|'.join([_TORCH, *_WITH_TORCH])})\b")
 
+_MARKS_OF_ALL = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(\w+)", re.MULTILINE)
+
 _HAS_RANKS = re.compile(r"\branks?\b|workers_per_trial|train_best")
 """Words of tests in which several workers train together, for which they import torch."""
 
@@ -81,13 +83,41 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(8, cores if "not e2e" in config.option.markexpr else 2 * cores)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out test files that need torch, and folders whose fixtures need it, where it is not installed."""
-    if find_spec("torch") is not None:
-        return None
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which ``-m`` leaves out all tests, and where torch is not installed, those that need it.
+
+    Folders whose fixtures need torch are left out then, too.
+    """
     read = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
-    needs_torch = read.suffix == ".py" and read.exists() and _NEEDS_TORCH.search(read.read_text())
-    return True if needs_torch else None
+    if read.suffix != ".py" or not read.exists():
+        return None
+    text = read.read_text()
+    needs_torch = find_spec("torch") is None and _NEEDS_TORCH.search(text)
+    is_named = collection_path.name in [Path(it.partition("::")[0]).name for it in config.args]
+    return True if needs_torch or (not is_named and _left_out(config) & set(_MARKS_OF_ALL.findall(text))) else None
+
+
+def _left_out(config: pytest.Config) -> set[str]:
+    """The marks in ``-m "not a and not b"``; none for a selection of another form."""
+    selection = config.option.markexpr
+    return set(re.findall(r"not (\w+)", selection)) if re.fullmatch(r"not \w+( and not \w+)*", selection) else set()
+
+
+class FromItsPlace(pytest.Dir):
+    """A directory that a process of pytest-xdist collects from its own place on, and then from the beginning.
+
+    Compiling the tests takes longer than importing them. So each process compiles a part, and reads the other parts.
+    """
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        found = list(super().collect())
+        process = self.config.workerinput
+        first = len(found) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
+        return found[first:] + found[:first]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    return FromItsPlace.from_parent(parent, path=path) if hasattr(parent.config, "workerinput") else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,8 +140,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order the tests.
 
     One after the other, fast tests run first, those with a JVM or a kernel last: what fails early explains what fails
-    later. Beside each other they run the other way round, so that no slow one is left for the end.
+    later. Beside each other they run the other way round, so that no slow one is left for the end, and in one order
+    for all processes.
     """
+    items.sort(key=lambda item: item.path)
     items.sort(key=order, reverse=hasattr(config, "workerinput"))
 
 

@@ -43,6 +43,9 @@ PORT = 8240
 
 _MOST_PORT = 65535
 
+CLOSE_POLL = 0.05
+"""Seconds between two looks whether a dashboard is to be closed."""
+
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
@@ -383,7 +386,7 @@ def _has_screen() -> bool:
 def open_dashboard(where: str, port: int = 0) -> Dashboard:
     """See :func:`maggy_like.dashboard.open_dashboard`."""
     server = make_server(where, port=port)
-    thread = threading.Thread(target=server.serve_forever, name="maggy-dashboard", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[CLOSE_POLL], name="maggy-dashboard", daemon=True)
     thread.start()
 
     def close() -> None:

@@ -145,6 +145,9 @@ FRAME = 20_000
 ROOM = 500_000
 """Values that may wait in the trial's process, about 50 MB; with more, ``report`` waits too."""
 
+ROOM_POLL = 0.1
+"""Seconds after which a trial that waits for room looks whether it is stopped."""
+
 REPORT_COST = 4
 """Cost of a report in addition to its values."""
 
@@ -241,7 +244,7 @@ class Sender:
         began = time.monotonic()
         with self._room:
             while self._is_crowded() and not self.stop.is_requested and self.fault is None:
-                self._room.wait(1.0)
+                self._room.wait(ROOM_POLL)
         self._waited += time.monotonic() - began
 
     def _is_crowded(self) -> bool:

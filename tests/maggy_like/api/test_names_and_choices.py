@@ -53,6 +53,7 @@ def test_a_search_gives_the_function_what_was_given(engine: str, tmp_path: Path)
     assert "64" in text
 
 
+@pytest.mark.slow
 def test_they_go_to_optuna_and_into_another_search(tmp_path: Path) -> None:
     options: dict[str, Any] = {"engine": "inline", "directory": tmp_path, "progress": False, "optimizer": "random"}
     first = lagom(by_keywords, SPACE, n_trials=5, **options)

@@ -42,6 +42,7 @@ def test_a_star_import_gives_what_is_installed_and_a_name_says_what_is_not() -> 
     )
 
 
+@pytest.mark.slow
 def test_a_backend_of_keras_that_is_missing_is_told() -> None:
     pytest.importorskip("keras")
     code = (

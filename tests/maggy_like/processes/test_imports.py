@@ -129,6 +129,7 @@ def test_a_list_that_narwhals_reads_once_per_process_is_read_ahead() -> None:
     assert plugins._discover_entrypoints.cache_info().currsize == 1
 
 
+@pytest.mark.slow
 def test_a_search_of_lightning_for_plugins_is_made_once(lightning: Any) -> None:
     import_ahead(())
     registry = importlib.import_module("lightning.fabric.utilities.registry")

@@ -36,7 +36,7 @@ CREATED = TrialCreated(0, {"x": 0.5}, 0)
 STARTED = AttemptStarted(0, 1, 3, 27, 12.25, {"x": 0.5}, 0)
 
 
-@pytest.fixture(params=["path", "file", "memory", "mount", "s3"])
+@pytest.fixture(params=["path", "file", "memory", "mount", pytest.param("s3", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "s3":
         for name, value in request.getfixturevalue("object_store").items():

@@ -207,7 +207,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that wait for signs of life."""
-    monkeypatch.setattr(client, "Heartbeat", partial(client.Heartbeat, interval=0.2))
+    monkeypatch.setattr(client, "Heartbeat", partial(client.Heartbeat, interval=0.05))
 
 
 def assign(trial: int, *, rank_info: RankInfo | None = None) -> Assign:
@@ -385,7 +385,10 @@ def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
     assert heir.hear() == assign(2)
 
 
-def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_ready(begin: Begin) -> None:
+def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_ready(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "ABORT_PATIENCE", 0.01)
     stage = begin(grace=0.01)
     _, hung = run_one(stage)
     for trial in range(1, agent.MAX_NEVER_READY + 2):
@@ -414,8 +417,9 @@ def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Be
 
 
 @pytest.mark.usefixtures("quick_beats")
-def test_a_child_that_does_not_listen_stops_nothing(begin: Begin) -> None:
+def test_a_child_that_does_not_listen_stops_nothing(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for the agent to read; so may the agent not wait for it."""
+    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
     stage = begin()
     child = stage.next_child()
     stage.next(Ready)

@@ -140,6 +140,7 @@ def test_what_never_arrives_stays_on_the_worker(url: str, monkeypatch: pytest.Mo
 def test_a_store_that_does_not_answer_in_time_is_told_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     monkeypatch.setattr(log_copies, "put", lambda *_: answers.wait(PATIENCE))
+    monkeypatch.setattr(log_copies, "CLOSE_PATIENCE", 0.1)
     shipped = LogShipper(url)
     Path(shipped.folder, "00000.log").write_bytes(b"kept")
     shipped.end("00000.log")

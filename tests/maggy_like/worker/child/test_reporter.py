@@ -398,6 +398,7 @@ def test_the_mark_tells_whether_a_store_is_shared(tmp_path: Path) -> None:
     assert not is_visible(url, "another")
 
 
+@pytest.mark.slow
 def test_a_million_different_names_are_refused_early_and_told() -> None:
     line = Line(objective="loss", budget=10**6)
     with pytest.raises(ReportError, match="10000 different names of metrics, got one more: 'm10000'; use the same"):  # noqa: PT012
