@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,13 +22,14 @@ from maggy_like.display import make_display
 from maggy_like.display.base import Shown
 from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.driver.followers import Callback
-from maggy_like.driver.run_spec import RunSpec, StopSwitch
+from maggy_like.driver.run_spec import RunSpec, StopSwitch, count_workers
 from maggy_like.driver.settings import FailurePolicy, LimitSettings, TrainingSettings, read_policy
 from maggy_like.errors import ConfigError, TrainingError, TrialsFailedError, UserError
 from maggy_like.processes.garbage import no_collections
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.data import Training, failed_training, training_of
 from maggy_like.results.result import Result, RunActions, make_result
+from maggy_like.storage.file_systems import local_path
 from maggy_like.storage.run_paths import check_name
 from maggy_like.train_function.first_load import load_first
 from maggy_like.train_function.load import is_loading
@@ -120,6 +122,7 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     """Execute a run here, or with ``block=False`` in a thread. Return what ``finish`` returns, or the run's handle."""
     block = flag("block", options.block, "use block=False for a run in the background")
     _check_not_importing_main()
+    _check_early(spec)
     if spec.driver == "client":
         spec.engine.begin_imports(spec.preload)
     if spec.engine.isolation != "none":
@@ -133,6 +136,19 @@ def start(options: RunOptions, spec: RunSpec, finish: Callable[[RunSpec], T]) ->
     recorded = replace(spec, displays=(handle.recorder, *spec.displays))
     handle.begin(lambda: finish(recorded), spec.engine, outlives=spec.driver == "cluster")
     return handle
+
+
+def _check_early(spec: RunSpec) -> None:
+    """Check what the driver checks later, too, where that is quick: loading the function can take seconds."""
+    if spec.engine.is_on_this_machine:
+        count_workers(spec.settings, spec.engine)
+    files = spec.settings.files
+    folder = local_path(files.paths.directory) if spec.driver == "client" else None
+    if folder is not None and os.path.exists(folder) is not files.resume:
+        from maggy_like.driver.recovery import check_existing
+        from maggy_like.storage.journal import backend_of
+
+        check_existing(files, backend_of(files.paths.journal))
 
 
 def _import_for(spec: RunSpec) -> None:

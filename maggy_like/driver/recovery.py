@@ -108,15 +108,8 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     if folder is None:
         probe(str(paths.directory))
     backend = backend_of(paths.journal)
-    where = backend.name.removesuffix(f"/{files.name}")
-    exists = _check_name_is_free(files, backend, where)
-    if files.overwrite and exists:
+    if check_existing(files, backend) and files.overwrite:
         _check_can_be_deleted(files, backend)
-    if files.resume and not exists:
-        raise JournalError(
-            f"there is no run named {files.name!r} in {where} to resume; leave resume out to start it, or pass the "
-            "name and the directory of an earlier one"
-        )
     if folder is not None:
         probe_path(folder)
     with ExitStack() as undo:
@@ -139,7 +132,7 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             _mark(files, run_id, folder)
         else:
             # Another driver may have begun and ended it meanwhile.
-            if _check_name_is_free(files, backend, where):
+            if check_existing(files, backend):
                 _check_can_be_deleted(files, backend)
                 _remove(paths, journal, run_id)
             _mark(files, run_id, folder)  # before the header: a run that cannot begin leaves its name free
@@ -159,15 +152,21 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     return journal, hints
 
 
-def _check_name_is_free(files: FileSettings, backend: JournalBackend, where: str) -> bool:
-    """Return whether there is a journal."""
+def check_existing(files: FileSettings, backend: JournalBackend) -> bool:
+    """Check that there is a run of that name, or none, as ``resume`` and ``overwrite`` expect. Return which."""
     with reading(backend):
         exists = backend.exists()
+    where = backend.name.removesuffix(f"/{files.name}")
     if exists and not (files.resume or files.overwrite):
         way = ", overwrite=True to delete it and start over," * (files.overwrite is not None)
         raise ConfigError(
             f"there is a run named {files.name!r} in {where} already; pass resume=True to continue it{way} or another "
             "name to keep both"
+        )
+    if files.resume and not exists:
+        raise JournalError(
+            f"there is no run named {files.name!r} in {where} to resume; leave resume out to start it, or pass the "
+            "name and the directory of an earlier one"
         )
     return exists
 

@@ -31,6 +31,7 @@ from maggy_like import (
     run,
     simulate,
 )
+from maggy_like.api import execution
 from maggy_like.api.run_settings import reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers import Study
@@ -184,7 +185,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-FOUND_LATE = ("a million workers", "resume of what is not there", "a directory that cannot be")
+FOUND_LATE = ("a directory that cannot be",)
 """The function is loaded first, in another process."""
 
 
@@ -330,6 +331,25 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
         hint = reach_hint("asha", optimizer, Problem(space, max_budget=27, n_trials=n_trials))
         assert (f"use n_trials={needed} or more" in hint) is (n_trials < needed)
     assert not reach_hint("asha", optimizer, Problem(space, max_budget=27))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"workers": 5000}, "workers must be at most 1000 on one machine, got 5000"),
+        ({"workers_per_trial": 3, "max_workers": 2}, "workers_per_trial=3"),
+        ({"name": "taken"}, "there is a run named 'taken' in .* already; pass resume=True"),
+        ({"name": "missing", "resume": True}, "there is no run named 'missing' in .* to resume"),
+    ],
+)
+def test_size_and_name_are_checked_before_the_function_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], message: str
+) -> None:
+    lagom(train, SPACE, n_trials=1, optimizer="random", engine="inline", directory=tmp_path, name="taken",
+          direction="max", progress=False)  # fmt: skip
+    monkeypatch.setattr(execution, "load_first", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(MaggyError, match=message):
+        lagom(train, SPACE, n_trials=3, engine="local", directory=tmp_path, progress=False, **wrong)
 
 
 # -- run ---------------------------------------------------------------------------------------------
