@@ -60,7 +60,17 @@ _ELSEWHERE = {
     **dict.fromkeys(("best_model", "best_estimator_", "best_state", "model"), "load_best()"),
     **dict.fromkeys(("best_id", "best_result", "get_best_result", "get_best_trial"), "best_trial"),
     **dict.fromkeys(
-        ("cv_results_", "dataframe", "df", "get_dataframe", "results", "results_df", "trials_dataframe"), "to_pandas()"
+        (
+            "cv_results_",
+            "dataframe",
+            "df",
+            "get_dataframe",
+            "results",
+            "results_df",
+            "to_dataframe",
+            "trials_dataframe",
+        ),
+        "to_pandas()",
     ),
     **dict.fromkeys(("history", "learning_curves"), "curves(), or plot.history()"),
     **dict.fromkeys(("config", "params"), "best_config, or trials[0].config"),
@@ -532,6 +542,10 @@ class Result(ResultData):
 
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, name, _ELSEWHERE)
+
+        def __getitem__(self, key: Any) -> Any:
+            remedy = _ELSEWHERE.get(key, key) if isinstance(key, str) and not key.startswith("_") else "trials"
+            raise TypeError(f"a result has attributes, not items; use result.{remedy}")
 
     def __repr__(self) -> str:
         from maggy_like.results.tables import summary

@@ -132,6 +132,10 @@ def read_when(when: When | None) -> dict[str, tuple[Value, ...]] | None:
         )
     conditions = {}
     for parent, values in when.items():
+        if isinstance(values, Set):
+            raise SearchSpaceError(
+                f"values of when[{parent!r}] must be a list, got {values!r}; use {sorted(values, key=repr)!r}"
+            )
         listed = values if isinstance(values, Sequence) and not isinstance(values, str) else [values]
         conditions[parent] = tuple(map(read_value, listed))
         if not conditions[parent]:

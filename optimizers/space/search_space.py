@@ -43,6 +43,10 @@ _MAGGY: dict[str, Callable[[Sequence[Any]], Domain]] = {
 MAGGY_METHODS = {
     "add": "; unlike in the first Maggy, pass all parameters at once: SearchSpace(lr=Float(1e-4, 1e-1, log=True))",
     "get": "; unlike in the first Maggy, use space.domains[name]",
+    "get_random_parameter_values": "; use space.sample(numpy.random.default_rng(seed)), for each configuration",
+    "items": "; use space.domains.items()",
+    "keys": "; use space.names",
+    "values": "; use space.domains.values()",
 }
 """Methods of the first Maggy's ``Searchspace``, with their replacements."""
 
@@ -277,6 +281,9 @@ class SearchSpace:
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"a search space has no attribute {name!r}{MAGGY_METHODS.get(name, '')}")
 
+        def __getitem__(self, name: str) -> Any:
+            raise TypeError(f"a search space has no items; use space.domains[{name!r}]")
+
     def __init__(self, params: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         params = {} if params is None else params
         if not isinstance(params, Mapping):
@@ -433,6 +440,8 @@ class SearchSpace:
         Raises:
             SearchSpaceError: None of 10,000 draws is allowed.
         """
+        if not isinstance(rng, np.random.Generator):
+            raise TypeError(f"rng must be a numpy Generator, got {short(rng)}; use numpy.random.default_rng(seed)")
         for _ in range(_MAX_DRAWS):
             config = self.from_unit(self._joint_prior.draw(rng))
             if self.allows(config):

@@ -96,6 +96,7 @@ DOMAINS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Choice([float("nan")]), "a number must be finite, got nan"),
     (lambda: Constant([{}]), "look it up in train_fn"),
     (lambda: Float(0, 1, when={"a": []}), r"values of when\['a'\] must not be empty"),
+    (lambda: Float(0, 1, when={"a": {3, 2}}), r"values of when\['a'\] must be a list, got \{2, 3\}; use \[2, 3\]"),
     (lambda: Float(0, 1, when=["a"]), "must be a dict"),
     (lambda: Float(0, 1, prior=2), r"prior must be a value of the domain: 2 is not in Float\(0.0, 1.0"),
     (lambda: Float(0, 1, step=0.5, prior=0.4), "the nearest is 0.5"),

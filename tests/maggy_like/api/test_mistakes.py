@@ -135,6 +135,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "the same objective twice": (
         {"metric": ["loss", "loss"], "direction": ["min", "max"]}, "names 'loss' twice; name each objective once"),
     "a metric that is no name": ({"metric": ["loss", 3], "direction": ["min", "max"]}, "metric must be a name or a"),
+    "a direction in the metric": (
+        {"metric": ("accuracy", "max")},
+        r"metric must be names without directions, got 'max' in \['accuracy', 'max'\]; use metric='accuracy', dir",
+    ),
+    "directions in the metric": (
+        {"metric": ["loss", "cost", "min", "minimize"]},
+        r"got 'min' in \[.*; use direction=\['min', 'minimize'\]",
+    ),
     "no metric in the list": ({"metric": [], "direction": []}, r"metric must be a name or a list of names, got \[\]"),
     "an unknown direction among several": (
         {"metric": ["loss", "cost"], "direction": ["min", "mix"]}, r"got 'mix' \(did you mean"),

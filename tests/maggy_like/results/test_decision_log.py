@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hand import Hand
 
@@ -90,3 +92,12 @@ def test_the_old_name_is_an_error_that_names_the_new_one() -> None:
         result.story()
     with pytest.raises(AttributeError, match=r"'Result' object has no attribute 'nothing'$"):
         _ = result.nothing
+
+
+@pytest.mark.parametrize(
+    ("key", "use"), [("best_config", "best_config"), ("best_hp", "best_config"), (0, "trials"), ("_x", "trials")]
+)
+def test_an_item_is_an_error_that_names_the_attribute(key: Any, use: str) -> None:
+    result = Result([], None, "value", "max", Ending.COMPLETED, 0.0, "run", SearchSpace({"x": Float(0, 1)}))
+    with pytest.raises(TypeError, match=f"a result has attributes, not items; use result.{use}$"):
+        result[key]  # type: ignore[index]

@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -382,3 +383,22 @@ def test_constants_of_a_configuration_may_be_left_out() -> None:
     space = SearchSpace({"opt": Choice(["adam", "sgd"]), "momentum": Constant(0.9, when={"opt": "sgd"}), "seed": 1})
     assert space.validate({"opt": "sgd"}) == {"opt": "sgd", "momentum": 0.9, "seed": 1}
     assert space.validate({"opt": "adam"}) == {"opt": "adam", "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        (lambda space: space["lr"], TypeError, r"has no items; use space.domains\['lr'\]"),
+        (lambda space: space.keys(), AttributeError, "has no attribute 'keys'; use space.names"),
+        (
+            lambda space: space.sample(0),
+            TypeError,
+            r"rng must be a numpy Generator, got 0; use numpy.random.default_rng\(",
+        ),
+    ],
+)
+def test_what_a_space_does_not_have_is_an_error_that_names_what_it_has(
+    wrong: Callable[[Any], Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        wrong(SearchSpace(lr=Float(0, 1)))
