@@ -135,13 +135,16 @@ def ping(session: SparkSession, timeout: float = PATIENCE) -> None:
     """
     import grpc
 
+    stopped = EngineError("the Spark Connect session was stopped; create a new one with maggy_like.spark_session()")
     client = session.client
     if client.is_closed:
-        raise EngineError("the Spark Connect session was stopped; create a new one with maggy_like.spark_session()")
+        raise stopped
     request = client._config_request_with_metadata()
     request.operation.get.SetInParent()
     try:
         client._stub.Config(request, metadata=client._builder.metadata(), timeout=timeout)
+    except ValueError:  # another thread has closed the channel meanwhile
+        raise stopped from None
     except grpc.RpcError as error:
         details = str(error.details())
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
@@ -161,7 +164,7 @@ def is_released(session: SparkSession) -> bool:
         ping(session)
     except ServerSilent:
         return False
-    except (EngineError, ValueError):  # grpc's for a channel that another thread closes meanwhile
+    except EngineError:
         return True
     return False
 

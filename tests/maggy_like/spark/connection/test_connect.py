@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,6 +18,9 @@ from maggy_like import ConnectServer
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.spark import connection as module
 from maggy_like.spark.connection import ServerSilent, ServerWatch, address_towards, driver_address, server_endpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -39,6 +42,16 @@ def test_a_server_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Monk
     with pytest.raises(EngineError, match=r"Spark Connect server ended while it started(.|\n)*no such class: org"):
         ConnectServer()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_session_that_another_thread_stops_during_a_call_is_told_as_one() -> None:
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.client import SparkConnectClient
+
+    client = SparkConnectClient("sc://127.0.0.1:1")
+    client._channel.close()
+    with pytest.raises(EngineError, match="the Spark Connect session was stopped; create a new one"):
+        module.ping(cast("SparkSession", SimpleNamespace(client=client)))
 
 
 SERVED = """
