@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -75,6 +78,9 @@ STALL = 1.0
 """Seconds between two polls from which no message could be received: this process, the machine or the journal's file
 system stood still."""
 
+STANDSTILL = 10.0
+"""Seconds in one call after which the driver stands still: a line says so, and who wants to leave can."""
+
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
 """Log lines that are kept for a slow display, and their bytes. The trials' files have older ones."""
@@ -113,6 +119,7 @@ class Driver:
         self._machine = machine  # the state machine. Once the driver runs, only its thread uses it
         self._proposer = proposer
         self._server = server
+        self._folder = journal.folder
         self._write_ahead = WriteAhead(journal, keep, self._show)
         self._posted: deque[Input] = deque()
         self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
@@ -121,7 +128,8 @@ class Driver:
         self._began = began
         self._wall = time.time() - time.monotonic()
         self.snapshot = self._drawing.at_once(self.elapsed(), self._now())  # with the trials of a resumed run's journal
-        self._has_ended = self._is_stopped = self._released = False
+        self._has_ended = self._is_stopped = self._released = self._is_hurried = False
+        self._turned = math.inf  # when the driver's thread last began a round
         self._noted: set[tuple[str, int | None]] = set()
         self._threads = [
             threading.Thread(target=self._run, name="maggy-driver", daemon=True),
@@ -155,6 +163,7 @@ class Driver:
 
     def start(self) -> None:
         """Start the threads."""
+        self._turned = time.monotonic()
         for thread in self._threads:
             thread.start()
 
@@ -170,17 +179,40 @@ class Driver:
         self._workers = 0
         self._server.wake()
 
-    def release(self) -> None:
-        """End without waiting for workers that have not left."""
+    def release(self, *, at_once: bool = False) -> None:
+        """End without waiting for workers that have not left, and ``at_once``, not for a call that does not return."""
         self._released = True
+        self._is_hurried = self._is_hurried or at_once
         self._server.wake()
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the driver's thread has been in one call for long, such as a write that does not return."""
+        return not self.done.is_set() and time.monotonic() - self._turned > STANDSTILL
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the driver's thread stands still, and the user wants to leave at once."""
+        return self._is_hurried and self.stands_still
+
+    def standstill(self) -> str:
+        """Return in words in which call the driver's thread is, and for how long."""
+        seconds = time.monotonic() - self._turned
+        frame = sys._current_frames().get(self._threads[0].ident or 0)
+        if frame is None or self._write_ahead.is_writing:
+            return f"a write to {self._folder} has not returned for {seconds:.0f} s"
+        while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == os.path.dirname(os.__file__):
+            frame = frame.f_back  # Python's own threading or socket says little
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
+        return f"the search has stood still for {seconds:.0f} s at {place}"
 
     def join(self) -> None:
         """Wait for the end of the threads. Call it after :attr:`done` is set or :meth:`release`.
 
         A running proposal is cut off. If that is impossible, this waits a second at most.
         """
-        self._threads[0].join()
+        while self._threads[0].is_alive() and not self.is_abandoned:
+            self._threads[0].join(TICK)
         self._proposer.interrupt()
         self._threads[1].join(self._proposer.patience)
 
@@ -218,6 +250,7 @@ class Driver:
         pace = Pace(SNAPSHOT_INTERVAL, SNAPSHOT_SHARE)
         heard = time.monotonic()
         while not (self._released or (self._all_left() and not self._write_ahead.is_stuck)):
+            self._turned = time.monotonic()
             commands: list[Command] = []
             for received in self._server.poll(0.0 if self._posted else min(TICK, SNAPSHOT_INTERVAL)):
                 commands += self._handle(self._take(received))

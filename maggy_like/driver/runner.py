@@ -140,6 +140,8 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     journal, journal_hints = open_journal(settings, machine, site.run_id)
     output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
+    driver: Driver | None = None
+    abandoned = False
     exits: list[BaseException] = []  # raised by a callback to leave the program
     ended: float | None = None
     try:
@@ -198,6 +200,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             if not exits and (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
+            abandoned = driver is not None and driver.is_abandoned
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.paths.directory}; use resume=True to continue")
             if note := output.move(is_away=journal.is_away):
@@ -210,7 +213,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         ended_at = time.time() - late
         seconds = time.monotonic() - late - spec.began
         ending = _ending(machine, failure)
-        if not isinstance(failure, JournalError):
+        if not (isinstance(failure, JournalError) or abandoned):
             totals = RunTotals.of(
                 study,
                 journal.earlier_seconds + seconds,
@@ -221,9 +224,10 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         if ending.is_planned:
             prune_files(study, settings.files)
     finally:
-        journal.close()
-        output.move()
-        remove_work(settings.paths)
+        if not abandoned:  # else these calls may not return either
+            journal.close()
+            output.move()
+            remove_work(settings.paths)
         if modules := remembered():
             engine.begin_imports(modules)
     if exits:

@@ -19,7 +19,7 @@ from maggy_like.driver.followers import Followers
 from maggy_like.driver.loop import Driver
 from maggy_like.driver.state_machine.interface import StopRequested, WorkerLeaving, WorkerLost
 from maggy_like.engines.base import Engine, EngineRun, EngineStopped, Launcher
-from maggy_like.errors import EngineError
+from maggy_like.errors import EngineError, StoreError
 from maggy_like.protocol.endings import Ending, Phase
 from maggy_like.protocol.task import FILES_PATIENCE, LOG_PATIENCE, KeyPair, WorkerId, WorkerTask
 
@@ -507,6 +507,8 @@ def run_search(
         supervisor.leave(set() if monitor.hurried else driver.leaving, timeout=0.0 if monitor.hurried else 2.0)
         driver.join()
         monitor.finish()
+    if driver.is_abandoned:
+        raise StoreError(f"{driver.standstill()}; correct what it waits for, then use resume=True")
 
 
 class Monitor:
@@ -514,7 +516,7 @@ class Monitor:
 
     def __init__(self, driver: Driver, followers: Followers, patience: float = LEAVE_PATIENCE) -> None:
         self.hurried = False  # whether the user has pressed Ctrl-C a second time
-        self._was_interrupted = self._is_closing = False
+        self._was_interrupted = self._is_closing = self._has_warned = False
         self._patience = patience
         self._driver = driver
         self._followers = followers
@@ -533,12 +535,12 @@ class Monitor:
             self._driver.post(StopRequested(Ending.INTERRUPTED))
         else:
             self.hurried = True
-            self._driver.release()
+            self._driver.release(at_once=True)
 
     def until_done(self, supervisor: Supervisor, first: FirstWorkers) -> None:
         """Follow the search until it has ended, and the workers have left or had time to."""
         self._supervisor = supervisor
-        while not self._driver.has_ended:
+        while not (self._driver.has_ended or self._driver.is_abandoned):
             self._look(supervisor)
             first.look()
         ended = time.monotonic()
@@ -554,6 +556,10 @@ class Monitor:
 
     def _look(self, supervisor: Supervisor) -> None:
         supervisor.await_work(POLL)
+        if not self._has_warned and self._driver.stands_still:
+            self._has_warned = True
+            text = f"{self._driver.standstill()}; press Ctrl-C twice to leave"
+            self._driver.lines.append(LogLine(None, text, is_warning=True))
         self._followers.look()  # before the next trial, if that runs in this thread: a callback may end the run
         if self._driver.is_stopping:
             supervisor.end_trials()

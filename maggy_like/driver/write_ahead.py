@@ -54,6 +54,7 @@ class WriteAhead:
         self._began: float | None = None
         self._error: StoreError | None = None
         self._pause = self._due = self._took = self._renewed = 0.0
+        self.is_writing = False  # whether a call of the file system is under way. For any thread
 
     @property
     def is_stuck(self) -> bool:
@@ -71,6 +72,7 @@ class WriteAhead:
             self._give_up(self._error, started)
         if self._began is not None and not is_last and started < self._due:
             return []
+        self.is_writing = True
         try:
             self._write()
         except StoreError as error:
@@ -78,6 +80,8 @@ class WriteAhead:
                 raise StoreError(f"{error}; {remedy}, then use resume=True") from error
             self._refused(error, started, is_last)
             return []
+        finally:
+            self.is_writing = False
         if self._began is not None:
             self._show(Show(f"the journal can be written again after {time.monotonic() - self._began:.0f} s"))
             self._began = self._error = None

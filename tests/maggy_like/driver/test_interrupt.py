@@ -114,6 +114,60 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     assert not psutil.wait_procs(children, timeout=300)[1]
 
 
+STILL = """
+import sys, threading
+from maggy_like import Float, lagom
+from maggy_like.driver import loop
+from maggy_like.driver.state_machine import StateMachine
+from maggy_like.driver.state_machine.interface import TrialSaid
+from maggy_like.errors import StoreError
+from maggy_like.storage.journal import Journal
+from optimizers.core.events import Measured
+
+def train(x, reporter):
+    reporter.report(score=x, step=1)
+    threading.Event().wait()
+
+def stand(kind, things):
+    if any(isinstance(it, kind) for it in things):
+        loop.STANDSTILL = 0.5
+        threading.Event().wait()
+
+append, handle = Journal.append, StateMachine.handle
+if "journal" in sys.argv:
+    Journal.append = lambda journal, events: (stand(Measured, events), append(journal, events))[1]
+else:
+    StateMachine.handle = lambda machine, *given: (stand(TrialSaid, given), handle(machine, *given))[1]
+try:
+    lagom(train, {"x": Float(0, 1)}, optimizer="random", n_trials=3, workers=2, engine="local", name="run",
+          directory=sys.argv[1], progress="plain")
+except StoreError as error:
+    print("raised", error, "with", len(error.result.trials), "trials")
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("journal", r"a write to \S*/run has not"), ("scheduler", r"the search has stood still for \d+ s at .*\(stand\)")],
+)
+def test_a_second_ctrl_c_leaves_a_call_that_does_not_return(tmp_path: Path, place: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(STILL)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path), place],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    warned = next(line for line in process.stdout if "press Ctrl-C twice to leave" in line)
+    assert re.match(said, warned)
+    children = family(process)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=300)
+    assert re.search(rf"raised {said}.* then use resume=True with \d trials", out)
+    assert process.returncode == 0
+    assert not psutil.wait_procs(children, timeout=300)[1]
+
+
 def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_path: Path) -> None:
     process = start(tmp_path, PATIENT)
     children = family(process)
