@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from maggy_like.errors import ConfigError
@@ -75,6 +75,8 @@ COLUMNS = st.sampled_from(
     has_schema=st.booleans(),
     change=st.sampled_from(["none", "none", "filter", "union"]),
 )
+@example(columns=[(pa.uint8(), "smallint", [0, 3, 255])], files=[(3, 1)], has_schema=False, change="none")
+@example(columns=[(pa.int32(), "bigint", [-5, 2**31 - 1])], files=[(2, 1)], has_schema=True, change="none")
 def test_what_is_read_is_what_the_dataframe_has(
     spark_local: SparkSession,
     columns: list[tuple[pa.DataType, str, list[Any]]],
@@ -117,6 +119,14 @@ def test_what_is_in_parquet_files_is_left_there(files: DataFrame, tmp_path: Path
         assert prepared.copy is None
         assert ids(prepared.train) == list(range(10))
     assert not (tmp_path / "out").exists()
+
+
+def test_vectors_in_parquet_files_are_left_there(spark_local: SparkSession, tmp_path: Path) -> None:
+    from pyspark.ml.linalg import Vectors
+
+    vectors = [(Vectors.dense([1.0, 2.0]),), (Vectors.sparse(2, [0], [3.0]),)]
+    spark_local.createDataFrame(vectors, ["v"]).write.parquet(f"{tmp_path}/in")
+    assert prepare_data(spark_local.read.parquet(f"{tmp_path}/in"), ["v"], tmp_path / "out").copy is None
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])

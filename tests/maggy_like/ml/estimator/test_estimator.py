@@ -478,6 +478,12 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
         "'endless' must not be or contain NaN or infinity, got 120 such rows of 120",
     ),
     ({"featuresCol": "nested"}, DataError, "'nested' must not be or contain NaN or infinity, got 120 such rows of 120"),
+    (
+        {"featuresCol": "vector"},
+        DataError,
+        "'vector' must not be or contain NaN or infinity, got 120 such rows of 120",
+    ),
+    ({"featuresCol": "uneven"}, DataError, "'uneven' must have .* of equal length.*, got 2 to 3"),
     ({"featuresCol": "deep"}, DataError, "'deep' must not be or contain null, got 120 such rows of 120"),
     ({"featuresCol": "ragged"}, DataError, "'ragged' must have arrays of equal length within its arrays, got 1 to 2"),
     ({"weightCol": "held"}, DataError, "weightCol 'held' must have one number in each row"),
@@ -525,6 +531,7 @@ WRONG: list[tuple[dict[str, Any], type[UserError], str]] = [
 def test_what_is_wrong_is_told_before_a_worker_starts(
     estimator: TorchEstimator, df: DataFrame, spark_local: SparkSession, tmp_path: Path
 ) -> None:
+    from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
 
     df = df.select("array", "label", "number", F.lit("a").alias("text"), F.lit(b"a").alias("bytes"))
@@ -535,6 +542,9 @@ def test_what_is_wrong_is_told_before_a_worker_starts(
     df = df.withColumn("deep", F.array(F.array(F.lit(1.0)), F.array(F.lit(None).cast("double"))))
     df = df.withColumn("ragged", F.array(F.array(F.lit(1.0)), F.array(F.lit(1.0), F.lit(2.0))))
     df = df.withColumn("held", F.col("number") > 0).withColumn("unheld", F.when(F.col("held"), 0.0).otherwise(1.0))
+    df = df.withColumn("vector", array_to_vector(F.array(F.lit(1.0), F.lit(math.nan))))
+    df = df.withColumn("uneven", array_to_vector(F.when(F.col("held"), F.array_repeat(F.lit(1.0), 2)).otherwise(
+        F.array_repeat(F.lit(1.0), 3))))  # fmt: skip
     df = df.withColumn("maggy_validation", F.col("number")).withColumn("held_out", F.lit(True))
     df.withColumn("features", F.col("array")).write.parquet(f"{tmp_path}/wrong")
     df = spark_local.read.parquet(f"{tmp_path}/wrong")
