@@ -470,6 +470,8 @@ def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signal
 
 
 POLL = 0.05
+STANDSTILL_CHECK = 1.0
+"""Seconds for which the driver must be seen to stand still."""
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves after the end of the search."""
 
@@ -517,6 +519,7 @@ class Monitor:
     def __init__(self, driver: Driver, followers: Followers, patience: float = LEAVE_PATIENCE) -> None:
         self.hurried = False  # whether the user has pressed Ctrl-C a second time
         self._was_interrupted = self._is_closing = self._has_warned = False
+        self._still_since = math.inf  # when the driver was first seen to stand still
         self._patience = patience
         self._driver = driver
         self._followers = followers
@@ -554,12 +557,18 @@ class Monitor:
         self._is_closing = True
         self._followers.finish(self._driver.ending, lambda: self.hurried)
 
-    def _look(self, supervisor: Supervisor) -> None:
-        supervisor.await_work(POLL)
-        if not self._has_warned and self._driver.stands_still:
+    def _watch_driver(self) -> None:
+        """Warn once of a driver that stands still while this thread runs: the whole process may have been stopped."""
+        now = time.monotonic()
+        self._still_since = min(self._still_since, now) if self._driver.stands_still else math.inf
+        if now - self._still_since > STANDSTILL_CHECK and not self._has_warned:
             self._has_warned = True
             text = f"{self._driver.standstill()}; press Ctrl-C twice to leave"
             self._driver.lines.append(LogLine(None, text, is_warning=True))
+
+    def _look(self, supervisor: Supervisor) -> None:
+        supervisor.await_work(POLL)
+        self._watch_driver()
         self._followers.look()  # before the next trial, if that runs in this thread: a callback may end the run
         if self._driver.is_stopping:
             supervisor.end_trials()

@@ -115,9 +115,10 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
 
 
 STILL = """
-import sys, threading
+import os, sys, threading
 from maggy_like import Float, lagom
 from maggy_like.driver import loop
+from maggy_like.driver.supervisor import Monitor
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import TrialSaid
 from maggy_like.errors import StoreError
@@ -133,7 +134,8 @@ def stand(kind, things):
         loop.STANDSTILL = 0.5
         threading.Event().wait()
 
-append, handle = Journal.append, StateMachine.handle
+append, handle, interrupted = Journal.append, StateMachine.handle, Monitor.interrupted
+Monitor.interrupted = lambda monitor: (interrupted(monitor), os.write(1, b"pressed\\n"))
 if "journal" in sys.argv:
     Journal.append = lambda journal, events: (stand(Measured, events), append(journal, events))[1]
 else:
@@ -162,6 +164,7 @@ def test_a_second_ctrl_c_leaves_a_call_that_does_not_return(tmp_path: Path, plac
     children = family(process)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
+        next(line for line in process.stdout if "pressed" in line)  # else the second could be lost in the first
     out, _ = process.communicate(timeout=300)
     assert re.search(rf"raised {said}.* then use resume=True with \d trials", out)
     assert process.returncode == 0
