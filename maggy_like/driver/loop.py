@@ -79,7 +79,7 @@ STALL = 1.0
 system stood still."""
 
 STANDSTILL = 10.0
-"""Seconds in one call after which the driver stands still: a line says so, and who wants to leave can."""
+"""Seconds in one call after which a line says that the driver stands still, and a second Ctrl-C leaves it."""
 
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
