@@ -148,6 +148,7 @@ def test_states_are_removed_until_the_store_refuses(tmp_path: Path, monkeypatch:
     assert not list((tmp_path / whole).parent.iterdir())
 
 
+@pytest.mark.slow
 def test_an_object_store_gets_a_state_and_loses_it_in_one_request_each(
     object_store: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
