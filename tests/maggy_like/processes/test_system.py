@@ -125,7 +125,7 @@ def test_what_a_module_does_as_it_is_imported_says_whether_forks_can_share_it(
 ) -> None:
     (tmp_path / "own_module.py").write_text(code)  # type: ignore[operator]
     environment = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path]), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
-    environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    environment |= {"JE_ARROW_MALLOC_CONF": "background_thread:false", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", FORK_SAFETY_SCRIPT],
         capture_output=True,
