@@ -264,7 +264,7 @@ def check_objectives(
     metrics = () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
     if (several and not metrics) or any(not isinstance(name, str) or not name for name in metrics):
         raise ConfigError(f"metric must be a name or a list of names, got {short(metric)}")
-    if several and (ways := [name for name in metrics if name in SPELLINGS]):
+    if several and direction is None and (ways := [name for name in metrics if name in SPELLINGS]):
         names = [name for name in metrics if name not in ways]
         remedy = f"metric={names[0]!r}, direction={ways[0]!r}" if len(names) == 1 else f"direction={ways!r}"
         raise ConfigError(

@@ -44,7 +44,7 @@ PORT = 8240
 _MOST_PORT = 65535
 
 CLOSE_POLL = 0.05
-"""Seconds between two looks whether a dashboard is to be closed."""
+"""Seconds between two checks whether a dashboard is to be closed."""
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),

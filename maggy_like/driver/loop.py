@@ -105,6 +105,7 @@ class Driver:
     ) -> None:
         self.done = threading.Event()  # set when the search has ended and all workers have left, or the driver failed
         self.error: BaseException | None = None  # the error of the driver itself, if it failed
+        self.was_left = False  # whether the end came while its thread was in a call that does not return
         self.met: set[WorkerId] = set()  # workers that have connected, including lost ones
         self.ready: set[WorkerId] = set()  # workers that were ready for trials
         self.leaving: set[WorkerId] = set()  # workers that have sent their last message
@@ -213,6 +214,7 @@ class Driver:
         """
         while self._threads[0].is_alive() and not self.is_abandoned:
             self._threads[0].join(TICK)
+        self.was_left = self._threads[0].is_alive()
         self._proposer.interrupt()
         self._threads[1].join(self._proposer.patience)
 

@@ -200,7 +200,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             if not exits and (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
-            abandoned = driver is not None and driver.is_abandoned
+            abandoned = driver is not None and driver.was_left
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.paths.directory}; use resume=True to continue")
             if note := output.move(is_away=journal.is_away):

@@ -472,6 +472,7 @@ def interrupts_to(handle: Callable[[int], None], signals: Sequence[signal.Signal
 POLL = 0.05
 STANDSTILL_CHECK = 1.0
 """Seconds for which the driver must be seen to stand still."""
+
 LEAVE_PATIENCE = 3.0
 """Seconds that workers get to leave by themselves after the end of the search."""
 
@@ -509,7 +510,7 @@ def run_search(
         supervisor.leave(set() if monitor.hurried else driver.leaving, timeout=0.0 if monitor.hurried else 2.0)
         driver.join()
         monitor.finish()
-    if driver.is_abandoned:
+    if driver.was_left:
         raise StoreError(f"{driver.standstill()}; correct what it waits for, then use resume=True")
 
 

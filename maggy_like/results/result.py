@@ -544,7 +544,8 @@ class Result(ResultData):
             raise no_attribute(self, name, _ELSEWHERE)
 
         def __getitem__(self, key: Any) -> Any:
-            remedy = _ELSEWHERE.get(key, key) if isinstance(key, str) and not key.startswith("_") else "trials"
+            public = {name: name for name in dir(self) if not name.startswith("_")} | _ELSEWHERE
+            remedy = public.get(key, "trials") if isinstance(key, str) else "trials"
             raise TypeError(f"a result has attributes, not items; use result.{remedy}")
 
     def __repr__(self) -> str:

@@ -439,6 +439,7 @@ class SearchSpace:
 
         Raises:
             SearchSpaceError: None of 10,000 draws is allowed.
+            TypeError: ``rng`` is not a generator.
         """
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy Generator, got {short(rng)}; use numpy.random.default_rng(seed)")

@@ -146,7 +146,7 @@ ROOM = 500_000
 """Values that may wait in the trial's process, about 50 MB; with more, ``report`` waits too."""
 
 ROOM_POLL = 0.1
-"""Seconds after which a trial that waits for room looks whether it is stopped."""
+"""Seconds between two checks whether a trial that waits for room was stopped."""
 
 REPORT_COST = 4
 """Cost of a report in addition to its values."""

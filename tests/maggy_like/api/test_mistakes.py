@@ -32,7 +32,7 @@ from maggy_like import (
     simulate,
 )
 from maggy_like.api import execution
-from maggy_like.api.run_settings import reach_hint
+from maggy_like.api.run_settings import check_objectives, reach_hint
 from maggy_like.errors import ConfigError, EngineError, JournalError, MaggyError, UserError
 from optimizers import Study
 from optimizers.core.base import Optimizer, Problem
@@ -339,6 +339,10 @@ def test_the_hint_comes_whenever_less_than_one_full_training_is_meant(optimizer:
         hint = reach_hint("asha", optimizer, Problem(space, max_budget=27, n_trials=n_trials))
         assert (f"use n_trials={needed} or more" in hint) is (n_trials < needed)
     assert not reach_hint("asha", optimizer, Problem(space, max_budget=27))
+
+
+def test_an_objective_may_be_called_like_a_direction_if_directions_are_given() -> None:
+    assert check_objectives(["min", "mean"], ["max", "min"]) == (("min", "mean"), ("max", "min"))
 
 
 @pytest.mark.parametrize(

@@ -158,17 +158,20 @@ def test_a_second_ctrl_c_leaves_a_call_that_does_not_return(tmp_path: Path, plac
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path), place],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    warned = next(line for line in process.stdout if "press Ctrl-C twice to leave" in line)
-    assert re.match(said, warned)
-    children = family(process)
-    for _ in range(2):
-        os.killpg(process.pid, signal.SIGINT)
-        next(line for line in process.stdout if "pressed" in line)  # else the second could be lost in the first
-    out, _ = process.communicate(timeout=300)
-    assert re.search(rf"raised {said}.* then use resume=True with \d trials", out)
-    assert process.returncode == 0
-    assert not psutil.wait_procs(children, timeout=300)[1]
+    try:
+        assert process.stdout is not None
+        warned = next(line for line in process.stdout if "press Ctrl-C twice to leave" in line)
+        assert re.match(said, warned)
+        children = family(process)
+        for _ in range(2):
+            os.killpg(process.pid, signal.SIGINT)
+            next(line for line in process.stdout if "pressed" in line)  # else the second could be lost in the first
+        out, _ = process.communicate(timeout=300)
+        assert re.search(rf"raised {said}.* then use resume=True with \d trials", out)
+        assert process.returncode == 0
+        assert not psutil.wait_procs(children, timeout=300)[1]
+    finally:
+        process.kill()
 
 
 def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def test_the_old_name_is_an_error_that_names_the_new_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "use"), [("best_config", "best_config"), ("best_hp", "best_config"), (0, "trials"), ("_x", "trials")]
+    ("key", "use"),
+    [("best_config", "best_config"), ("best_hp", "best_config"), (0, "trials"), ("_x", "trials"), ("x", "trials")],
 )
 def test_an_item_is_an_error_that_names_the_attribute(key: Any, use: str) -> None:
     result = Result([], None, "value", "max", Ending.COMPLETED, 0.0, "run", SearchSpace({"x": Float(0, 1)}))
