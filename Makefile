@@ -38,7 +38,7 @@ test-long: $(STAMP) ## run all examples, all programs of the docs, all random ex
 	HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest $(PARALLEL) -m "(long or thorough) and not platform"
 
 test-fast: $(STAMP) ## run the quick tests: no Java, notebook kernel, browser, whole search or suite of an optimizer
-	.venv/bin/python -m pytest $(PARALLEL) -m "$(FAST)"
+	.venv/bin/python -m pytest -n auto --dist worksteal -m "$(FAST)"
 
 test-platforms: $(STAMP) ## run a search in every setting of Spark that users have, one after the other (14 minutes)
 	.venv/bin/python -m pytest -m platform tests/maggy_like/spark/test_platforms.py

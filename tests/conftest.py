@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import logging
 import os
 import re
 import runpy
@@ -149,11 +150,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep Python's garbage collector away from what the imports make, which stays: from torch, pandas and the like."""
+    """Spare each test what the imports of all tests have left: torch, pandas and the like.
+
+    Python's garbage collector does not look through it again. And pytest, which catches the logs of a test, need not
+    add its handlers to each of torch's fifty loggers that pass nothing on.
+    """
     gc.disable()
     result = yield
     gc.freeze()
     gc.enable()
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
     return result
 
 
@@ -221,7 +229,7 @@ def warm_workers_with_torch() -> Iterator[WarmServer]:
 
 
 @pytest.fixture(autouse=True)
-def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_processes(request: pytest.FixtureRequest) -> None:
     """Whole searches in the test's own process get workers that start with everything imported; ``cold`` ones do not.
 
     What starts Spark, and each script in a process of its own, starts cold anyway.
@@ -230,6 +238,7 @@ def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         text = request.path.read_text()
         with_torch = bool(_NEEDS_TORCH.search(text) or _HAS_RANKS.search(text))
         workers = request.getfixturevalue("warm_workers_with_torch" if with_torch else "warm_workers")
+        monkeypatch = request.getfixturevalue("monkeypatch")
         servers = {warm.ZYGOTE: workers, warm.PROPOSER: request.getfixturevalue("warm_optimizers")}
         monkeypatch.setattr(WarmPopen, "servers", servers, raising=False)
         # Each kind has its own zygote, and its own list of what trials have imported: else all would soon have torch.

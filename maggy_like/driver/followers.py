@@ -50,7 +50,7 @@ FUNCTION_PATIENCE = 30.0
 INTERRUPTED_PATIENCE = 3.0
 """Seconds that a callback gets after Ctrl-C."""
 
-_POLL = 0.1
+_POLL = 0.02
 """Seconds between two checks whether the user still waits for a follower."""
 
 

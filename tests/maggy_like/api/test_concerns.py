@@ -55,6 +55,7 @@ def test_numbers_of_any_kind_are_numbers(kind: Any) -> None:
     LocalEngine(gpu_fraction=kind(1))
 
 
+@pytest.mark.slow
 def test_a_path_or_url_is_the_store_of_it() -> None:
     assert read_store(None) == Store()
     assert read_store("s3://bucket/states/") == Store("s3://bucket/states")

@@ -66,7 +66,7 @@ def test_a_rank_0_that_is_stopped_waits_until_the_others_have_reached_it(monkeyp
     with ThreadPoolExecutor(1) as pool:
         leaving = pool.submit(first.leave_stopped)
         with pytest.raises(TimeoutError):
-            leaving.result(0.2)
+            leaving.result(0.05)
         second = join(1)
         leaving.result(50)  # before it gives up
     second.leave_stopped()  # at once

@@ -16,7 +16,8 @@ from hand import settings_of
 from wire import hello, wait_for
 
 from maggy_like.display.base import Snapshot
-from maggy_like.driver.loop import TICK, Driver, answers
+from maggy_like.driver import loop
+from maggy_like.driver.loop import Driver, answers
 from maggy_like.driver.proposers import DirectProposer
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import AskOptimizer, StopRequested, SuggestionReady
@@ -275,7 +276,6 @@ def test_what_the_journal_does_not_have_is_not_acknowledged(
     client.send(Logged(0, 1, ["a line"]))
     for _ in range(5):
         answered()
-        time.sleep(0.1)
     assert not client._link.is_empty
     refusing.serve()
     wait_for(lambda: answered() and client._link.is_empty, PATIENCE)
@@ -286,7 +286,8 @@ def test_a_driver_that_stood_still_holds_that_against_no_worker(
 ) -> None:
     stood_still = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stood_still), time=time.time)
-    monkeypatch.setattr("maggy_like.driver.loop.time", clock)
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(loop, "TICK", 0.05)
     driver.start()
     wait_for(lambda: client.receive() is not None and bool(driver.snapshot.workers), PATIENCE)
     carry = WriteAhead.carry
@@ -299,7 +300,7 @@ def test_a_driver_that_stood_still_holds_that_against_no_worker(
     monkeypatch.setattr(WriteAhead, "carry", carry_slowly)
     wait_for(lambda: len(stood_still) == 2, PATIENCE)
     since = driver.elapsed()
-    wait_for(lambda: driver.snapshot.elapsed > since + 3 * TICK, PATIENCE)
+    wait_for(lambda: driver.snapshot.elapsed > since + 3 * loop.TICK, PATIENCE)
     assert [worker.state for worker in driver.snapshot.workers] == ["joining"]
 
 

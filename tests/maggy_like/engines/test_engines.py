@@ -84,7 +84,7 @@ def test_a_launch_does_not_wait_for_a_process_that_reads_late(tmp_path: Path, mo
     assert first.stdin is not None
     first.stdin.close()
     assert first.wait(300) == 0
-    os.kill(own_zygote()[0], signal.SIGSTOP)
+    os.kill(zygote := own_zygote()[0], signal.SIGSTOP)
     try:
         task = replace(TASK, train_fn=bytes(1 << 20), sys_path=module_path())
         (run,) = LocalEngine([]).launch(task, [0], 0, [(b"", b"")], str(tmp_path))
@@ -92,6 +92,7 @@ def test_a_launch_does_not_wait_for_a_process_that_reads_late(tmp_path: Path, mo
         run.cancel()
         assert run.wait(300)
     finally:
+        os.kill(zygote, signal.SIGKILL)
         client._close()
 
 

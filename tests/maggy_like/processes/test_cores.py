@@ -123,6 +123,7 @@ def test_other_threads_are_not(cores: int, threads: int, waiting: float) -> None
     assert numbers(cores, threads, waiting=waiting) == [None] * 6
 
 
+@pytest.mark.slow
 def test_the_kernel_counts_the_time_of_threads_and_of_child_processes() -> None:
     script = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

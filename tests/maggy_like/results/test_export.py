@@ -118,6 +118,7 @@ def test_paused_trials_of_asha_are_pruned_at_their_rung(tmp_path: Path) -> None:
     assert (states.count(TrialState.COMPLETE), states.count(TrialState.PRUNED)) == (1, 8)
 
 
+@pytest.mark.slow
 def test_a_storage_keeps_the_study_under_its_name(searched: Result) -> None:
     storage = optuna.storages.InMemoryStorage()
     searched.to_optuna(storage)

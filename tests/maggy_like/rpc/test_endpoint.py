@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from wire import EchoServer, Peer, peer, proxy
 
 from maggy_like.errors import ConfigError, EngineError, WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
-from maggy_like.rpc import endpoint
-from maggy_like.rpc import endpoint as reach
+from maggy_like.rpc import client, endpoint
 from maggy_like.rpc.endpoint import first_free, read_host, read_ports, read_reachable, shown, why_unreachable
 from maggy_like.rpc.server import Server
 from maggy_like.rpc.sockets import new_key_pair
@@ -225,7 +225,7 @@ def test_a_name_that_does_not_resolve_is_told() -> None:
 
 
 def test_no_answer_is_told_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PROBE_PATIENCE", 0.2)
+    monkeypatch.setattr(endpoint, "PROBE_PATIENCE", 0.05)
     with listener(backlog=0) as (_, port):
         full = []  # the backlog of a program that takes no connection
         try:
@@ -240,7 +240,8 @@ def test_no_answer_is_told_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_worker_that_does_not_reach_its_driver_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginnings, "CONTACT_PATIENCE", 0.2)
+    monkeypatch.setattr(beginnings, "CONTACT_PATIENCE", 0.1)
+    monkeypatch.setattr(client, "Heartbeat", partial(client.Heartbeat, interval=0.05))
     with listener() as (_, port):
         address = f"tcp://127.0.0.1:{port}"
     launcher = InlineLauncher(task(address))

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -85,13 +86,14 @@ def test_a_search_comes_out_the_same_and_leaves_nothing(name: str, best: float, 
 
 
 def test_what_a_process_left_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platforms.leftovers.PATIENCE", 0.1)  # the process would never leave by itself
-    leftovers = Leftovers("mine", tmp_path)
+    monkeypatch.setattr("platforms.leftovers.PATIENCE", 0.05)  # the process would never leave by itself
+    mark = uuid.uuid4().hex
+    leftovers = Leftovers(mark, tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.lock").write_text("process 1 on a machine")
     (tmp_path / "journal.lock").touch()  # as one is that was given back
     program = "print('started', flush=True); input()"
-    environment = os.environ | {MARK: "mine"}
+    environment = os.environ | {MARK: mark}
     with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()  # just after its start, its environment may still read as empty

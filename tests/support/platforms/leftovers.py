@@ -39,8 +39,8 @@ class Leftovers:
     def found(self) -> list[str]:
         """What was left; processes and namespaces are removed."""
         until = time.monotonic() + PATIENCE
-        while (processes := self._processes()) and time.monotonic() < until:
-            psutil.wait_procs(processes, timeout=0.2)
+        while (processes := self._processes()) and (left := until - time.monotonic()) > 0:
+            psutil.wait_procs(processes, timeout=left)
         found = [f"process {process.pid} {command(process)}" for process in processes]
         for process in processes:
             with contextlib.suppress(psutil.Error):

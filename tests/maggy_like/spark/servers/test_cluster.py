@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wire import wait_for
 
 from maggy_like import StandaloneCluster
 from maggy_like.errors import ConfigError, EngineError
@@ -89,9 +90,10 @@ def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
     thread = threading.Thread(target=lambda: made.append(Daemon("sleeper", command, os.environ, "ready: (.*)")))
     thread.start()
     thread.join()
+    wait_for(lambda: not os.path.exists(f"/proc/self/task/{thread.native_id}"))
     assert made[0].wait_ready(time.monotonic() + 60.0) == "yes"
     watched = os.pidfd_open(made[0].pid)
-    assert select.select([watched], [], [], 0.5)[0] == []
+    assert select.select([watched], [], [], 0.05)[0] == []
     made[0].kill()
     assert select.select([watched], [], [], 20)[0]
     os.close(watched)

@@ -49,7 +49,8 @@ from maggy_like.worker.agent.agent import Agent, described
 from maggy_like.worker.agent.children import Child
 
 PATIENCE = 300.0
-GRACE = 0.2
+GRACE = 0.05
+POLL = 0.005
 
 Message = TypeVar("Message", bound=ToDriver)
 
@@ -150,7 +151,7 @@ class Stage:
         """The next such message of the worker."""
         deadline = monotonic() + PATIENCE
         while monotonic() < deadline:
-            for received in self._server.poll(0.05):
+            for received in self._server.poll(POLL):
                 if isinstance(received.message, Beat):
                     self.say(Beat())
                 self.heard.append(received.message)
@@ -168,7 +169,7 @@ class Stage:
     def close(self) -> None:
         self.say(Refused("over"))
         while self._thread.is_alive():
-            list(self._server.poll(0.05))
+            list(self._server.poll(POLL))
             self._server.acknowledge()
         for played in self._played:
             played.channel.close()
@@ -180,8 +181,10 @@ Begin = Callable[..., Stage]
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Begin]:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Raises a stage; gives options to the task and to the context."""
+    monkeypatch.setattr(attempt, "ABORT_PATIENCE", GRACE)
+    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", GRACE)
     server = Server("127.0.0.1")
     keys = server.admit(WorkerId(0, 0))
     stages: list[Stage] = []
@@ -207,7 +210,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that wait for signs of life."""
-    monkeypatch.setattr(client, "Heartbeat", partial(client.Heartbeat, interval=0.05))
+    monkeypatch.setattr(client, "Heartbeat", partial(client.Heartbeat, interval=0.02))
 
 
 def assign(trial: int, *, rank_info: RankInfo | None = None) -> Assign:
@@ -325,12 +328,12 @@ def test_an_assignment_whose_child_does_not_get_ready_can_be_stopped(begin: Begi
 
 
 def test_an_assignment_whose_child_does_not_get_ready_is_a_timeout_of_the_trial(begin: Begin) -> None:
-    stage = begin(report_timeout=0.3)
+    stage = begin(report_timeout=0.1)
     first, hung = run_one(stage)
     stage.say(assign(1))
     end = stage.next(Finished)
     assert (end.trial, end.attempt, end.outcome, end.kind) == (1, 1, "died", "timeout")
-    assert end.message == "the worker's process could not load train_fn within 0.3 s (see report_timeout)"
+    assert end.message == "the worker's process could not load train_fn within 0.1 s (see report_timeout)"
     check_goes_on(stage, first, hung)
 
 
@@ -388,7 +391,6 @@ def check_goes_on(stage: Stage, first: Played, hung: Played) -> None:
 def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_ready(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "ABORT_PATIENCE", 0.01)
     stage = begin(grace=0.01)
     _, hung = run_one(stage)
     for trial in range(1, agent.MAX_NEVER_READY + 2):
@@ -402,14 +404,14 @@ def test_children_that_were_killed_as_they_hung_are_not_those_that_never_got_rea
 
 
 def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Begin) -> None:
-    stage = begin(gpus=("0",), report_timeout=0.3)
+    stage = begin(gpus=("0",), report_timeout=0.1)
     first, second = run_one(stage)
     second.say(Ready())
     stage.say(assign(1))
     end = stage.next(Finished)
     assert (end.kind, end.message) == (
         "timeout",
-        "the previous trial's process still used the GPU after 0.4 s (see report_timeout)",
+        "the previous trial's process still used the GPU after 0.1 s (see report_timeout)",
     )
     stage.say(assign(2))
     stage.launcher.tell(first.child, status=-9)
@@ -419,7 +421,6 @@ def test_a_gpu_that_is_not_let_go_of_is_not_waited_for_without_a_limit(begin: Be
 @pytest.mark.usefixtures("quick_beats")
 def test_a_child_that_does_not_listen_stops_nothing(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for the agent to read; so may the agent not wait for it."""
-    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
     stage = begin()
     child = stage.next_child()
     stage.next(Ready)
@@ -452,7 +453,6 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, is_aborted: bool, end: dict[str, Any], outcome: str, kind: str | None
 ) -> None:
     """Its connection ends first, or those to other ranks, who abort; its fork server may wait for a core to say how."""
-    monkeypatch.setattr(attempt, "HANGUP_PATIENCE", 0.1)
     stage = begin()
     child = stage.next_child()
     stage.next(Ready)
@@ -471,7 +471,7 @@ def test_an_exit_that_is_told_late_is_still_the_trial_s_own(
 def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "FORK_DELAY", 0.05)
+    monkeypatch.setattr(agent, "FORK_DELAY", 0.02)
     stage = begin()
     runs = stage.next_child()
     stage.next(Ready)
@@ -481,7 +481,7 @@ def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
         since = monotonic()
         stage.launcher.tell(stage.next_child(ready=False).child, status=0, not_forked="no more processes")
         heir = stage.next_child(ready=False)
-        assert monotonic() - since >= 0.05
+        assert monotonic() - since >= 0.02
         stage.launcher.born.put(heir)
     stage.next_child()
     runs.say(Finished(0, 1, "returned", 1.0))
@@ -489,7 +489,7 @@ def test_a_spare_child_that_cannot_be_forked_costs_the_running_trial_nothing(
 
 
 def test_a_worker_that_can_fork_no_child_at_all_says_so(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "FORK_DELAY", 0.05)
+    monkeypatch.setattr(agent, "FORK_DELAY", 0.02)
     monkeypatch.setattr("maggy_like.rpc.client.CLOSE_PATIENCE", PATIENCE)  # until the stage listens
     stage = begin()
     for _ in range(agent.MAX_NEVER_READY):

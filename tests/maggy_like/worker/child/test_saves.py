@@ -556,6 +556,7 @@ def test_a_call_without_an_answer_is_excused_for_ten_minutes(
 
 
 def test_the_service_thread_tells_of_a_call_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_state, "QUIET", 0.05)
     mine, theirs = Channel.pair()
     service = Service(child := Channel(theirs), 0.01, lambda: None)
     mine.send(encode(Assign(3, 2, {}, 9)))
