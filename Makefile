@@ -11,8 +11,10 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 # The tests start hundreds of processes: what one has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests run beside each other; those that share what there is once run one after the other (tests/conftest.py).
+# Tests run beside each other; those that share what there is once run one after the other (tests/conftest.py). The
+# quick tests share nothing of the kind, and a process gets half of them at once rather than one at a time.
 PARALLEL := -n auto --dist loadgroup
+PARALLEL_FAST := -n auto --dist worksteal
 
 SOURCES := setup.cfg constraints.txt pyproject.toml
 STAMP := .venv/.made
@@ -38,7 +40,7 @@ test-long: $(STAMP) ## run all examples, all programs of the docs, all random ex
 	HYPOTHESIS_PROFILE=thorough .venv/bin/python -m pytest $(PARALLEL) -m "(long or thorough) and not platform"
 
 test-fast: $(STAMP) ## run the quick tests: no Java, notebook kernel, browser, whole search or suite of an optimizer
-	.venv/bin/python -m pytest -n auto --dist worksteal -m "$(FAST)"
+	.venv/bin/python -m pytest $(PARALLEL_FAST) -m "$(FAST)"
 
 test-platforms: $(STAMP) ## run a search in every setting of Spark that users have, one after the other (14 minutes)
 	.venv/bin/python -m pytest -m platform tests/maggy_like/spark/test_platforms.py
