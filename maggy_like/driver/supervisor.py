@@ -564,7 +564,9 @@ class Monitor:
         self._still_since = min(self._still_since, now) if self._driver.stands_still else math.inf
         if now - self._still_since > STANDSTILL_CHECK and not self._has_warned:
             self._has_warned = True
-            text = f"{self._driver.standstill()}; press Ctrl-C twice to leave"
+            hears_ctrl_c = threading.current_thread() is threading.main_thread()
+            leave = "press Ctrl-C twice to leave" if hears_ctrl_c else "to leave, end this process"
+            text = f"{self._driver.standstill()}; {leave}"
             self._driver.lines.append(LogLine(None, text, is_warning=True))
 
     def _look(self, supervisor: Supervisor) -> None:

@@ -287,9 +287,6 @@ def _is_alike(file: pa.DataType, wanted: pa.DataType) -> bool:
         file = file.value_type
     if is_list(file) and is_list(wanted):
         return _is_alike(file.value_type, wanted.value_type)
-    if kind.is_struct(file) and kind.is_struct(wanted):
-        same = [field.name for field in file] == [field.name for field in wanted]
-        return same and all(_is_alike(one.type, other.type) for one, other in zip(file, wanted, strict=True))
     return bool(file.equals(wanted)) or (is_bytes(file) and is_bytes(wanted))
 
 

@@ -40,9 +40,11 @@ def check_parameters(train_fn: Callable[..., Any], space: SearchSpace, *, source
         elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             continue
         elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            remedy = "remove the '/' from its signature"
+            if inspect.isbuiltin(train_fn):
+                remedy = f"use lambda {parameter.name}: {name}({parameter.name})"
             raise TrainFunctionError(
-                f"parameter {parameter.name!r} of {name} is positional-only, and arguments are passed by name; remove "
-                f"the '/' from its signature"
+                f"parameter {parameter.name!r} of {name} is positional-only, and arguments are passed by name; {remedy}"
             )
         elif parameter.default is inspect.Parameter.empty:
             _check_filled(name, parameter.name, space, source)

@@ -19,9 +19,13 @@ import pytest
 from family import is_zygote
 from faults import words
 from terminal import terminal
+from wire import wait_for
 
+from maggy_like import lagom
+from maggy_like.driver import loop, supervisor
 from maggy_like.driver.supervisor import interrupts_to
 from maggy_like.engines.inline import waits_end
+from maggy_like.storage.journal import Journal
 
 pytestmark = pytest.mark.e2e
 
@@ -172,6 +176,23 @@ def test_a_second_ctrl_c_leaves_a_call_that_does_not_return(tmp_path: Path, plac
         assert not psutil.wait_procs(children, timeout=300)[1]
     finally:
         process.kill()
+
+
+def test_a_run_that_hears_no_ctrl_c_does_not_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loop, "STANDSTILL", 0.2)
+    monkeypatch.setattr(supervisor, "STANDSTILL_CHECK", 0.2)
+    append, returns, said = Journal.append, threading.Event(), list[str]()
+    monkeypatch.setattr(Journal, "append", lambda *given: (returns.wait(300), append(*given))[1])
+    run = lagom(lambda x: x, {"x": [1]}, optimizer="grid", direction="max", engine="local", workers=1,
+                directory=tmp_path, progress="plain", block=False)  # fmt: skip
+    try:
+        wait_for(lambda: said.append(capfd.readouterr().out) or "end this process" in "".join(said))
+    finally:
+        returns.set()
+    assert run.result().best_value == 1
+    assert re.search(r"a write to \S* has not returned for \d+ s; to leave, end this process", "".join(said))
 
 
 def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_path: Path) -> None:
