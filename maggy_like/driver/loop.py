@@ -218,6 +218,15 @@ class Driver:
         self._proposer.interrupt()
         self._threads[1].join(self._proposer.patience)
 
+    def then(self, close: Callable[[], None]) -> None:
+        """Call a function in the background once the thread of a driver that was left has ended."""
+
+        def wait_and_close() -> None:
+            self._threads[0].join()
+            close()
+
+        threading.Thread(target=wait_and_close, name="maggy-closing", daemon=True).start()
+
     def elapsed(self) -> float:
         """Return the seconds since the call that began the run."""
         return time.monotonic() - self._began

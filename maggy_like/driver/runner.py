@@ -141,9 +141,17 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     output = OutputFolder(settings.paths.directory)
     failure: Exception | None = None
     driver: Driver | None = None
-    abandoned = False
     exits: list[BaseException] = []  # raised by a callback to leave the program
     ended: float | None = None
+
+    def was_left() -> bool:
+        return driver is not None and driver.was_left
+
+    def close() -> None:
+        journal.close()
+        output.move()
+        remove_work(settings.paths)
+
     try:
         server = site.server()
         try:
@@ -200,7 +208,6 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
             if not exits and (error := machine.error or driver.error) is not None:
                 raise error
         except Exception as error:
-            abandoned = driver is not None and driver.was_left
             if not isinstance(error, JournalLostError):
                 error.add_note(f"the run's files are in {settings.paths.directory}; use resume=True to continue")
             if note := output.move(is_away=journal.is_away):
@@ -213,7 +220,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         ended_at = time.time() - late
         seconds = time.monotonic() - late - spec.began
         ending = _ending(machine, failure)
-        if not (isinstance(failure, JournalError) or abandoned):
+        if not (isinstance(failure, JournalError) or was_left()):
             totals = RunTotals.of(
                 study,
                 journal.earlier_seconds + seconds,
@@ -224,10 +231,10 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         if ending.is_planned:
             prune_files(study, settings.files)
     finally:
-        if not abandoned:  # else these calls may not return either
-            journal.close()
-            output.move()
-            remove_work(settings.paths)
+        if driver is not None and was_left():
+            driver.then(close)  # these calls may not return either
+        else:
+            close()
         if modules := remembered():
             engine.begin_imports(modules)
     if exits:

@@ -308,7 +308,7 @@ def process_name(pid: int, host: str) -> str:
 def remedy_of_use(holder: str) -> str:
     """Return what to do about a run that a process holds, which may be this one, as in a notebook."""
     if holder == process_name(os.getpid(), socket.gethostname()):
-        return "wait until it ends, or call stop() of its handle, since it runs in this process"
+        return "wait until it ends, call stop() of its handle, or restart this process, in which it runs"
     return "wait until it ends, or end it"
 
 

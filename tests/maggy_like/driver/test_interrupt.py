@@ -126,7 +126,7 @@ from maggy_like.driver.supervisor import Monitor
 from maggy_like.driver.state_machine import StateMachine
 from maggy_like.driver.state_machine.interface import TrialSaid
 from maggy_like.errors import StoreError
-from maggy_like.storage.journal import Journal
+from maggy_like.storage.journal import Journal, backend_of
 from optimizers.core.events import Measured
 
 def train(x, reporter):
@@ -136,7 +136,9 @@ def train(x, reporter):
 def stand(kind, things):
     if any(isinstance(it, kind) for it in things):
         loop.STANDSTILL = 0.5
-        threading.Event().wait()
+        returns.wait()
+
+returns = threading.Event()
 
 append, handle, interrupted = Journal.append, StateMachine.handle, Monitor.interrupted
 Monitor.interrupted = lambda monitor: (interrupted(monitor), os.write(1, b"pressed\\n"))
@@ -149,6 +151,12 @@ try:
           directory=sys.argv[1], progress="plain")
 except StoreError as error:
     print("raised", error, "with", len(error.result.trials), "trials")
+    returns.set()
+    for thread in threading.enumerate():
+        if thread.name == "maggy-closing":
+            thread.join()
+    Journal(backend_of(sys.argv[1] + "/run")).close()  # nobody has it any more
+    print("may be resumed")
 """
 
 
@@ -172,6 +180,7 @@ def test_a_second_ctrl_c_leaves_a_call_that_does_not_return(tmp_path: Path, plac
             next(line for line in process.stdout if "pressed" in line)  # else the second could be lost in the first
         out, _ = process.communicate(timeout=300)
         assert re.search(rf"raised {said}.* then use resume=True with \d trials", out)
+        assert out.endswith("may be resumed\n")
         assert process.returncode == 0
         assert not psutil.wait_procs(children, timeout=300)[1]
     finally:

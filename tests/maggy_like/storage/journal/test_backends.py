@@ -173,7 +173,7 @@ def test_an_append_whose_answer_alone_was_lost_stands_once(before: int, monkeypa
 def test_a_second_driver_is_refused_until_the_first_has_left(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maggy_like.storage.journal.journal.LOCK_PAUSE", 0.001)
     first = Journal(backend_of(url))
-    with pytest.raises(JournalError, match=r"the run in .*run is in use by .*wait until it ends, or call stop\(\)"):
+    with pytest.raises(JournalError, match=r"the run in .*run is in use by .*wait until it ends, call stop\(\)"):
         Journal(backend_of(url))
     first.renew()
     first.close()

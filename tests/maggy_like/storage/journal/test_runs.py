@@ -253,7 +253,7 @@ def test_a_second_driver_on_a_run_is_refused(search: Any, elsewhere: str) -> Non
 
     def attempt(event: Event) -> None:
         if isinstance(event, TrialCreated):
-            with pytest.raises(JournalError, match=r"is in use by .*, or call stop\(\) of its handle") as caught:
+            with pytest.raises(JournalError, match=r"is in use by .*, call stop\(\) of its handle") as caught:
                 search(directory=elsewhere, resume=True)
             refused.append(caught.value)
 
