@@ -66,7 +66,7 @@ def decode(content: bytes) -> np.ndarray:
 
 
 def write_images(images: np.ndarray, digits: np.ndarray, folder: Path) -> None:
-    """Each image as ``folder/DIGIT/NUMBER.png``."""
+    """Each image as ``directory/DIGIT/NUMBER.png``."""
     for number, (image, digit) in enumerate(zip(images, digits, strict=True)):
         path = folder / str(digit) / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def write_images(images: np.ndarray, digits: np.ndarray, folder: Path) -> None:
 
 
 def read_images(spark: SparkSession, folder: Path) -> DataFrame:
-    """One row per image: its bytes, and its class from the name of its folder."""
+    """One row per image: its bytes, and its class from the name of its directory."""
     files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(folder))
     name = F.split("path", "/")
     return files.select(

@@ -4,9 +4,9 @@ The DataFrame is written to Parquet once, and each worker reads the files. The w
 application.
 
     pip install "maggy_like[spark,java,lightgbm]"
-    python examples/lightgbm_spark.py [--master spark://host:7077 --folder /shared/sales]
+    python examples/lightgbm_spark.py [--master spark://host:7077 --directory /shared/sales]
 
-For your own data, change ``make_rows``. On a cluster, ``--folder`` must be a path or URL that all workers can reach.
+For your own data, change ``make_rows``. On a cluster, ``--directory`` must be a path or URL that all workers can reach.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def main(spark: SparkSession, folder: str, n_rows: int, n_trials: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Tune LightGBM on the rows of a DataFrame.")
     parser.add_argument("--master", default="local[2]", help="Spark master (default: %(default)s)")
-    parser.add_argument("--folder", help="folder for rows and runs; by default a temporary one")
+    parser.add_argument("--directory", help="directory for rows and runs; by default a temporary one")
     parser.add_argument("--rows", type=int, default=20_000, help="number of rows (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=16, help="configurations to try (default: %(default)s)")
     given = parser.parse_args()
     session = spark_session(given.master, app_name="LightGBM")
     with tempfile.TemporaryDirectory() as temporary:
-        main(session, given.folder or temporary, given.rows, given.trials)
+        main(session, given.directory or temporary, given.rows, given.trials)
     session.stop()

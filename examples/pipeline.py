@@ -5,7 +5,7 @@ tables on executors without a GPU. Only the search and the training run on execu
 
     pip install "maggy_like[ml,java]"
     python examples/pipeline.py
-    python examples/pipeline.py --master spark://host:7077 --folder /shared/retail  # on a cluster with GPUs
+    python examples/pipeline.py --master spark://host:7077 --directory /shared/retail  # on a cluster with GPUs
 
 For your own tables, change ``write_tables``, ``prepare``, and the names of the features.
 """
@@ -152,7 +152,7 @@ def predict(model: PipelineModel, rows: DataFrame) -> DataFrame:
 
 
 def predict_stream(model: PipelineModel, tables: dict[str, DataFrame], folder: Path) -> DataFrame:
-    """Predict for the files that arrive in a folder; here for those that are there."""
+    """Predict for the files that arrive in a directory; here for those that are there."""
     spark = tables["sales"].sparkSession
     arriving = spark.readStream.schema(tables["sales"].schema).option("maxFilesPerTrigger", 2).parquet(f"{folder}/new")
     stream = predict(model, prepare(arriving, tables)).writeStream.format("parquet").trigger(availableNow=True)
@@ -209,11 +209,11 @@ if __name__ == "__main__":
     parser.add_argument("--stores", type=int, default=60, help="number of stores (default: %(default)s)")
     parser.add_argument("--trials", type=int, default=4, help="number of networks to try (default: %(default)s)")
     parser.add_argument("--master", help="a cluster with GPUs (default: one is started here, with simulated GPUs)")
-    parser.add_argument("--folder", type=Path, help="an empty folder that all machines share (default: temporary)")
+    parser.add_argument("--directory", type=Path, help="an empty one that all machines share (default: temporary)")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        place = Path(options.folder or stack.enter_context(tempfile.TemporaryDirectory())).absolute()
+        place = Path(options.directory or stack.enter_context(tempfile.TemporaryDirectory())).absolute()
         conf, master = CONF | dict(setting.split("=", 1) for setting in options.conf), options.master
         if master is None:
             print("Starting a standalone cluster: a Master, and a Worker with two simulated GPUs ...")

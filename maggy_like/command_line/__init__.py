@@ -12,7 +12,7 @@ from typing import Any
 from maggy_like.errors import MaggyError
 from maggy_like.version import __version__
 
-RUN = "folder of the run: a path, or the URL of any fsspec file system"
+RUN = "directory of the run: a path, or the URL of any fsspec file system"
 
 _EXIT_STATUS = "Exit status: 0, 1 after an error, 2 if the arguments are not valid, 130 after Ctrl-C."
 
@@ -43,7 +43,7 @@ def _add_list(commands: Any) -> None:
         "maggy-like list",
         "maggy-like list s3://bucket/runs",
     )
-    listing.add_argument("directory", nargs="?", default="maggy_runs", help="folder of runs (default: maggy_runs)")
+    listing.add_argument("directory", nargs="?", default="maggy_runs", help="directory of runs (default: maggy_runs)")
 
 
 def _add_show(commands: Any) -> None:
@@ -127,7 +127,7 @@ def _add_dashboard(commands: Any) -> None:
         metavar="RUN_OR_FOLDER",
         nargs="?",
         default="maggy_runs",
-        help="folder of a run or of runs: a path or a URL (default: maggy_runs)",
+        help="directory of a run or of runs: a path or a URL (default: maggy_runs)",
     )
     dashboard.add_argument("--port", type=_index, metavar="N", help="port (default: 8240, or a free one)")
     dashboard.add_argument(
@@ -226,7 +226,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--name", help="name of the run (default: a new name)")
     run.add_argument("--resume", action="store_true", help="continue the run called NAME: the script starts again")
     run.add_argument("--overwrite", action="store_true", help="first delete the run called NAME")
-    run.add_argument("--directory", default="maggy_runs", help="folder of runs (default: maggy_runs)")
+    run.add_argument("--directory", default="maggy_runs", help="directory of runs (default: maggy_runs)")
     run.add_argument("script", metavar="SCRIPT", help="Python file")
     given = run.add_argument(
         "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script, its sys.argv[1:]"

@@ -123,7 +123,7 @@ def prepare_data(
     if count and not _parts(folder, is_split):
         raise ConfigError(
             f"directory must be shared by Spark's executors and this process, got {folder}, which Spark wrote and this "
-            "process cannot find; use a URL such as 's3a://bucket/folder'"
+            "process cannot find; use a URL such as 's3a://bucket/directory'"
         )
     folder = _settled(folder, f"{mark}-{key}", keep)
     parts: dict[bool, list[str]] = {True: [], False: []}
