@@ -12,9 +12,10 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests run beside each other; those that share what there is once run one after the other (tests/conftest.py). The
-# quick tests share nothing of the kind, and a process gets half of them at once rather than one at a time.
+# quick tests share nothing of the kind: a process gets half of them at once rather than one at a time, and the directory
+# of a test that passed is removed, which makes it quicker to find a name for the next one.
 PARALLEL := -n auto --dist loadgroup
-PARALLEL_FAST := -n auto --dist worksteal
+PARALLEL_FAST := -n auto --dist worksteal -o tmp_path_retention_policy=failed
 
 SOURCES := setup.cfg constraints.txt pyproject.toml
 STAMP := .venv/.made
