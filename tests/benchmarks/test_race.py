@@ -192,13 +192,16 @@ def guarded(monkeypatch: pytest.MonkeyPatch, base: list[float], now: list[float]
     return guard.main()
 
 
-def test_what_is_slower_twice_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(monkeypatch, [10.0, 10.5], [13.0, 12.5]) == 1
+def test_what_is_slower_in_all_turns_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(monkeypatch, [10.0, 10.5, 11.0, 10.1], [13.0, 12.5, 12.2, 14.0]) == 1
     assert f"1 of 1 got slower by more than 20%: {EVENT}" in capsys.readouterr().out
 
 
 def test_what_is_slower_once_may_be_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert guarded(monkeypatch, [10.0, 11.0], [13.0, 11.0]) == 0
+    assert guarded(monkeypatch, [10.0, 10.5, 11.0], [13.0, 12.5, 11.9]) == 0
 
 
 def test_what_is_not_slower_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
