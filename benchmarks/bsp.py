@@ -13,7 +13,7 @@ there are workers, and ends with the slowest.
 
 ``best_ratio`` is the best accuracy over that of the stages. Early stopping is ASHA over the same random configurations.
 
-    python -m benchmarks.bsp [--quick] [--curves FOLDER] [--picture FILE] [--json PATH]
+    python -m benchmarks.bsp [--quick] [--curves DIRECTORY] [--picture FILE] [--json PATH]
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def asynchronous(curves: Table, seed: int, workers: int, optimizer: Optimizer) -
     return spans, study.best.value
 
 
-def virtual(folder: Path, sizes: Sequence[int], seeds: int) -> dict[str, float]:
+def virtual(directory: Path, sizes: Sequence[int], seeds: int) -> dict[str, float]:
     """What is saved in virtual time."""
     figures: dict[str, float] = {}
-    names = [f"lcbench-{number}" for number in curve_numbers(folder)]
+    names = [f"lcbench-{number}" for number in curve_numbers(directory)]
     for workers in sizes:
         found: defaultdict[str, list[float]] = defaultdict(list)
         for name in names:
-            curves = table(name, folder)
+            curves = table(name, directory)
             for seed in range(seeds if workers <= 32 else 1):
                 plain, plain_loss = stages(curves, seed, workers)
                 for kind, optimizer in schedules().items():
@@ -205,7 +205,7 @@ def real(n_trials: int) -> dict[str, float]:
     return figures
 
 
-def draw(folder: Path, path: Path, workers: int = 32) -> None:
+def draw(directory: Path, path: Path, workers: int = 32) -> None:
     """The share of busy workers over time, of one search three times."""
     import matplotlib
     import numpy as np
@@ -213,7 +213,7 @@ def draw(folder: Path, path: Path, workers: int = 32) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
-    curves = table(f"lcbench-{curve_numbers(folder)[0]}", folder)
+    curves = table(f"lcbench-{curve_numbers(directory)[0]}", directory)
     searches = {
         "stages": stages(curves, 0, workers)[0],
         "asynchronous": asynchronous(curves, 0, workers, RandomSearch())[0],
@@ -240,12 +240,14 @@ def draw(folder: Path, path: Path, workers: int = 32) -> None:
 def main() -> None:
     """Measure and print."""
     options = parser(__doc__)
-    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help="where the learning curves lie")
+    options.add_argument(
+        "--curves", type=Path, default=CURVES, metavar="DIRECTORY", help="where the learning curves lie"
+    )
     options.add_argument("--picture", type=Path, default=None, metavar="FILE", help="draw the workers over time")
     arguments = options.parse_args()
     figures: dict[str, float] = {}
     if not curve_numbers(arguments.curves):
-        print(f"no learning curves in {arguments.curves}: nothing in virtual time; name their folder by --curves")
+        print(f"no learning curves in {arguments.curves}: nothing in virtual time; name their directory by --curves")
     elif arguments.quick:
         figures |= virtual(arguments.curves, (8, 32), 1)
     else:

@@ -8,7 +8,7 @@ resumed. Meanwhile one callback is slow and another one raises, and nobody reads
 has ended. All drawn by a seed, all real. In the end a driver on an object store stands still inside a put, while
 another one takes its run over.
 
-    python -m benchmarks.chaos [--quick] [--engine local|spark|spark-tasks] [--seed N] [--keep FOLDER] [--json PATH]
+    python -m benchmarks.chaos [--quick] [--engine local|spark|spark-tasks] [--seed N] [--keep DIRECTORY] [--json PATH]
 
 ``spark`` runs on a standalone cluster of two Workers; ``spark-tasks`` is the same without a barrier. ``--quick`` runs
 100 trials instead of 300 and freezes nobody (a frozen worker is noticed after 15 seconds).
@@ -153,7 +153,7 @@ class Campaign:
     """One search.
 
     Args:
-        folder: All files of it.
+        directory: All files of it.
         is_disturbed: Whether its callbacks misbehave and nobody reads its driver's stdout until it has its result.
         options: What :mod:`benchmarks.chaos_search` takes besides.
 
@@ -161,16 +161,16 @@ class Campaign:
         mark: Value of :data:`MARK` in the environment of all its processes.
     """
 
-    def __init__(self, folder: Path, *, is_disturbed: bool, **options: Any) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, *, is_disturbed: bool, **options: Any) -> None:
+        self.directory = directory
         self.mark = os.urandom(8).hex()
-        self.options = {"folder": str(folder), "callbacks": is_disturbed, **options}
+        self.options = {"directory": str(directory), "callbacks": is_disturbed, **options}
 
     def start(self, *, resume: bool = False) -> subprocess.Popen[bytes]:
         """A driver."""
         blocks_stdout = self.options["callbacks"]
         options = json.dumps({**self.options, "resume": resume})
-        with (self.folder / "output.txt").open("ab") as output:
+        with (self.directory / "output.txt").open("ab") as output:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.chaos_search", options],
                 env={**os.environ, MARK: self.mark},
@@ -185,7 +185,7 @@ class Campaign:
 
     def _read_late(self, driver: subprocess.Popen[bytes]) -> None:
         assert driver.stdout is not None
-        while driver.poll() is None and not (self.folder / "result.json").exists():
+        while driver.poll() is None and not (self.directory / "result.json").exists():
             time.sleep(0.1)
         while driver.poll() is None and os.read(driver.stdout.fileno(), 1 << 20):
             pass
@@ -193,7 +193,7 @@ class Campaign:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """What the trials wrote down."""
-        path = self.folder / f"{name}.jsonl"
+        path = self.directory / f"{name}.jsonl"
         return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
     def running(self) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ class Campaign:
     @property
     def result(self) -> dict[str, Any]:
         """What the search returned."""
-        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        found: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
         return found
 
 
@@ -256,7 +256,7 @@ class Monkey:
         campaign = self._campaign
         if what == "trial":
             self._faults += 1
-            (campaign.folder / "orders" / f"{self._faults}-{next(self._trial_kinds)}.order").touch()
+            (campaign.directory / "orders" / f"{self._faults}-{next(self._trial_kinds)}.order").touch()
             return True
         if what == "stranger":
             knock(driver.pid, self._rng)
@@ -282,7 +282,7 @@ class Monkey:
         self._faults += 1
         for start in struck or [{"trial": None, "attempt": None}]:
             struck_trial = {"trial": start["trial"], "attempt": start["attempt"]}
-            note(self._campaign.folder / "faults.jsonl", fault=f"{self._faults}-{kind}", kind=kind, **struck_trial)
+            note(self._campaign.directory / "faults.jsonl", fault=f"{self._faults}-{kind}", kind=kind, **struck_trial)
 
 
 def run(campaign: Campaign, monkey: Monkey | None) -> tuple[float, float, int]:
@@ -292,7 +292,7 @@ def run(campaign: Campaign, monkey: Monkey | None) -> tuple[float, float, int]:
         Seconds from its first process to the end of its last trial, from then to the end of its last driver, in which
         slow callbacks catch up, and the number of processes that were left then.
     """
-    (campaign.folder / "orders").mkdir(parents=True)
+    (campaign.directory / "orders").mkdir(parents=True)
     begun, started = time.time(), time.monotonic()
     driver = campaign.start()
     try:
@@ -302,7 +302,9 @@ def run(campaign: Campaign, monkey: Monkey | None) -> tuple[float, float, int]:
             driver.wait(max(0.0, started + PATIENCE - time.monotonic()))
         seconds = time.monotonic() - started
         if driver.returncode != 0:
-            raise SystemExit(f"the search did not end, or failed; see {campaign.folder / 'output.txt'} (--keep FOLDER)")
+            raise SystemExit(
+                f"the search did not end, or failed; see {campaign.directory / 'output.txt'} (--keep DIRECTORY)"
+            )
     finally:
         left = sweep(campaign.mark)
     searched = max(end["time"] for end in campaign.lines("ends")) - begun
@@ -314,7 +316,7 @@ def run(campaign: Campaign, monkey: Monkey | None) -> tuple[float, float, int]:
 
 def check(campaign: Campaign) -> dict[str, float]:
     """Hold the journal against what the trials must have measured."""
-    journal = campaign.folder / RUN / "journal.jsonl"
+    journal = campaign.directory / RUN / "journal.jsonl"
     finals: Counter[int] = Counter()
     measured: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for line in map(json.loads, journal.read_bytes().splitlines()):
@@ -365,7 +367,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--engine", choices=["local", "spark", "spark-tasks"], default="local")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs' files there")
+    options.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the runs' files there")
     arguments = options.parse_args()
     trials, seconds = (100, 0.7) if arguments.quick else (300, 1.0)
     kinds = ["child killed", "fork server killed", "worker killed"]

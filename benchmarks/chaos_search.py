@@ -2,7 +2,7 @@
 
     python -m benchmarks.chaos_search OPTIONS   (as JSON)
 
-Its trials write down when they start and end, and do to themselves what the folder ``orders`` holds.
+Its trials write down when they start and end, and do to themselves what the directory ``orders`` holds.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ def note(path: Path, **entry: Any) -> None:
     os.close(descriptor)
 
 
-def make_train(folder: Path, seconds: float) -> Callable[..., float]:
+def make_train(directory: Path, seconds: float) -> Callable[..., float]:
     """A training of ``seconds``, a checkpoint and a report at each of its steps."""
 
     def train(x: float, reporter: Reporter) -> float:
         begun = reporter.restore() or 0
         trial, attempt = reporter.trial, reporter.attempt
-        note(folder / "starts.jsonl", trial=trial, attempt=attempt, pid=os.getpid())
+        note(directory / "starts.jsonl", trial=trial, attempt=attempt, pid=os.getpid())
         for step in range(begun + 1, STEPS + 1):
             time.sleep(seconds / STEPS)
             reporter.checkpoint(step)
             reporter.report(value=value(x, step), step=step)
-            if step < STEPS and (order := claim(folder / "orders")) is not None:
+            if step < STEPS and (order := claim(directory / "orders")) is not None:
                 _, kind = order.split("-")
-                note(folder / "faults.jsonl", fault=order, kind=kind, trial=trial, attempt=attempt)
+                note(directory / "faults.jsonl", fault=order, kind=kind, trial=trial, attempt=attempt)
                 FAULTS[kind]()
-        note(folder / "ends.jsonl", trial=trial, attempt=attempt)
+        note(directory / "ends.jsonl", trial=trial, attempt=attempt)
         return value(x, STEPS)
 
     return train
@@ -142,22 +142,22 @@ SLOW_SECONDS = 0.05
 """Seconds that the slow callback takes for an event: longer than there is between two events."""
 
 
-def slow_callback(folder: Path) -> Callable[[Event], None]:
+def slow_callback(directory: Path) -> Callable[[Event], None]:
     """A callback that falls behind, and writes down the ends of attempts."""
 
     def slow(event: Event) -> None:
         time.sleep(SLOW_SECONDS)
         if isinstance(event, AttemptEnded):
-            note(folder / "callback.jsonl", trial=event.trial, attempt=event.attempt)
+            note(directory / "callback.jsonl", trial=event.trial, attempt=event.attempt)
 
     return slow
 
 
-def raising_callback(folder: Path) -> Callable[[Event], None]:
+def raising_callback(directory: Path) -> Callable[[Event], None]:
     """A callback that fails at its first event."""
 
     def mistaken(event: Event) -> None:
-        note(folder / "raised.jsonl", trial=event.trial)
+        note(directory / "raised.jsonl", trial=event.trial)
         raise ValueError("chaos in a callback")
 
     return mistaken
@@ -166,13 +166,13 @@ def raising_callback(folder: Path) -> Callable[[Event], None]:
 def main() -> None:
     """Run, and write what came of it."""
     options = json.loads(sys.argv[1])
-    folder = Path(options["folder"])
+    directory = Path(options["directory"])
     engine: Any = "local"
     if options["engine"] != "local":
         session = spark_session(options["conf"].pop("spark.master"), app_name=RUN, conf=options["conf"])
         engine = SparkEngine(session, barrier=options["engine"] == "spark")
     result = lagom(
-        make_train(folder, options["seconds"]),
+        make_train(directory, options["seconds"]),
         {"x": Float(0, 1)},
         optimizer="random",
         n_trials=options["trials"],
@@ -180,14 +180,14 @@ def main() -> None:
         workers=WORKERS,
         engine=engine,
         name=RUN,
-        directory=folder,
+        directory=directory,
         resume=options["resume"],
         failures=FailurePolicy(max_attempts=20, report_timeout=1.5),
         progress="plain",
-        callbacks=[slow_callback(folder), raising_callback(folder)] if options["callbacks"] else (),
+        callbacks=[slow_callback(directory), raising_callback(directory)] if options["callbacks"] else (),
     )
     trials = [{"x": trial.config["x"], "state": trial.state} for trial in result.trials]
-    (folder / "result.json").write_text(json.dumps({"best": result.best_value, "trials": trials}))
+    (directory / "result.json").write_text(json.dumps({"best": result.best_value, "trials": trials}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A driver stands still inside a put to an object store, while another one takes its run over and completes it.
 
-    python -m benchmarks.chaos_takeover first|second FOLDER   (a driver, started by benchmarks.chaos)
+    python -m benchmarks.chaos_takeover first|second DIRECTORY   (a driver, started by benchmarks.chaos)
 
 The store is moto's server. A lease lapses after :data:`LAPSE` seconds in both drivers, so that the takeover is soon.
 """
@@ -48,7 +48,7 @@ def await_file(path: Path) -> None:
         time.sleep(0.05)
 
 
-def stand_still(folder: Path) -> None:
+def stand_still(directory: Path) -> None:
     """Delay one put to the journal until the file ``go`` is there."""
     file_system: Any = fsspec.get_filesystem_class("s3")
     real, puts = file_system.pipe_file, list[str]()
@@ -56,18 +56,18 @@ def stand_still(folder: Path) -> None:
     def pipe_file(fs: Any, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
         puts.extend([path] * ("journal-" in path))
         if "journal-" in path and len(puts) == PUTS:
-            (folder / "stands").touch()
-            await_file(folder / "go")
+            (directory / "stands").touch()
+            await_file(directory / "go")
         return real(fs, path, data, *args, **kwargs)
 
     file_system.pipe_file = pipe_file
 
 
-def drive(who: str, folder: Path) -> None:
+def drive(who: str, directory: Path) -> None:
     """Run or resume the search."""
     journal_store.LAPSE, journal_store.RENEWAL = LAPSE, LAPSE / 8
     if who == "first":
-        stand_still(folder)
+        stand_still(directory)
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -91,22 +91,22 @@ def drive(who: str, folder: Path) -> None:
             time.sleep(LAPSE / 8)
 
 
-def takeover(folder: Path) -> dict[str, float]:
+def takeover(directory: Path) -> dict[str, float]:
     """Start both drivers, and compare the journal with what the trials must have measured."""
-    folder.mkdir()
+    directory.mkdir()
     with object_store() as environment:
 
         def driver(who: str) -> subprocess.Popen[str]:
-            command = [sys.executable, "-m", "benchmarks.chaos_takeover", who, str(folder)]
+            command = [sys.executable, "-m", "benchmarks.chaos_takeover", who, str(directory)]
             return subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
 
         first = driver("first")
-        await_file(folder / "stands")
+        await_file(directory / "stands")
         second = driver("second")
         _, problem = second.communicate(timeout=PATIENCE)
         if second.returncode:
             raise SystemExit(f"the second driver failed: {problem}")
-        (folder / "go").touch()
+        (directory / "go").touch()
         _, said = first.communicate(timeout=PATIENCE)
         os.environ |= environment
         result = load_run(f"{URL}/takeover")

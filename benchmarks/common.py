@@ -50,7 +50,7 @@ def search(train: Callable[..., Any], space: Any = None, **options: Any) -> Resu
     """A random search without a display, of one number if no space is given; ``options`` are those of ``lagom``."""
     from maggy_like import Float, lagom  # some processes measure what this import costs
 
-    with tempfile.TemporaryDirectory() as folder:
-        common: dict[str, Any] = {"optimizer": "random", "directory": folder, "progress": False}
+    with tempfile.TemporaryDirectory() as directory:
+        common: dict[str, Any] = {"optimizer": "random", "directory": directory, "progress": False}
         found: Result = lagom(train, space or {"x": Float(0, 1)}, **{**common, **options})
         return found

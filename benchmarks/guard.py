@@ -61,9 +61,9 @@ def default_base() -> str:
 
 @contextlib.contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A folder with the files of a commit."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder, "tree")
+    """A directory with the files of a commit."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory, "tree")
         git("worktree", "add", "--detach", str(tree), commit)
         try:
             yield tree
@@ -72,9 +72,9 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def measure(name: str, tree: Path) -> Figures:
-    """The watched figures of a benchmark with the code in a folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figures.json"
+    """The watched figures of a benchmark with the code in a directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "figures.json"
         paths = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", str(path)]
         environment = {**os.environ, "PYTHONPATH": paths}

@@ -32,10 +32,10 @@ SEARCH_STEPS = 50
 
 def handoff(engine: str) -> float:
     """Search a little, train the best on all workers, and return the seconds between."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         result = lagom(
             train,
-            {"lr": Float(1e-3, 1e-1, log=True), "folder": folder},
+            {"lr": Float(1e-3, 1e-1, log=True), "directory": directory},
             optimizer="random",
             metric="loss",
             direction="min",
@@ -44,47 +44,47 @@ def handoff(engine: str) -> float:
             workers=RANKS,
             train_best=True,
             engine=engine,
-            directory=f"{folder}/runs",
+            directory=f"{directory}/runs",
             progress=False,
         )
         assert result.training is not None
         assert result.training.world_size == RANKS
-        searched, trained = marks_of(folder)
+        searched, trained = marks_of(directory)
         return max(marks.ready for marks in trained) - max(marks.ended for marks in searched)
 
 
 def steps_of_run(steps: int) -> float:
     """Steps a second by ``maggy_like.run`` on the processes of this machine."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         run(
             train,
-            {"folder": folder, "lr": 0.01},
+            {"directory": directory, "lr": 0.01},
             workers=RANKS,
             budget=steps,
             engine="local",
-            directory=f"{folder}/runs",
+            directory=f"{directory}/runs",
             progress=False,
         )
-        return pace(folder)
+        return pace(directory)
 
 
 def steps_of_torchrun(steps: int) -> float:
     """Steps a second by torchrun."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
         # Its status is not asked for: some torch versions abort now and then as they exit, with all done and written.
-        subprocess.run([*torchrun, handoff_train.__file__, folder, str(steps)], check=False)
-        return pace(folder)
+        subprocess.run([*torchrun, handoff_train.__file__, directory, str(steps)], check=False)
+        return pace(directory)
 
 
-def pace(folder: str) -> float:
-    """Steps a second of the slower rank of the training that wrote in ``folder``."""
-    return min(marks.steps_per_second for marks in marks_of(folder)[1])
+def pace(directory: str) -> float:
+    """Steps a second of the slower rank of the training that wrote in ``directory``."""
+    return min(marks.steps_per_second for marks in marks_of(directory)[1])
 
 
-def marks_of(folder: str) -> tuple[list[Marks], list[Marks]]:
-    """What was written down in ``folder`` by trials of one rank, and by the training of all of them."""
-    marks = [msgspec.json.decode(path.read_bytes(), type=Marks) for path in Path(folder).glob("*.json")]
+def marks_of(directory: str) -> tuple[list[Marks], list[Marks]]:
+    """What was written down in ``directory`` by trials of one rank, and by the training of all of them."""
+    marks = [msgspec.json.decode(path.read_bytes(), type=Marks) for path in Path(directory).glob("*.json")]
     trained = [mark for mark in marks if mark.ranks == RANKS]
     assert len(trained) == RANKS
     return [mark for mark in marks if mark.ranks == 1], trained

@@ -3,7 +3,7 @@
 It is one function for all that starts it: a trial of a search (one rank, no process group), several workers, and, as a
 script, torchrun:
 
-    torchrun --nproc-per-node 2 benchmarks/handoff_train.py FOLDER STEPS
+    torchrun --nproc-per-node 2 benchmarks/handoff_train.py DIRECTORY STEPS
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Marks(msgspec.Struct, frozen=True):
         return (self.steps - 1) / (self.ended - self.first_step)
 
 
-def train(folder: str, lr: float, reporter: Reporter) -> float:
+def train(directory: str, lr: float, reporter: Reporter) -> float:
     """Take ``reporter.budget`` steps of a few milliseconds, and report each; returns the last loss.
 
     Args:
-        folder: Where this rank's :class:`Marks` go, in a file of their own.
+        directory: Where this rank's :class:`Marks` go, in a file of their own.
         lr: Learning rate.
         reporter: The trial's, or one that stands alone.
     """
@@ -65,7 +65,7 @@ def train(folder: str, lr: float, reporter: Reporter) -> float:
 
     loss, first_step, ended = fit(lr, reporter, distributed=ranks > 1)
     marks = Marks(ranks, reporter.budget, first_step - group_seconds, first_step, ended)
-    Path(folder, f"{reporter.trial}-{rank}-of-{ranks}.json").write_bytes(msgspec.json.encode(marks))
+    Path(directory, f"{reporter.trial}-{rank}-of-{ranks}.json").write_bytes(msgspec.json.encode(marks))
     if ranks > 1:
         dist.destroy_process_group()
     return loss

@@ -75,8 +75,8 @@ def main() -> None:
     rows, rounds = (200_000, 3) if arguments.quick else (600_000, 7)
     spark = spark_session("local[2]")
     seconds: dict[str, list[float]] = {"as_udf": [], "predict_batch_udf": []}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.parquet"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "rows.parquet"
         write_rows(path, rows)
         df, applied = spark.read.parquet(str(path)).coalesce(1), ways()
         for number in range(rounds + 1):

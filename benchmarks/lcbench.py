@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 EPOCHS = 50
-FOLDER = "lcbench-surrogate"
+DIRECTORY = "lcbench-surrogate"
 _LEAST_SECONDS = 0.05
 _ORDER = ("batch_size", "learning_rate", "momentum", "weight_decay", "num_layers", "max_units", "max_dropout")
 
 
 def parameters(curves: Path) -> list[dict[str, Any]]:
     """Return what describes each parameter: its name, type, bounds, and whether its scale is logarithmic."""
-    described = json.loads((curves / FOLDER / "config_space.json").read_text())["hyperparameters"]
+    described = json.loads((curves / DIRECTORY / "config_space.json").read_text())["hyperparameters"]
     return [entry for entry in described if entry["name"] in _ORDER]
 
 
 def reference(curves: Path, number: str) -> dict[str, float]:
     """Return the best known error of a data set, the median of random ones, and the mean time of a training run."""
-    found: dict[str, float] = json.loads((curves / FOLDER / "references.json").read_text())[number]
+    found: dict[str, float] = json.loads((curves / DIRECTORY / "references.json").read_text())[number]
     return found
 
 
@@ -38,19 +38,19 @@ class Curves:
     """The learning curves of one data set.
 
     Args:
-        curves: The directory that has :data:`FOLDER`.
+        curves: The directory that has :data:`DIRECTORY`.
         number: The number of the data set at OpenML.
     """
 
     def __init__(self, curves: Path, number: str) -> None:
         import onnxruntime
 
-        folder = curves / FOLDER
-        code = json.loads((folder / "encoding.json").read_text())["OpenML_task_id"][number]
+        directory = curves / DIRECTORY
+        code = json.loads((directory / "encoding.json").read_text())["OpenML_task_id"][number]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(
-            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+            str(directory / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
         self._categories, self._numbers = (node.name for node in self._session.get_inputs())
         self._codes = np.full((EPOCHS, 1), code, dtype=np.int32)

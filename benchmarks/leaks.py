@@ -39,9 +39,9 @@ def look(temporary: Path) -> dict[str, float]:
     return figures
 
 
-def files_in(folder: Path) -> int:
+def files_in(directory: Path) -> int:
     """How many files there are."""
-    return sum(len(files) for _, _, files in os.walk(folder))
+    return sum(len(files) for _, _, files in os.walk(directory))
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     marks = n_trials // 10, n_trials - 2
     seen: list[dict[str, float]] = []
     ended = 0
-    with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory() as directory:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
 
         def count(event: object) -> None:
@@ -61,8 +61,8 @@ def main() -> None:
                 if ended in marks:
                     seen.append(look(Path(temporary)))
 
-        search(nothing, metric="value", direction="max", n_trials=n_trials, workers=2, engine="local", directory=folder,
-               callbacks=[count])  # fmt: skip
+        search(nothing, metric="value", direction="max", n_trials=n_trials, workers=2, engine="local",
+               directory=directory, callbacks=[count])  # fmt: skip
         tempfile.tempdir = None
         left = files_in(Path(temporary))
     first, last = seen

@@ -1,8 +1,8 @@
 """What a trial costs in memory and in the journal, and what it costs to replay it, as a search grows.
 
-The searches are those of :mod:`benchmarks.virtual`. Each event of one is appended to a real journal in a local folder,
-which is then replayed as ``resume=True`` does. The memory is what a process without a journal has grown by, the history
-of the optimizer included.
+The searches are those of :mod:`benchmarks.virtual`. Each event of one is appended to a real journal in a local
+directory, which is then replayed as ``resume=True`` does. The memory is what a process without a journal has grown by,
+the history of the optimizer included.
 
     python -m benchmarks.ledger [--quick] [--json PATH]
 """
@@ -41,8 +41,8 @@ def bytes_per_trial(n_trials: int) -> float:
 
 def replay(n_trials: int) -> dict[str, float]:
     """The journal of a search: its size, and what it takes to resume it."""
-    with tempfile.TemporaryDirectory() as folder:
-        journal = Journal(backend_of(folder))
+    with tempfile.TemporaryDirectory() as directory:
+        journal = Journal(backend_of(directory))
         header = RunHeader(FORMAT_VERSION, "ledger", 0.0, {}, "asha", ["min"], [], 0, 27)
         journal.begin(header)
         study = study_of(n_trials)
@@ -55,10 +55,10 @@ def replay(n_trials: int) -> dict[str, float]:
         study.apply = record  # type: ignore[method-assign]
         simulate(study, train, workers=WORKERS)
         journal.close()
-        size = (Path(folder) / "journal.jsonl").stat().st_size
+        size = (Path(directory) / "journal.jsonl").stat().st_size
         again = study_of(n_trials)
         machine = StateMachine(again, size=WORKERS)
-        journal = Journal(backend_of(folder))
+        journal = Journal(backend_of(directory))
         gc.collect()
         began = time.process_time()
         with no_collections():

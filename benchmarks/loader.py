@@ -72,13 +72,13 @@ def datasets(path: str, columns: list[str] | None) -> Iterator[int]:
 
 
 def litdata(path: str, columns: list[str] | None) -> Iterator[int]:
-    """Rows of each batch of litdata's reader of Parquet, which reads all columns from a folder with an index."""
+    """Rows of each batch of litdata's reader of Parquet, which reads all columns from a directory with an index."""
     import litdata as lit
     from litdata.streaming.item_loader import ParquetLoader as Items
 
-    folder = str(Path(path).parent / f"litdata-{Path(path).stem}")
-    lit.index_parquet_dataset(folder)
-    rows = lit.StreamingDataset(folder, item_loader=Items(), shuffle=True)
+    directory = str(Path(path).parent / f"litdata-{Path(path).stem}")
+    lit.index_parquet_dataset(directory)
+    rows = lit.StreamingDataset(directory, item_loader=Items(), shuffle=True)
     for batch in lit.StreamingDataLoader(rows, batch_size=BATCH):
         yield len(batch[0] if isinstance(batch, list) else next(iter(batch.values())))
 
@@ -156,15 +156,15 @@ def main() -> None:
         os._exit(0)  # a stream of `datasets` that is left early aborts as the interpreter ends
     arguments = parser(__doc__).parse_args()
     scale = 1 if arguments.quick else 4
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         names = ("narrow", "wide", "deep", "small")
-        narrow, wide, deep, small = (Path(folder) / f"{name}.parquet" for name in names)
+        narrow, wide, deep, small = (Path(directory) / f"{name}.parquet" for name in names)
         write(narrow, 500_000 * scale, 10)
         write(wide, 100_000 * scale, 200)
         write(deep, BUFFER_ROWS * BUFFERS, 200)
         write(small, 2 * BATCH, 200)
-        (Path(folder) / "litdata-narrow").mkdir()
-        (Path(folder) / "litdata-narrow" / "part.parquet").symlink_to(narrow)
+        (Path(directory) / "litdata-narrow").mkdir()
+        (Path(directory) / "litdata-narrow" / "part.parquet").symlink_to(narrow)
         figures: dict[str, float] = {"rss_growth_mb": in_a_process("growth", str(deep), str(small))}
         figures |= compare({"narrow": narrow, "wide": wide, "columns": wide}, turns=2 if arguments.quick else 5)
     publish(figures, arguments.json)

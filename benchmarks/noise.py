@@ -6,7 +6,7 @@ noise at all steps. On landscapes of our own and data sets of LCBench's surrogat
 ``--test`` on data sets that are kept apart from tuning. Regret is normalised and that of the loss of the full training
 without noise.
 
-    python -m benchmarks.noise [--quick] [--test] [--seeds N] [--curves FOLDER] [--json PATH]
+    python -m benchmarks.noise [--quick] [--test] [--seeds N] [--curves DIRECTORY] [--json PATH]
 
 Keys: ``noise.best.NAME``, the regret of the trial that reported the lowest loss; ``noise.recommended.NAME``, that of
 ``result.recommended``; ``noise.within.NAME``, the share of searches in which that is within two standard deviations of
@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks import one_thread  # noqa: F401  (before numpy is loaded)
 from benchmarks.common import means, parser, publish
 from benchmarks.drive import drive
-from benchmarks.lcbench import FOLDER
+from benchmarks.lcbench import DIRECTORY
 from benchmarks.peers import optuna_tpe
 from benchmarks.runs import CAP
 from benchmarks.surrogate import PREFIX, UNSEEN
@@ -115,14 +115,14 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--test", action="store_true", help="the data sets that are kept apart from tuning")
     options.add_argument("--seeds", type=int, metavar="N", help=f"{SEEDS}, or {QUICK_SEEDS} with --quick")
-    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {FOLDER} lies")
+    options.add_argument("--curves", type=Path, default=CURVES, metavar="DIRECTORY", help=f"where {DIRECTORY} lies")
     arguments = options.parse_args()
     seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
     warnings.simplefilter("ignore")  # of Optuna, which is taken as it is
     names = TEST if arguments.test else QUICK if arguments.quick else TUNED
     wanted = [name for name in names if is_at_hand(name, arguments.curves)]
     if len(wanted) < len(names):
-        print(f"LCBench is left out: it needs onnxruntime, and {FOLDER} in a folder for --curves")
+        print(f"LCBench is left out: it needs onnxruntime, and {DIRECTORY} in a directory for --curves")
     figures: dict[str, float] = {}
     for method in METHODS:
         of_tasks = []

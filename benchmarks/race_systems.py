@@ -1,8 +1,8 @@
 """The systems of :mod:`benchmarks.race`, each as its documentation advises: one search of one task.
 
-``python -m benchmarks.race_systems NAME SEED DEADLINE FOLDER`` runs one search in the interpreter that has the system.
-DEADLINE is on the clock of ``time.monotonic``, and the files of the system go to FOLDER. The name of the task is in the
-environment (see :mod:`benchmarks.race_tasks`).
+``python -m benchmarks.race_systems NAME SEED DEADLINE DIRECTORY`` runs one search in the interpreter that has the
+system. DEADLINE is by ``time.monotonic``, and the files of the system go to DIRECTORY. The name of the task
+is in the environment (see :mod:`benchmarks.race_tasks`).
 
 Each system has two functions. The first searches a training with epochs and stops bad trainings early if the system
 can. The second searches a function that only returns a value. They stand for the script of a user, so their lines are
@@ -42,7 +42,7 @@ Left = Callable[[], float]
 """Returns the seconds until the deadline, at least a millisecond: no system takes a time limit of 0."""
 
 Search = Callable[[Train, Task, Left, int, str], None]
-"""Searches with a training function of a task, the time that is left, a seed and a folder."""
+"""Searches with a training function of a task, the time that is left, a seed and a directory."""
 
 
 def written(
@@ -56,7 +56,7 @@ def written(
 # -- maggy_like ------------------------------------------------------------------------------------------
 
 
-def maggy_like(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def maggy_like(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """``lagom`` with its default optimizer, ASHA over a Gaussian process, which stops trials."""
     from maggy_like import Reporter, lagom
 
@@ -76,11 +76,11 @@ def maggy_like(train: Train, task: Task, left: Left, seed: int, folder: str) -> 
         workers=task.workers,
         seed=seed,
         progress=False,
-        directory=folder,
+        directory=directory,
     )
 
 
-def maggy_like_recorded(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def maggy_like_recorded(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """The same with checkpoints, for long trainings: trials pause, and the best ones continue."""
     from maggy_like import Reporter, lagom
 
@@ -102,11 +102,11 @@ def maggy_like_recorded(train: Train, task: Task, left: Left, seed: int, folder:
         engine="spark" if MASTER else "local",
         seed=seed,
         progress=False,
-        directory=folder,
+        directory=directory,
     )
 
 
-def maggy_like_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def maggy_like_values(score: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """``lagom`` with its Gaussian process over full trainings."""
     from maggy_like import lagom
 
@@ -124,7 +124,7 @@ def maggy_like_values(score: Train, task: Task, left: Left, seed: int, folder: s
         engine="spark" if MASTER else "local",
         seed=seed,
         progress=False,
-        directory=folder,
+        directory=directory,
     )
 
 
@@ -143,7 +143,7 @@ def maggy_like_space(space: Space) -> dict[str, Any]:
 # -- Optuna ----------------------------------------------------------------------------------------------
 
 
-def optuna(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def optuna(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """TPE with Hyperband's pruner, in a process per worker, which share a journal file."""
     import optuna as library
     from optuna.storages import JournalStorage
@@ -160,7 +160,7 @@ def optuna(train: Train, task: Task, left: Left, seed: int, folder: str) -> None
     def work(number: int) -> None:
         study = library.create_study(
             study_name="race",
-            storage=JournalStorage(JournalFileBackend(f"{folder}/journal.log")),
+            storage=JournalStorage(JournalFileBackend(f"{directory}/journal.log")),
             sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=1000 * seed + number),
             pruner=library.pruners.HyperbandPruner(min_resource=1, max_resource=task.epochs, reduction_factor=3),
             direction="maximize" if task.direction == "max" else "minimize",
@@ -175,7 +175,7 @@ def optuna(train: Train, task: Task, left: Left, seed: int, folder: str) -> None
         process.join()
 
 
-def optuna_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def optuna_values(score: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """TPE without a pruner."""
     import optuna as library
     from optuna.storages import JournalStorage
@@ -184,7 +184,7 @@ def optuna_values(score: Train, task: Task, left: Left, seed: int, folder: str) 
     def work(number: int) -> None:
         study = library.create_study(
             study_name="race",
-            storage=JournalStorage(JournalFileBackend(f"{folder}/journal.log")),
+            storage=JournalStorage(JournalFileBackend(f"{directory}/journal.log")),
             sampler=library.samplers.TPESampler(multivariate=True, constant_liar=True, seed=1000 * seed + number),
             direction="maximize" if task.direction == "max" else "minimize",
             load_if_exists=True,
@@ -211,7 +211,7 @@ def optuna_config(trial: Any, space: Space) -> Config:
 # -- Ray Tune --------------------------------------------------------------------------------------------
 
 
-def ray(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def ray(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """ASHA over the proposals of Optuna, in actors that are reused."""
     import ray as library
     from ray import tune
@@ -240,11 +240,11 @@ def ray(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
             time_budget_s=left(),
             reuse_actors=True,
         ),
-        run_config=tune.RunConfig(storage_path=folder, verbose=0),
+        run_config=tune.RunConfig(storage_path=directory, verbose=0),
     ).fit()
 
 
-def ray_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def ray_values(score: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """The proposals of Optuna, without a scheduler."""
     import ray as library
     from ray import tune
@@ -268,7 +268,7 @@ def ray_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> 
             time_budget_s=left(),
             reuse_actors=True,
         ),
-        run_config=tune.RunConfig(storage_path=folder, verbose=0),
+        run_config=tune.RunConfig(storage_path=directory, verbose=0),
     ).fit()
 
 
@@ -287,7 +287,7 @@ def ray_space(space: Space) -> dict[str, Any]:
 # -- Syne Tune -------------------------------------------------------------------------------------------
 
 
-def syne_tune(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def syne_tune(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """ASHA with conformal quantile regression (Syne Tune 0.16 no longer has MOBSTER), one program per trial."""
     from syne_tune import StoppingCriterion, Tuner
     from syne_tune.backend import LocalBackend
@@ -322,7 +322,7 @@ def syne_tune_trial(train: Train, task: Task, config: Config) -> None:
     train(config, report)
 
 
-def syne_tune_values(score: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def syne_tune_values(score: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """Bayesian optimisation by BoTorch."""
     from syne_tune import StoppingCriterion, Tuner
     from syne_tune.backend import LocalBackend
@@ -370,7 +370,7 @@ def syne_tune_config(space: Space) -> Config:
 # -- Hyperopt on Spark -----------------------------------------------------------------------------------
 
 
-def spark_trials(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def spark_trials(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """Hyperopt's TPE with SparkTrials, whose trainings cannot be stopped early."""
     import numpy as np
     from hyperopt import SparkTrials, fmin, tpe
@@ -406,7 +406,7 @@ def spark_trials_space(space: Space) -> dict[str, Any]:
 # -- by hand ---------------------------------------------------------------------------------------------
 
 
-def random_search(train: Train, task: Task, left: Left, seed: int, folder: str) -> None:
+def random_search(train: Train, task: Task, left: Left, seed: int, directory: str) -> None:
     """Random search with full trainings in a pool of processes."""
     configs = itertools.islice(random_configs(task.space, seed), 10_000)
     best = None
@@ -479,14 +479,14 @@ def main() -> None:
         trial = syne_tune_trial if task.epochs else syne_tune_values_trial
         trial(task.train, task, syne_tune_config(task.space))
         return
-    name, seed, deadline, folder = sys.argv[1:]
+    name, seed, deadline, directory = sys.argv[1:]
     system = SYSTEMS[name]
     if MASTER and name == "maggy_like":  # the session that its user has already
         from maggy_like import spark_session
 
         spark_session(MASTER)
     search = system.search if task.epochs else system.search_values
-    search(task.train, task, lambda: max(float(deadline) - time.monotonic(), 1e-3), int(seed), folder)
+    search(task.train, task, lambda: max(float(deadline) - time.monotonic(), 1e-3), int(seed), directory)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
     engine = ThinEngine(stretch)
     process = psutil.Process()
     before = process.memory_info().rss
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         handle = lagom(
             nothing,
             {"x": Float(0, 1)},
@@ -146,7 +146,7 @@ def measure(workers: int, stretch: float, seconds: float) -> dict[str, float]:
             max_budget=REPORTS,
             workers=workers,
             engine=engine,
-            directory=folder,
+            directory=directory,
             progress=False,
             block=False,
         )

@@ -96,14 +96,14 @@ SCRIPTS = {
 
 def script_seconds(script: str) -> float:
     """Seconds from the start of a script to the end of its first training."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "helper.py").write_text(IMPORTS + FUNCTION)
-        Path(folder, "script.py").write_text(script)
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "helper.py").write_text(IMPORTS + FUNCTION)
+        Path(directory, "script.py").write_text(script)
         start = time.monotonic()
         path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
             [sys.executable, "script.py"],
-            cwd=folder,
+            cwd=directory,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             check=True,

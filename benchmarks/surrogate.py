@@ -1,9 +1,9 @@
 """YAHPO Gym's surrogate of LCBench (Pfisterer et al., 2022): validation error and time after each of 50 epochs.
 
 For any configuration, not the nearest of some that were drawn: a model that proposes a point gets that point's curve.
-It needs ``onnxruntime`` and a folder with the model, its encoding, its parameters, and a reference for each data set:
-the best that was found, the median of random configurations, and whether choices may look at it (*tune*) or not
-(*test*). The folder is not part of this project.
+It needs ``onnxruntime`` and a directory with the model, its encoding, its parameters, and a reference for each data
+set: the best that was found, the median of random configurations, and whether choices may look at it (*tune*) or not
+(*test*). The directory is not part of this project.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.landscapes import Landscape
-from benchmarks.lcbench import FOLDER, Curves, parameters, reference
+from benchmarks.lcbench import DIRECTORY, Curves, parameters, reference
 from benchmarks.tables import Table
 from maggy_like import Float, Integer, SearchSpace
 
@@ -28,7 +28,7 @@ UNSEEN = (34539, 167184, 168329, 168335, 168908, 189862, 189865)
 
 def has_surrogate(curves: Path) -> bool:
     """Whether there is a model, and what computes it."""
-    return importlib.util.find_spec("onnxruntime") is not None and (curves / FOLDER / "model.onnx").exists()
+    return importlib.util.find_spec("onnxruntime") is not None and (curves / DIRECTORY / "model.onnx").exists()
 
 
 @cache
@@ -37,7 +37,7 @@ def surrogate(name: str, curves: Path) -> Landscape:
 
     Args:
         name: ``yahpo-`` and the number of the data set.
-        curves: Where the surrogate's folder lies.
+        curves: Where the surrogate's directory lies.
 
     Example:
         >>> surrogate("yahpo-3945", Path("curves")).max_budget
@@ -79,7 +79,7 @@ def ragged(name: str, curves: Path) -> Table:
 
     Args:
         name: ``ragged-`` and the number of the data set.
-        curves: Where the surrogate's folder lies.
+        curves: Where the surrogate's directory lies.
 
     Example:
         >>> ragged("ragged-189865", Path("curves")).max_budget

@@ -5,7 +5,7 @@
   end with several seeds, of which the mean counts.
 - ``lcbench-*.npz``: learning curves over 50 epochs of LCBench (Zimmer et al., 2021) as YAHPO Gym's surrogate
   (Pfisterer et al., 2022) predicts them; a configuration stands for its nearest neighbour in the unit cube. They are
-  not part of this project; name their folder with ``--curves``.
+  not part of this project; name their directory with ``--curves``.
 - ``diverging`` is made, not measured: a landscape where nearly half of the trainings diverge, some at once, some late,
   to losses of many magnitudes or NaN. It is ragged, and as a configuration stands for its nearest of 600, a small
   move often returns the same curve. It is here because models of the loss fall for such landscapes.

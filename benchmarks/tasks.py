@@ -63,7 +63,7 @@ def task(name: str, curves: Path) -> Task:
 
     Args:
         name: One of a table, ``yahpo-`` or ``ragged-`` and a data set, or a landscape.
-        curves: Where ``lcbench-*.npz`` and the folder of the surrogate lie.
+        curves: Where ``lcbench-*.npz`` and the directory of the surrogate lie.
 
     Example:
         >>> task("crossing", Path("curves")).max_budget

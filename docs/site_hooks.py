@@ -1,4 +1,4 @@
-"""What `make docs` adds to the pages of this folder: the files of the project to which they link.
+"""What `make docs` adds to the pages of this directory: the files of the project to which they link.
 
 A page may link to a test, an example or another text of the project. The site has these files as pages of its own, in
 `project/`, so that all links work wherever the site is read.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
-_FOLDER = "project/"
+_DIRECTORY = "project/"
 _DOCS = "docs/"
 _NOT_FOUND = ("adr/", "project/")
 """What a search of the site leaves out: its reader looks for what to do, not for how it came about."""
@@ -48,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
-    """Have links to files of the project lead to their pages; a link to a folder is text alone."""
+    """Have links to files of the project lead to their pages; a link to a directory is text alone."""
     here = page.file.src_uri
     if here.startswith(_NOT_FOUND):
         page.meta["search"] = {"exclude": True}
@@ -66,7 +66,7 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
 
 def _path_of(uri: str, link: str) -> str:
     """Where a page's link leads, as a path in the project."""
-    source = uri.removeprefix(_FOLDER) if uri.startswith(_FOLDER) else _DOCS + uri
+    source = uri.removeprefix(_DIRECTORY) if uri.startswith(_DIRECTORY) else _DOCS + uri
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
 
 
@@ -74,4 +74,4 @@ def _uri_of(path: str) -> str:
     """The page of a file of the project."""
     if path.startswith(_DOCS):
         return path.removeprefix(_DOCS)
-    return _FOLDER + path + (".md" if path.endswith(".py") else "")
+    return _DIRECTORY + path + (".md" if path.endswith(".py") else "")

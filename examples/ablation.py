@@ -81,8 +81,8 @@ def train(model: nn.Module, features: list[str], source: str, seed: int, weight_
 def main(on_spark: bool, repeats: int) -> None:
     """Declare the study, run it, and show what it found."""
     table: Any = load_breast_cancer(as_frame=True).frame
-    with tempfile.TemporaryDirectory() as folder:
-        source = str(Path(folder) / "table.parquet")
+    with tempfile.TemporaryDirectory() as directory:
+        source = str(Path(directory) / "table.parquet")
         if on_spark:
             table = spark_session("local[2]").createDataFrame(table)
             table.write.parquet(source)

@@ -65,17 +65,17 @@ def decode(content: bytes) -> np.ndarray:
         return np.asarray(image, dtype=np.float32)[None] / 255
 
 
-def write_images(images: np.ndarray, digits: np.ndarray, folder: Path) -> None:
+def write_images(images: np.ndarray, digits: np.ndarray, directory: Path) -> None:
     """Each image as ``directory/DIGIT/NUMBER.png``."""
     for number, (image, digit) in enumerate(zip(images, digits, strict=True)):
-        path = folder / str(digit) / f"{number:04}.png"
+        path = directory / str(digit) / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray((image * 255).astype(np.uint8)).save(path)
 
 
-def read_images(spark: SparkSession, folder: Path) -> DataFrame:
+def read_images(spark: SparkSession, directory: Path) -> DataFrame:
     """One row per image: its bytes, and its class from the name of its directory."""
-    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(folder))
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(directory))
     name = F.split("path", "/")
     return files.select(
         F.col("content").alias("image"),
@@ -84,15 +84,15 @@ def read_images(spark: SparkSession, folder: Path) -> DataFrame:
     )
 
 
-def main(spark: SparkSession, folder: Path) -> None:
+def main(spark: SparkSession, directory: Path) -> None:
     """Train the encoder, write the new images to files, and learn them of its features."""
     data = load_digits()
     images, digits = (data.images / 16).astype(np.float32), data.target
     is_known = np.isin(digits, KNOWN)
     encoder = train_encoder(torch.from_numpy(images[is_known])[:, None], torch.from_numpy(digits[is_known]))
-    write_images(images[~is_known], digits[~is_known], folder / "images")
+    write_images(images[~is_known], digits[~is_known], directory / "images")
 
-    rows = read_images(spark, folder / "images").cache()
+    rows = read_images(spark, directory / "images").cache()
     train = rows.where(F.col("number") < EXAMPLES)
     test = rows.where(F.col("number") >= EXAMPLES)
     pipeline = Pipeline(
@@ -105,7 +105,7 @@ def main(spark: SparkSession, folder: Path) -> None:
                 batchSize=32,
                 epochs=20,
                 workers=2,
-                directory=str(folder / "runs"),
+                directory=str(directory / "runs"),
             ),
         ]
     )

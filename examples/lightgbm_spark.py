@@ -45,9 +45,9 @@ def make_rows(spark: SparkSession, rows: int) -> DataFrame:
     return sales.withColumn("sales", effect + 0.1 * F.randn(2))
 
 
-def train(folder: str, reporter: Reporter, **config: Any) -> None:
+def train(directory: str, reporter: Reporter, **config: Any) -> None:
     """Boost on the training rows. Report the error on the validation rows after each round."""
-    rows = pd.read_parquet(folder)
+    rows = pd.read_parquet(directory)
     fit, held_out = rows[~rows["is_validation"]], rows[rows["is_validation"]]
     report = LightGBMReport(reporter)
     model = lightgbm.LGBMRegressor(n_estimators=report.num_boost_round, n_jobs=1, verbose=-1, metric="rmse", **config)
@@ -61,17 +61,17 @@ def train(folder: str, reporter: Reporter, **config: Any) -> None:
     )
 
 
-def main(spark: SparkSession, folder: str, n_rows: int, n_trials: int) -> None:
+def main(spark: SparkSession, directory: str, n_rows: int, n_trials: int) -> None:
     """Write the rows, search, and predict with the best model."""
     rows = make_rows(spark, n_rows)
-    rows.write.mode("overwrite").parquet(f"{folder}/rows")
+    rows.write.mode("overwrite").parquet(f"{directory}/rows")
     result = lagom(
         train,
-        {"folder": [f"{folder}/rows"], **SPACE},
+        {"directory": [f"{directory}/rows"], **SPACE},
         metric="valid_0_rmse",
         n_trials=n_trials,
         max_budget=81,
-        directory=f"{folder}/runs",
+        directory=f"{directory}/runs",
         seed=1,
     )
     print(result)

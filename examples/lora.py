@@ -68,9 +68,9 @@ def accuracy(predicted: Any) -> dict[str, float]:
 def train(reporter: Reporter, learning_rate: float, **config: Any) -> None:
     """Fine-tune the adapters. One step is an epoch and its evaluation."""
     report = TransformersReport(reporter)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         arguments = TrainingArguments(
-            folder,
+            directory,
             num_train_epochs=reporter.budget,
             learning_rate=learning_rate,
             per_device_train_batch_size=32,

@@ -47,7 +47,7 @@ CONF = {
 }
 
 
-def write_tables(stores: int, folder: Path) -> None:
+def write_tables(stores: int, directory: Path) -> None:
     """Write sales, stores and weather. Log sales are a sum of effects that no single table has, and noise."""
     random = np.random.default_rng(0)
     states, days = ["BE", "BY", "HE"], pd.date_range("2025-01-06", "2025-09-02")
@@ -67,9 +67,9 @@ def write_tables(stores: int, folder: Path) -> None:
     rows["sales"] = np.exp(log_sales + random.normal(0, NOISE, len(rows)))
     sales = rows[["store", "date", "promo", "sales"]]
     for name, table in {"sales": sales, "stores": shops, "weather": weather}.items():
-        write(table, folder / f"{name}.parquet")
+        write(table, directory / f"{name}.parquet")
     for week, arriving in sales[sales["date"].dt.date >= PREDICT_FROM].groupby(sales["date"].dt.isocalendar().week):
-        write(arriving, folder / "new" / f"week{week}.parquet")
+        write(arriving, directory / "new" / f"week{week}.parquet")
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
@@ -111,7 +111,7 @@ class SalesNetwork(nn.Module):
         return output.squeeze(1)
 
 
-def make_pipeline(engine: SparkEngine, n_trials: int, folder: Path) -> Pipeline:
+def make_pipeline(engine: SparkEngine, n_trials: int, directory: Path) -> Pipeline:
     """Index, scale, search, and train the best on all workers."""
     indexes = [f"{name}_index" for name in CATEGORIES]
     return Pipeline(
@@ -130,7 +130,7 @@ def make_pipeline(engine: SparkEngine, n_trials: int, folder: Path) -> Pipeline:
                 epochs=8,
                 engine=engine,
                 workers=2,
-                directory=str(folder / "runs"),
+                directory=str(directory / "runs"),
                 search={"hidden": Choice([16, 48]), "learningRate": Float(1e-3, 1e-2, log=True)},
                 runOptions={"n_trials": n_trials, "optimizer": "random", "seed": 1},
                 callbacks=[tell_gpu],
@@ -151,14 +151,16 @@ def predict(model: PipelineModel, rows: DataFrame) -> DataFrame:
     return model.transform(rows).select("store", "date", "label", "prediction", sales)
 
 
-def predict_stream(model: PipelineModel, tables: dict[str, DataFrame], folder: Path) -> DataFrame:
+def predict_stream(model: PipelineModel, tables: dict[str, DataFrame], directory: Path) -> DataFrame:
     """Predict for the files that arrive in a directory; here for those that are there."""
     spark = tables["sales"].sparkSession
-    arriving = spark.readStream.schema(tables["sales"].schema).option("maxFilesPerTrigger", 2).parquet(f"{folder}/new")
+    arriving = (
+        spark.readStream.schema(tables["sales"].schema).option("maxFilesPerTrigger", 2).parquet(f"{directory}/new")
+    )
     stream = predict(model, prepare(arriving, tables)).writeStream.format("parquet").trigger(availableNow=True)
-    options = {"path": f"{folder}/stream", "checkpointLocation": f"{folder}/stream-state"}
+    options = {"path": f"{directory}/stream", "checkpointLocation": f"{directory}/stream-state"}
     stream.options(**options).start().awaitTermination()
-    return spark.read.parquet(f"{folder}/stream")
+    return spark.read.parquet(f"{directory}/stream")
 
 
 def predict_without_spark(model: PipelineModel, rows: pd.DataFrame) -> pd.DataFrame:
@@ -175,23 +177,23 @@ def predict_without_spark(model: PipelineModel, rows: pd.DataFrame) -> pd.DataFr
     return rows[["store", "date"]].assign(expected=found)
 
 
-def main(spark: SparkSession, stores: int, n_trials: int, folder: Path) -> None:
+def main(spark: SparkSession, stores: int, n_trials: int, directory: Path) -> None:
     """Join, search, train, and predict in three ways."""
-    write_tables(stores, folder)
-    tables = {name: spark.read.parquet(f"{folder}/{name}.parquet") for name in ("sales", "stores", "weather")}
+    write_tables(stores, directory)
+    tables = {name: spark.read.parquet(f"{directory}/{name}.parquet") for name in ("sales", "stores", "weather")}
     known = tables["sales"].where(F.col("date") < VALIDATE_FROM)
-    known.groupBy("store").agg(F.avg(F.log("sales")).alias("level")).write.parquet(f"{folder}/levels")
-    tables["levels"] = spark.read.parquet(f"{folder}/levels")
-    prepare(tables["sales"], tables).write.parquet(f"{folder}/rows")  # once, and not again in each stage
-    rows = spark.read.parquet(f"{folder}/rows")
+    known.groupBy("store").agg(F.avg(F.log("sales")).alias("level")).write.parquet(f"{directory}/levels")
+    tables["levels"] = spark.read.parquet(f"{directory}/levels")
+    prepare(tables["sales"], tables).write.parquet(f"{directory}/rows")  # once, and not again in each stage
+    rows = spark.read.parquet(f"{directory}/rows")
     before, after = rows.where(F.col("date") < PREDICT_FROM), rows.where(F.col("date") >= PREDICT_FROM)
 
     engine = SparkEngine(spark, resources={"gpu": 1, "cpu": 1, "memory": "1g"})
-    model = make_pipeline(engine, n_trials, folder).fit(before)
+    model = make_pipeline(engine, n_trials, directory).fit(before)
     trained: Any = model.stages[-1]
     print(f"searched {len(trained.result.trials)} networks; the best has {trained.config}")
 
-    batch, stream = predict(model, after).toPandas(), predict_stream(model, tables, folder).toPandas()
+    batch, stream = predict(model, after).toPandas(), predict_stream(model, tables, directory).toPandas()
     expected = predict_without_spark(model, after.toPandas())
     for name, predicted in {"batch": batch, "stream of files": stream}.items():
         both = predicted.merge(expected, on=["store", "date"], how="outer")

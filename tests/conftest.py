@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import java_archive
-import memory_folder
+import memory_directory
 import pytest
 import warm_processes as warm
 from hypothesis_profiles import load_profile
@@ -87,7 +87,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files of which ``-m`` leaves out all tests, and where torch is not installed, those that need it.
 
-    Folders whose fixtures need torch are left out then, too.
+    Directories whose fixtures need torch are left out then, too.
     """
     read = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
     if read.suffix != ".py" or not read.exists():
@@ -126,8 +126,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
-    if (folder := memory_folder.begin()) is not None:
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if (directory := memory_directory.begin()) is not None:
+        config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
     cache = getattr(config, "cache", None)  # which `-p no:cacheprovider` leaves out
     if cache is not None and (archive := java_archive.archive_in(cache.mkdir("java"))) is not None:
         java_archive.use(archive)
@@ -203,7 +203,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def working_directory() -> Iterator[None]:
     """An empty working directory, of which each worker of a search makes copies for its trials."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         yield
 
 
@@ -314,7 +314,7 @@ def run_script(tmp_path: Path) -> RunScript:
 
     ``run_script(code_or_path, *args, timeout=500, env=None)`` returns a ``CompletedProcess`` with its output
     as text. Code is a ``str`` and a file is a ``Path``. ``env`` is laid over this process's environment; None
-    removes a name. The working folder is ``tmp_path``. Past ``timeout`` seconds the whole process group is
+    removes a name. The working directory is ``tmp_path``. Past ``timeout`` seconds the whole process group is
     killed, and the test fails with what was written until then. That is for what hangs: a script that starts Spark
     takes half a minute on an idle machine, and several on one that does other things too.
     """
@@ -358,9 +358,9 @@ def run_program(
 ) -> RunProgram:
     """Run a file as ``__main__`` of this process, which has imported already what the file needs.
 
-    ``run_program(path, *args)`` returns what was written to standard output and to standard error. The working folder
-    is ``tmp_path``, and warnings are shown as Python shows them. In a test that is marked ``e2e`` the workers are forks
-    of a warm process. The file finds a Spark session only in a test that has ``spark_local``.
+    ``run_program(path, *args)`` returns what was written to standard output and to standard error. The working
+    directory is ``tmp_path``, and warnings are shown as Python shows them. In a test that is marked ``e2e`` the workers
+    are forks of a warm process. The file finds a Spark session only in a test that has ``spark_local``.
     """
     sessions = sys.modules.get("maggy_like.spark.session")
     if sessions is not None and "spark_local" not in request.fixturenames:

@@ -1,7 +1,7 @@
 """Make the screenshots of the docs again: real searches in JupyterLab, in a terminal and in a browser.
 
-``python tests/images.py [cell] [terminal] [report] [dashboard] [forest] [--to FOLDER]`` writes them to ``docs/images``,
-by default all. It needs the environment of ``make test``, and a Chromium on the PATH.
+``python tests/images.py [cell] [terminal] [report] [dashboard] [forest] [--to DIRECTORY]`` writes them to
+``docs/images``, by default all. It needs the environment of ``make test``, and a Chromium on the PATH.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ MIDDLE = f"/about [0-9:]+ left/.test(document.querySelector('{CELL}')?.innerText
 """Whether the cell shows how long the search will take, which is when five trials have ended."""
 
 
-NAMED = """([name, folder]) => {
+NAMED = """([name, directory]) => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
-    texts.currentNode.data = texts.currentNode.data.replaceAll(folder, "/home/me").replaceAll(name, "digits");
+    texts.currentNode.data = texts.currentNode.data.replaceAll(directory, "/home/me").replaceAll(name, "digits");
   }
 }"""
-"""Replaces the names of a run and of its folder on a page."""
+"""Replaces the names of a run and of its directory on a page."""
 
 REDRAWN = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
 """What rich sends to a terminal before it draws its lines again."""
@@ -87,16 +87,16 @@ def take(page: Page, selector: str, path: Path) -> None:
     save(page.screenshot(clip=box), path)
 
 
-def cell(folder: Path, to: Path) -> None:
+def cell(directory: Path, to: Path) -> None:
     """The live cell of the quickstart notebook in the middle of its search, light and dark."""
     notebook = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())
     for each in notebook["cells"]:
         each["source"] = "".join(each["source"]).replace("n_trials=18", 'n_trials=60, name="digits"')
     last = next(place for place, each in enumerate(notebook["cells"]) if "lagom(train" in each["source"])
     del notebook["cells"][last + 1 :]
-    (folder / "lab").mkdir()
-    (folder / "lab" / "quickstart.ipynb").write_text(json.dumps(notebook))
-    with jupyterlab(folder / "lab", folder / "jupyter") as address, browser(1000, 1000) as context:
+    (directory / "lab").mkdir()
+    (directory / "lab" / "quickstart.ipynb").write_text(json.dumps(notebook))
+    with jupyterlab(directory / "lab", directory / "jupyter") as address, browser(1000, 1000) as context:
         page = context.new_page()
         page.goto(f"{address}/quickstart.ipynb")
         page.wait_for_function(CONNECTED)
@@ -109,12 +109,12 @@ def cell(folder: Path, to: Path) -> None:
             take(page, CELL, to / name)
 
 
-def terminal(folder: Path, to: Path) -> None:
+def terminal(directory: Path, to: Path) -> None:
     """``make demo`` in a terminal, in the middle of its search."""
     columns, lines = "100", "24"
     pid, screen = pty.fork()
     if pid == 0:
-        os.chdir(folder)
+        os.chdir(directory)
         os.environ |= {"COLUMNS": columns, "LINES": lines, "TERM": "xterm-256color"}
         os.execv(sys.executable, [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "60"])
     shown, frames = "", [""]
@@ -139,25 +139,25 @@ def terminal(folder: Path, to: Path) -> None:
         save(page.locator("svg").first.screenshot(), to / "terminal.png")
 
 
-def report(folder: Path, to: Path) -> None:
+def report(directory: Path, to: Path) -> None:
     """The beginning of the report of ``make demo``."""
     command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "20"]
-    subprocess.run(command, cwd=folder, check=True)
-    run = next((folder / "maggy_runs").iterdir())
-    load_run(run).report(folder / "report.html")
-    text = (folder / "report.html").read_text()
-    (folder / "report.html").write_text(text.replace(str(folder), "/home/me").replace(run.name, "digits"))
+    subprocess.run(command, cwd=directory, check=True)
+    run = next((directory / "maggy_runs").iterdir())
+    load_run(run).report(directory / "report.html")
+    text = (directory / "report.html").read_text()
+    (directory / "report.html").write_text(text.replace(str(directory), "/home/me").replace(run.name, "digits"))
     with browser(1000, 1290) as context:
         page = context.new_page()
-        page.goto((folder / "report.html").as_uri())
+        page.goto((directory / "report.html").as_uri())
         page.wait_for_function("document.querySelectorAll('[data-drawn]').length >= 2")
         save(page.screenshot(), to / "report.png")
 
 
-def dashboard(folder: Path, to: Path) -> None:
+def dashboard(directory: Path, to: Path) -> None:
     """``make demo`` in the dashboard, in the middle of its search."""
     command = [sys.executable, str(ROOT / "examples" / "quickstart.py"), "--trials", "60"]
-    with subprocess.Popen(command, cwd=folder) as search, open_dashboard(str(folder / "maggy_runs")) as opened:
+    with subprocess.Popen(command, cwd=directory) as search, open_dashboard(str(directory / "maggy_runs")) as opened:
         with browser(1160, 1010) as context:
             page = context.new_page()
             page.goto(opened.url)
@@ -165,21 +165,21 @@ def dashboard(folder: Path, to: Path) -> None:
             page.wait_for_function("parseInt(document.querySelector('.counts')?.innerText) >= 30")
             page.wait_for_function("document.querySelector('[data-drawn]')")
             name = page.inner_text("h1")
-            page.evaluate(NAMED, [name, str(folder)])
+            page.evaluate(NAMED, [name, str(directory)])
             save(page.screenshot(), to / "dashboard.png")
         search.send_signal(signal.SIGINT)
 
 
-def forest(folder: Path, to: Path) -> None:
+def forest(directory: Path, to: Path) -> None:
     """The forest plot of the first ablation study of the docs."""
     page = (ROOT / "docs" / "ablation.md").read_text().partition("## Read the table")[0]
     code = re.findall(r"(?s)```python\n(.*?)```", page)
     program = "\n".join([*code, "answer.plot().write_html('forest.html')"])
-    (folder / "study.py").write_text(program)
-    subprocess.run([sys.executable, "study.py"], cwd=folder, check=True)
+    (directory / "study.py").write_text(program)
+    subprocess.run([sys.executable, "study.py"], cwd=directory, check=True)
     with browser(760, 320) as context:
         page = context.new_page()
-        page.goto((folder / "forest.html").as_uri())
+        page.goto((directory / "forest.html").as_uri())
         save(page.locator(".plot-container").first.screenshot(), to / "forest.png")
 
 
@@ -195,12 +195,12 @@ IMAGES: dict[str, Callable[[Path, Path], None]] = {
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("images", nargs="*", choices=[*IMAGES, []], help="which images to make; default all")
-    options.add_argument("--to", type=Path, default=ROOT / "docs" / "images", help="folder (default: docs/images)")
+    options.add_argument("--to", type=Path, default=ROOT / "docs" / "images", help="directory (default: docs/images)")
     args = options.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)
     for name in args.images or IMAGES:
-        with tempfile.TemporaryDirectory() as folder:
-            IMAGES[name](Path(folder).resolve(), args.to.resolve())
+        with tempfile.TemporaryDirectory() as directory:
+            IMAGES[name](Path(directory).resolve(), args.to.resolve())
 
 
 if __name__ == "__main__":

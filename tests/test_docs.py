@@ -93,7 +93,7 @@ def test_the_table_of_supported_versions_is_that_of_the_package() -> None:
     assert tested == set(re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"]))
 
 
-def test_the_folders_that_the_choices_name_are_there() -> None:
+def test_the_directories_that_the_choices_name_are_there() -> None:
     named = [
         (page.name, path)
         for page in sorted((ROOT / "docs" / "adr").glob("*.md"))

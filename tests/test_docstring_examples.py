@@ -41,7 +41,7 @@ LIBRARIES = {
 """Modules by the name under which an example finds them."""
 
 RUNS = ("august", "random", "asha")
-"""Runs in the folder ``maggy_runs`` of each example that has the folder's name in it."""
+"""Runs in the directory ``maggy_runs`` of each example that has the directory's name in it."""
 
 NOT_RUN = {
     "maggy_like.driver.run_handle.RunHandle.stacks": "shows what happens to run",
@@ -208,8 +208,8 @@ class Shared:
     train_fn = staticmethod(train_fn)
     make_network = staticmethod(make_network)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         run_here = {"engine": "inline", "progress": False, "max_budget": 3, "directory": "maggy_runs"}
         self.lagom = partial(maggy_like.lagom, **{**run_here, "n_trials": 4, "seed": 0})
         self.ablate = partial(maggy_like.ablate, **run_here)
@@ -268,17 +268,17 @@ class Shared:
 
     @cached_property
     def runs(self) -> Path:
-        """A folder with ``RUNS``, in this order."""
+        """A directory with ``RUNS``, in this order."""
         _ = self.result, self.searched("random"), self.searched("asha", optimizer="asha", n_trials=6)
-        return self.folder / "maggy_runs"
+        return self.directory / "maggy_runs"
 
     def searched(self, name: str, **given: Any) -> Any:
-        options = {"optimizer": "random", "directory": self.folder / "maggy_runs", "name": name, **given}
+        options = {"optimizer": "random", "directory": self.directory / "maggy_runs", "name": name, **given}
         return self.lagom(train_fn, self.space, **options)
 
     @cached_property
     def answer(self) -> Any:
-        return self.ablate(train_fn, self.study, directory=self.folder / "ablations", name="study")
+        return self.ablate(train_fn, self.study, directory=self.directory / "ablations", name="study")
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +299,7 @@ def meaning(name: str, home: ModuleType, shared: Shared) -> Any:
 
 
 def check(test: doctest.DocTest, shared: Shared, **given: Any) -> None:
-    """Run the statements of a docstring in the working folder."""
+    """Run the statements of a docstring in the working directory."""
     home = importlib.import_module(test.globs["__name__"])
     names = {name: meaning(name, home, shared) for name in names_in(test)}
     known = {"__name__": "__main__", **{name: value for name, value in names.items() if value is not None}, **given}

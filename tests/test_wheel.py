@@ -20,20 +20,20 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist of a copy of the project, and the wheel that is built of that."""
-    folder, source = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("source")
+    """A directory with the sdist of a copy of the project, and the wheel that is built of that."""
+    directory, source = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("source")
     files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     for name in files.stdout.split("\n"):
         if (name.startswith(("maggy_like/", "optimizers/")) or "/" not in name) and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    code = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(directory)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
-    (sdist,) = folder.glob("*.tar.gz")
-    wheel = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder), str(sdist)]
+    (sdist,) = directory.glob("*.tar.gz")
+    wheel = ["wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(directory), str(sdist)]
     environment = os.environ | {"PIP_BUILD_CONSTRAINT": ""}
     subprocess.run([*PIP, *wheel], cwd=ROOT, check=True, capture_output=True, env=environment)
-    return folder
+    return directory
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "build" / "versions"
+DIRECTORY = ROOT / "build" / "versions"
 
 PACKAGES = [".[connect,lightgbm,mlflow,notebook,optuna,report,sklearn,skopt,spark,tensorboard]", "s3fs>=2024.12"]
 TOOLS = [
@@ -65,19 +65,19 @@ def run(name: str, row: Row) -> str:
     """Make the environment of a row and run the tests there; return the last line of pytest, or what went wrong."""
     if (python := interpreter(row.python)) is None:
         return f"no Python {row.python} found"
-    environment = FOLDER / name
+    environment = DIRECTORY / name
     subprocess.run([python, "-m", "venv", "--clear", str(environment)], check=True)
     binary = environment / "bin" / "python"
     subprocess.run([binary, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"], check=True)
     install = [binary, "-m", "uv", "pip", "install", "--quiet", "--python", binary]
     subprocess.run([*install, "--resolution", row.resolution, *PACKAGES], cwd=ROOT, check=True)
     subprocess.run([*install, *TOOLS], cwd=ROOT, check=True)
-    with (FOLDER / f"{name}.txt").open("w") as frozen:
+    with (DIRECTORY / f"{name}.txt").open("w") as frozen:
         subprocess.run([binary, "-m", "uv", "pip", "freeze", "--python", binary], check=True, stdout=frozen)
     # Without the source of frames: Python 3.11 may fail to parse it while a deep recursion unwinds.
     tests = [binary, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", FAST, "-p", "no:cacheprovider"]
     tests += ["--tb", "native"]
-    log = FOLDER / f"{name}.log"
+    log = DIRECTORY / f"{name}.log"
     with log.open("w") as output:  # so that a long run can be followed
         environ = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(tests, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environ)
@@ -87,14 +87,14 @@ def run(name: str, row: Row) -> str:
 
 def main() -> None:
     """Run the rows that are named, or all."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
     results = {}
     for name in sys.argv[1:] or MATRIX:
         print(f"{name}: Python {MATRIX[name].python}, {MATRIX[name].resolution}", flush=True)
         results[name] = run(name, MATRIX[name])
         print(f"  {results[name]}", flush=True)
     if any("failed" in result or "error" in result or "passed" not in result for result in results.values()):
-        sys.exit(f"see {FOLDER}/*.log")
+        sys.exit(f"see {DIRECTORY}/*.log")
 
 
 if __name__ == "__main__":

@@ -143,8 +143,8 @@ def _check_early(spec: RunSpec) -> None:
     if spec.engine.is_on_this_machine:
         count_workers(spec.settings, spec.engine)
     files = spec.settings.files
-    folder = local_path(files.paths.directory) if spec.driver == "client" else None
-    if folder is not None and os.path.exists(folder) is not files.resume:
+    directory = local_path(files.paths.directory) if spec.driver == "client" else None
+    if directory is not None and os.path.exists(directory) is not files.resume:
         from maggy_like.driver.recovery import check_existing
         from maggy_like.storage.journal import backend_of
 

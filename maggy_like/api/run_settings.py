@@ -24,8 +24,8 @@ from maggy_like.storage.file_systems import local_path, modules_for, url_of, wit
 from maggy_like.storage.journal import Earlier
 from maggy_like.storage.run_paths import (
     RunPaths,
-    check_directory,
     check_name,
+    check_runs_directory,
     default_name,
     place_for,
     read_store,
@@ -97,12 +97,12 @@ def check_files(options: RunOptions) -> FileSettings:
             "resume=True continues the earlier run and overwrite=True deletes it, so both cannot be True; pass one"
         )
     name = check_name(name) if name is not None else default_name(train_fn)
-    folder = place_for(within(check_directory(options.directory), name))
+    directory = place_for(within(check_runs_directory(options.directory), name))
     kept = read_store(options.store)
-    store = store_url(kept.url, folder, name)
+    store = store_url(kept.url, directory, name)
     if kept.url is not None and (path := local_path(store)) is not None:
         store = url_of(place_for(path))
-    paths = RunPaths(folder, store)
+    paths = RunPaths(directory, store)
     if not is_encodable(paths.recorded_store):
         raise ConfigError(
             "store must be a directory whose path is UTF-8, since the journal records it, got "

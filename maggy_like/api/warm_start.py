@@ -88,7 +88,7 @@ def recorded(
     if warm_start and not _is_same(earlier, warm_start, space):
         raise ConfigError(
             f"warm_start must have the runs that {header.name!r} was started with, got "
-            f"{short([_folder(run) for run in warm_start])}; leave it out"
+            f"{short([_directory(run) for run in warm_start])}; leave it out"
         )
     return earlier, read_directions(header.directions), header.began_with
 
@@ -115,7 +115,7 @@ def _read(run: Result | str | Path) -> tuple[str, Contents]:
 
     _check_type(run)
     try:
-        contents = read_journal(find_run(_folder(run)))
+        contents = read_journal(find_run(_directory(run)))
     except ConfigError as error:
         raise ConfigError(f"warm_start: {error}") from error.__cause__
     if isinstance(run, Result):
@@ -123,7 +123,7 @@ def _read(run: Result | str | Path) -> tuple[str, Contents]:
     return contents.header.name, contents
 
 
-def _folder(run: Result | str | Path) -> str:
+def _directory(run: Result | str | Path) -> str:
     return str(run.directory if isinstance(run, Result) else run)
 
 

@@ -143,8 +143,8 @@ class LightningReport(Callback):
 
     def _state(self, trainer: Trainer) -> dict[str, Any]:
         """Return a checkpoint on rank 0; all ranks must call this."""
-        with tempfile.TemporaryDirectory(prefix="maggy_like-") as folder:
-            path = Path(folder, "saved.ckpt")
+        with tempfile.TemporaryDirectory(prefix="maggy_like-") as directory:
+            path = Path(directory, "saved.ckpt")
             trainer.save_checkpoint(path)
             if path.is_dir():
                 raise ReportError(

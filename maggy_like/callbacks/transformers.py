@@ -79,7 +79,7 @@ class TransformersReport(TrainerCallback):
         self._evaluated: tuple[int, dict[str, float]] | None = None
         self._is_training = False
         self.resume_from_checkpoint: str | None = None
-        self._restored_folder: Path | None = None
+        self._restored_directory: Path | None = None
         if self._progress.parent is not None:
             raise ReportError(
                 f"the restored state must be of trial {reporter.trial}, got one of trial {self._progress.parent}, with "
@@ -87,10 +87,10 @@ class TransformersReport(TrainerCallback):
             )
         self._named_output: str | None = None  # the trainer's output_dir, while another takes its place
         if self._progress.restored is not None:
-            folder = self._restored_folder = Path(tempfile.mkdtemp(prefix="maggy_like-"))
+            directory = self._restored_directory = Path(tempfile.mkdtemp(prefix="maggy_like-"))
             with tarfile.open(fileobj=io.BytesIO(self._progress.restored["checkpoint"])) as archive:
-                archive.extractall(folder, filter="data")
-            self.resume_from_checkpoint = str(next(folder.iterdir()))
+                archive.extractall(directory, filter="data")
+            self.resume_from_checkpoint = str(next(directory.iterdir()))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -146,12 +146,14 @@ class TransformersReport(TrainerCallback):
             return
         (step, metrics), self._evaluated = self._evaluated, None
         args.distributed_state.wait_for_everyone()  # each rank writes the state of its random numbers
-        folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
-        if not self._progress.take(step, metrics, lambda: {"checkpoint": _packed(folder) if args.should_save else b""}):
+        directory = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        if not self._progress.take(
+            step, metrics, lambda: {"checkpoint": _packed(directory) if args.should_save else b""}
+        ):
             control.should_training_stop = True
         if self._named_output is not None:
             args.distributed_state.wait_for_everyone()  # rank 0 has read the directory, which others may share
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -167,9 +169,9 @@ class TransformersReport(TrainerCallback):
 
     def _remove_restored(self) -> None:
         """Remove the directory with the restored state once it is read."""
-        if self._restored_folder is not None:
-            shutil.rmtree(self._restored_folder, ignore_errors=True)
-            self._restored_folder = None
+        if self._restored_directory is not None:
+            shutil.rmtree(self._restored_directory, ignore_errors=True)
+            self._restored_directory = None
 
 
 def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
@@ -179,9 +181,9 @@ def _evaluations(args: TrainingArguments, state: TrainerState) -> int:
     return math.ceil(number - _ROUNDING) if is_over else math.floor(number + _ROUNDING)
 
 
-def _packed(folder: Path) -> bytes:
+def _packed(directory: Path) -> bytes:
     """Pack a checkpoint's directory into an archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(folder, arcname=folder.name)
+        archive.add(directory, arcname=directory.name)
     return buffer.getvalue()

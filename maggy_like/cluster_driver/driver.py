@@ -17,7 +17,7 @@ from maggy_like.cluster_driver.tasks import (
     Keys,
     SiblingEngine,
     WorkerSlots,
-    folder_not_seen,
+    directory_not_seen,
     from_record,
     to_record,
 )
@@ -70,8 +70,8 @@ def drive(plan: Plan, task: WorkerTask, attempt: int, host: str) -> None:
     before = files.driver()
     if before is not None and before.run == task.run_id and (before.is_over or before.attempt > attempt):
         return
-    if not files.has_folder():
-        raise EngineError(folder_not_seen("the driver", plan.settings.paths.journal))
+    if not files.has_directory():
+        raise EngineError(directory_not_seen("the driver", plan.settings.paths.journal))
     began = before.began if before is not None and before.run == task.run_id else time.time()
     timeout, n_trials = plan.settings.limits.timeout, plan.settings.search.n_trials
     record = DriverRecord(task.run_id, attempt, "", socket.gethostname(), began, n_trials=n_trials, timeout=timeout)

@@ -186,7 +186,7 @@ def from_record(record: ErrorRecord) -> MaggyError:
     return error
 
 
-def folder_not_seen(who: str, journal: str) -> str:
+def directory_not_seen(who: str, journal: str) -> str:
     """Return the message of a task that does not find the directory in which the client began the run."""
     return (
         f"{who} on host {socket.gethostname()!r} does not see the run's directory {journal}; pass directory=URL of a "

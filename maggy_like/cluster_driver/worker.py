@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from maggy_like.cluster_driver.tasks import Keys, folder_not_seen
+from maggy_like.cluster_driver.tasks import Keys, directory_not_seen
 from maggy_like.errors import EngineError, WorkerError
 from maggy_like.protocol.task import WorkerContext, WorkerTask
 from maggy_like.storage.control_files import ControlFiles, DriverRecord
@@ -41,8 +41,8 @@ def serve(task: WorkerTask, index: int, size: int, attempt: int, keys: Keys, jou
     Raise EngineError if there is no driver, or it was lost too often.
     """
     files, address = ControlFiles(journal), ""
-    if not files.has_folder():
-        raise EngineError(folder_not_seen(f"worker {index}", journal))
+    if not files.has_directory():
+        raise EngineError(directory_not_seen(f"worker {index}", journal))
     for incarnation, pair in keys.of_attempt(attempt):
         patience = NEXT_PATIENCE + STAGGER * (size - 1 - index) if address else FIRST_PATIENCE
         record = find_driver(files, task.run_id, address, patience)

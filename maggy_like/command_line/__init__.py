@@ -124,7 +124,7 @@ def _add_dashboard(commands: Any) -> None:
     )
     dashboard.add_argument(
         "where",
-        metavar="RUN_OR_FOLDER",
+        metavar="RUN_OR_DIRECTORY",
         nargs="?",
         default="maggy_runs",
         help="directory of a run or of runs: a path or a URL (default: maggy_runs)",

@@ -355,9 +355,9 @@ def run_command(given: Namespace) -> None:
         )
 
 
-def _is_run(folder: str) -> bool:
+def _is_run(directory: str) -> bool:
     try:
-        find_run(folder)
+        find_run(directory)
     except MaggyError:
         return False
     return True
@@ -400,11 +400,11 @@ def _export_to_optuna(result: Result, given: Namespace) -> None:
 def _target(given: Namespace, default: str) -> str:
     """Return the file to write."""
     target = str(given.output or default)
-    exists = is_folder = False
+    exists = is_directory = False
     with contextlib.suppress(Exception):  # of any file system: the error of writing has the reason
         fs, path = open_url(target)
-        exists, is_folder = fs.exists(path), fs.isdir(path)
-    if is_folder:
+        exists, is_directory = fs.exists(path), fs.isdir(path)
+    if is_directory:
         raise UserError(f"{target!r} is a directory; pass the path of a file as --output")
     if exists and not given.force:
         raise UserError(f"there is a file {target!r} already; pass --force to replace it, or another --output")

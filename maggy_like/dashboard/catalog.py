@@ -14,8 +14,8 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.values import encodable
 from maggy_like.results.record import improvements
 from maggy_like.results.run_tables import RunSummary
-from maggy_like.results.runs import folder_of, names_in, read_each
-from maggy_like.storage.file_systems import check_folder, name_of_folder
+from maggy_like.results.runs import directory_of, names_in, read_each
+from maggy_like.storage.file_systems import check_directory, name_of_directory
 from maggy_like.storage.journal import RunTotals, backend_of, read_ends
 
 IDLE = 60.0
@@ -50,7 +50,7 @@ class Catalog:
     """
 
     def __init__(self, where: str) -> None:
-        self.where = str(folder_of(check_folder("", where)))
+        self.where = str(directory_of(check_directory("", where)))
         self._is_run = False
         self._lock = threading.Lock()
         self._list_lock = threading.Lock()
@@ -67,7 +67,7 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Return the names of what may be runs."""
-        return [name_of_folder(self.where)] if self.is_run else names_in(self.where)
+        return [name_of_directory(self.where)] if self.is_run else names_in(self.where)
 
     def run(self, name: str) -> FollowedRun:
         """Return the run of that name."""
@@ -96,8 +96,8 @@ class Catalog:
                 rows = [] if self.is_run else read_each(self.where, self._row, self.names())
                 runs = sorted(filter(None, rows), key=lambda row: -(row["created"] or 0.0))
                 content = {
-                    "folder": encodable(self.where),
-                    "run": name_of_folder(self.where) if self.is_run else None,
+                    "directory": encodable(self.where),
+                    "run": name_of_directory(self.where) if self.is_run else None,
                     "runs": runs,
                 }
                 ended = time.monotonic()

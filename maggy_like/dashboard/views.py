@@ -394,10 +394,12 @@ def _read_log(run: FollowedRun, trial: Trial, rank: int, most: int | None = None
     return read_log(_paths(run), trial.id, rank, trial.attempt, most)
 
 
-def check_place(folder: str, file: str) -> None:
+def check_place(directory: str, file: str) -> None:
     """Check that a file is in a directory, where a malicious run may have a link to another file."""
-    if leads_out(folder, file):
-        raise NotFoundError(f"{file} is a link out of {folder}, which the dashboard does not follow; open it yourself")
+    if leads_out(directory, file):
+        raise NotFoundError(
+            f"{file} is a link out of {directory}, which the dashboard does not follow; open it yourself"
+        )
 
 
 def _paths(run: FollowedRun) -> RunPaths:

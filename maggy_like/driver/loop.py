@@ -113,14 +113,14 @@ class Driver:
         self.imported: dict[str, None] = {}
         self.lines = LineBuffer(MAX_LINES, MAX_LINE_BYTES)  # log lines for the displays
         # The newest events, for callbacks and trackers.
-        self.backlog = Backlog(partial(read_after, journal.folder), journal.last)
+        self.backlog = Backlog(partial(read_after, journal.directory), journal.last)
         self._last = journal.last  # number of the last event's record
         self.replacements: SimpleQueue[WorkerId] = SimpleQueue()  # lost workers that the engine must replace
         self._drawing = Drawing(base, machine)
         self._machine = machine  # the state machine. Once the driver runs, only its thread uses it
         self._proposer = proposer
         self._server = server
-        self._folder = journal.folder
+        self._directory = journal.directory
         self._write_ahead = WriteAhead(journal, keep, self._show)
         self._posted: deque[Input] = deque()
         self._asks: SimpleQueue[AskOptimizer | None] = SimpleQueue()
@@ -201,7 +201,7 @@ class Driver:
         seconds = time.monotonic() - self._turned
         frame = sys._current_frames().get(self._threads[0].ident or 0)
         if frame is None or self._write_ahead.is_writing:
-            return f"a write to {self._folder} has not returned for {seconds:.0f} s"
+            return f"a write to {self._directory} has not returned for {seconds:.0f} s"
         while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == os.path.dirname(os.__file__):
             frame = frame.f_back  # Python's own threading or socket says little
         place = f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

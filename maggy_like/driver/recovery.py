@@ -24,7 +24,7 @@ from maggy_like.storage.file_systems import (
     parent_of,
     probe,
     probe_path,
-    remove_folder,
+    remove_directory,
     unmark_store,
     url_of,
     within,
@@ -89,7 +89,7 @@ def _version(package: str) -> str:
         return ""
 
 
-_FOLDERS = ("checkpoints", "files", "logs", "workers", "tensorboard", WORK, WORK + LEFT)
+_DIRECTORIES = ("checkpoints", "files", "logs", "workers", "tensorboard", WORK, WORK + LEFT)
 """Directories of a run next to its journal and control files. Other files in its directory belong to the user."""
 _MOST_CHANGES = 3
 """Changed parameters that an error about another search space has."""
@@ -104,14 +104,14 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
     Return the journal, and hints about damage and repair.
     """
     files, paths = settings.files, settings.paths
-    folder = local_path(paths.directory)
-    if folder is None:
+    directory = local_path(paths.directory)
+    if directory is None:
         probe(str(paths.directory))
     backend = backend_of(paths.journal)
     if check_existing(files, backend) and files.overwrite:
         _check_can_be_deleted(files, backend)
-    if folder is not None:
-        probe_path(folder)
+    if directory is not None:
+        probe_path(directory)
     with ExitStack() as undo:
         journal = Journal(backend, run_id)  # first: of two drivers that begin a run, only one may change its files
         undo.callback(journal.close)
@@ -129,13 +129,13 @@ def open_journal(settings: Settings, machine: StateMachine, run_id: str) -> tupl
             if journal.begun is not None:
                 hints += _other_code(journal.begun.code, files.code)
                 _check_store(files, journal.begun.store)
-            _mark(files, run_id, folder)
+            _mark(files, run_id, directory)
         else:
             # Another driver may have begun and ended it meanwhile.
             if check_existing(files, backend):
                 _check_can_be_deleted(files, backend)
                 _remove(paths, journal, run_id)
-            _mark(files, run_id, folder)  # before the header: a run that cannot begin leaves its name free
+            _mark(files, run_id, directory)  # before the header: a run that cannot begin leaves its name free
             undo.callback(unmark_store, paths.store)
             journal.begin(header)
         store = paths.recorded_store
@@ -193,8 +193,8 @@ def _check_can_be_deleted(files: FileSettings, backend: JournalBackend) -> None:
 def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
     """Delete a run that this driver holds. Its journal is the last part, so that a failed deletion can be retried."""
     try:
-        for name in _FOLDERS:
-            remove_folder(url_of(within(paths.directory, name)))
+        for name in _DIRECTORIES:
+            remove_directory(url_of(within(paths.directory, name)))
     except Exception as error:  # of any file system
         raise ConfigError(
             f"the run in {paths.directory} cannot be deleted ({type(error).__name__}: {error}); fix the access, or "
@@ -204,14 +204,14 @@ def _remove(paths: RunPaths, journal: Journal, run_id: str) -> None:
     journal.clear()
 
 
-def _mark(files: FileSettings, run_id: str, folder: Path | None) -> None:
+def _mark(files: FileSettings, run_id: str, directory: Path | None) -> None:
     """Mark the store, so that workers can check that they see the same place, and a separate directory of logs."""
     store, paths = files.paths.store, files.paths
     if not files.resume:
         _check_store_is_free(files)
     try:
         mark_store(store, run_id)
-        if folder is not None and paths.log_copies:
+        if directory is not None and paths.log_copies:
             mark_store(url_of(paths.logs), run_id)
     except Exception as error:  # of any file system
         raise _refused(store, error) from None  # its text is complete, and the chain has only errors of file systems
@@ -435,7 +435,7 @@ def _other_space(known: RunHeader, now: RunHeader) -> ConfigError:
         elif known.space[name] != now.space[name]:
             changes.append(f"{name!r} was {before[name]!r} and is {domain!r}")
     shown = ", ".join(changes[:_MOST_CHANGES]) + ", ..." * (len(changes) > _MOST_CHANGES)
-    learn = f", and warm_start=[FOLDER OF {known.name!r}] to use its results" if known.finds_best else ""
+    learn = f", and warm_start=[DIRECTORY OF {known.name!r}] to use its results" if known.finds_best else ""
     return ConfigError(
         f"the run {known.name!r} was started with another search space: {shown}; pass another name{learn}"
     )

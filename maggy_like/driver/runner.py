@@ -32,7 +32,7 @@ from maggy_like.protocol.task import KeyPair, WorkerId, WorkerTask
 from maggy_like.rpc.server import Server
 from maggy_like.storage.file_systems import is_in_memory, parent_of
 from maggy_like.storage.journal import Journal, RunStatus, RunTotals
-from maggy_like.storage.run_paths import WORK, OutputFolder, RunPaths
+from maggy_like.storage.run_paths import WORK, OutputDirectory, RunPaths
 from maggy_like.train_function.pickling import read_logging
 from optimizers.core.objectives import Objectives
 from optimizers.core.study import Study
@@ -138,7 +138,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     proposer = _proposer(study, in_process=study.optimizer.adaptive and engine.isolation != "none")
     check_reach(settings, engine)
     journal, journal_hints = open_journal(settings, machine, site.run_id)
-    output = OutputFolder(settings.paths.directory)
+    output = OutputDirectory(settings.paths.directory)
     failure: Exception | None = None
     driver: Driver | None = None
     exits: list[BaseException] = []  # raised by a callback to leave the program

@@ -18,7 +18,7 @@ from maggy_like.argument_checks import real, whole
 from maggy_like.engines.base import Engine, EngineRun, read_isolation, read_working_directory
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.cores import share_of, usable_cores
-from maggy_like.processes.system import descriptor_limit, open_descriptors, working_folder
+from maggy_like.processes.system import current_directory, descriptor_limit, open_descriptors
 from maggy_like.processes.zygote.client import ForkedProcess, Process, begin_imports, start_module
 from maggy_like.protocol.task import KeyPair, WorkerContext, WorkerTask
 from maggy_like.rpc.endpoint import Endpoint
@@ -139,7 +139,7 @@ class LocalEngine(Engine):
 
     def require(self, workers: int) -> None:
         super().require(workers)
-        working_folder()  # raises if it is deleted; workers start in it
+        current_directory()  # raises if it is deleted; workers start in it
         if workers > MOST_WORKERS:
             raise EngineError(
                 f"workers must be at most {MOST_WORKERS} on one machine, got {workers}; use "

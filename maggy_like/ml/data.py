@@ -116,20 +116,20 @@ def prepare_data(
     if validation_fraction:
         rows = rows.withColumn(VALIDATION, F.rand(seed) < validation_fraction)
         mark += f"-{validation_fraction:g}-{seed}"
-    folder = f"{_absolute(url)}/{uuid.uuid4().hex}"
-    _write(rows, folder, is_split)
-    stored = _read(df, columns, (folder,))
+    directory = f"{_absolute(url)}/{uuid.uuid4().hex}"
+    _write(rows, directory, is_split)
+    stored = _read(df, columns, (directory,))
     count, key = rows_key(stored if validation_column is not None else stored.drop(VALIDATION))
-    if count and not _parts(folder, is_split):
+    if count and not _parts(directory, is_split):
         raise ConfigError(
-            f"directory must be shared by Spark's executors and this process, got {folder}, which Spark wrote and this "
-            "process cannot find; use a URL such as 's3a://bucket/directory'"
+            f"directory must be shared by Spark's executors and this process, got {directory}, which Spark wrote and "
+            "this process cannot find; use a URL such as 's3a://bucket/directory'"
         )
-    folder = _settled(folder, f"{mark}-{key}", keep)
+    directory = _settled(directory, f"{mark}-{key}", keep)
     parts: dict[bool, list[str]] = {True: [], False: []}
-    for part in _parts(folder, is_split):
+    for part in _parts(directory, is_split):
         parts[f"/{VALIDATION}=true/" in part].append(part)
-    return PreparedData(tuple(parts[False]), tuple(parts[True]), is_split, tuple(columns), folder, (folder,))
+    return PreparedData(tuple(parts[False]), tuple(parts[True]), is_split, tuple(columns), directory, (directory,))
 
 
 def _read(df: DataFrame, columns: Sequence[str], paths: Sequence[str]) -> DataFrame:
@@ -138,42 +138,42 @@ def _read(df: DataFrame, columns: Sequence[str], paths: Sequence[str]) -> DataFr
     return df.sparkSession.read.schema(schema.add(VALIDATION, "string")).parquet(*map(_escaped, paths))
 
 
-def _write(rows: DataFrame, folder: str, is_split: bool) -> None:
-    _written[folder] = os.getpid()  # before anything is there: nothing is left behind, however this ends
+def _write(rows: DataFrame, directory: str, is_split: bool) -> None:
+    _written[directory] = os.getpid()  # before anything is there: nothing is left behind, however this ends
     try:
-        (rows.write.partitionBy(VALIDATION) if is_split else rows.write).parquet(folder)
+        (rows.write.partitionBy(VALIDATION) if is_split else rows.write).parquet(directory)
     except Exception as error:
         with contextlib.suppress(Exception):
-            _remove(folder)
+            _remove(directory)
         if found := next((reason for reason in _REMEDIES if reason in str(error)), None):
-            raise ConfigError(f"the DataFrame cannot be written to {folder}: {found}; {_REMEDIES[found]}") from error
+            raise ConfigError(f"the DataFrame cannot be written to {directory}: {found}; {_REMEDIES[found]}") from error
         raise
 
 
-def _settled(folder: str, mark: str, keep: bool) -> str:
+def _settled(directory: str, mark: str, keep: bool) -> str:
     """Return the directory of these rows: an earlier one that has them, or the new one, which is marked.
 
-    ``folder`` is the new one, completely written. ``mark`` is the name of a file in all directories of exactly these
+    ``directory`` is the new one, completely written. ``mark`` is the name of a file in all directories of exactly these
     rows; no reader takes it for rows.
     """
     own = mark if keep else f"{mark}-{_OWN}"
-    filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
+    filesystem, path = fsspec.core.url_to_fs(fsspec_url(directory))
     base, _, name = path.rpartition("/")
     with _lock:
         filesystem.invalidate_cache(base)
         for other in filesystem.ls(base, detail=False):
             if any(filesystem.exists(f"{other.rstrip('/')}/{it}") for it in {mark, own}):  # one that is kept serves all
-                _remove(folder)
-                return f"{folder.removesuffix(name)}{other.rstrip('/').rpartition('/')[2]}"
+                _remove(directory)
+                return f"{directory.removesuffix(name)}{other.rstrip('/').rpartition('/')[2]}"
         filesystem.pipe_file(f"{path}/{own}", b"")
         if keep:
-            _written.pop(folder, None)
-    return folder
+            _written.pop(directory, None)
+    return directory
 
 
-def _parts(folder: str, is_split: bool) -> tuple[str, ...]:
+def _parts(directory: str, is_split: bool) -> tuple[str, ...]:
     """Return the URLs of the files in a directory, in order; none if no row was written there."""
-    filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
+    filesystem, path = fsspec.core.url_to_fs(fsspec_url(directory))
     found = filesystem.find(path, maxdepth=2 if is_split else 1) if filesystem.exists(path) else []
     return tuple(sorted(filesystem.unstrip_protocol(part) for part in found if part.endswith(".parquet")))
 
@@ -191,20 +191,20 @@ def _absolute(url: str | Path) -> str:
     return f"file://{Path(text).expanduser().absolute()}"  # neither Spark nor fsspec decode an encoded path
 
 
-def _remove(folder: str) -> None:
-    filesystem, path = fsspec.core.url_to_fs(fsspec_url(folder))
+def _remove(directory: str) -> None:
+    filesystem, path = fsspec.core.url_to_fs(fsspec_url(directory))
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(path, recursive=True)
-    _written.pop(folder, None)
+    _written.pop(directory, None)
 
 
 @atexit.register
 def _clean_up() -> None:
     """Remove the temporary copies that this process wrote."""
-    for folder, process in list(_written.items()):
+    for directory, process in list(_written.items()):
         with contextlib.suppress(Exception):  # the store may be gone before us
             if process == os.getpid():
-                _remove(folder)
+                _remove(directory)
 
 
 _FILE_SCAN = re.compile(r"FileScan parquet .*PartitionFilters: \[\],.*ReadSchema: struct<", re.DOTALL)

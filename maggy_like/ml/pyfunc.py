@@ -92,25 +92,25 @@ def _with_files(model: TorchModel, function: str, options: Mapping[str, Any], **
         raise ConfigError(f"{taken[0]} must not be given, because {function.split('_')[0]}_pyfunc sets it; omit it")
     if "pip_requirements" not in options:
         options = {**options, "pip_requirements": [f"{name}=={version(name)}" for name in _NEEDED]}
-    with tempfile.TemporaryDirectory() as folder:
-        _write(model, Path(folder, "network"))
+    with tempfile.TemporaryDirectory() as directory:
+        _write(model, Path(directory, "network"))
         return getattr(mlflow.pyfunc, function)(
             **place,
             loader_module=__name__,
-            data_path=str(Path(folder, "network")),
+            data_path=str(Path(directory, "network")),
             code_paths=[str(Path(package.__path__[0])) for package in (maggy_like, optimizers)],
             **options,
         )
 
 
-def _write(model: TorchModel, folder: Path) -> None:
+def _write(model: TorchModel, directory: Path) -> None:
     from maggy_like.ml.estimator.params import (
         into,
         made_columns,
         pickled,  # here, as it needs pyspark, which a server of models lacks
     )
 
-    folder.mkdir()
+    directory.mkdir()
     columns = into(made_columns(model, model.outputs))
     about = {
         "inputs": [[it.name, it.shape, it.dtype] for it in model._inputs()],
@@ -120,14 +120,14 @@ def _write(model: TorchModel, folder: Path) -> None:
     }
     parts = {**network_to_bytes(model.network), "decode": pickled("decode", model._given("decode"))}
     for name, content in {**parts, "about.json": json.dumps(about).encode()}.items():
-        (folder / name).write_bytes(content)
+        (directory / name).write_bytes(content)
 
 
 def _load_pyfunc(path: str) -> _Predictions:
     """Load a model. Called by MLflow."""
-    folder = Path(path)
-    about = json.loads((folder / "about.json").read_bytes())
-    network = network_of_bytes({name: (folder / name).read_bytes() for name in ("structure", "weights")})
+    directory = Path(path)
+    about = json.loads((directory / "about.json").read_bytes())
+    network = network_of_bytes({name: (directory / name).read_bytes() for name in ("structure", "weights")})
     inputs = tuple(Column(name, shape and tuple(shape), dtype) for name, shape, dtype in about["inputs"])
     outputs, columns = about["outputs"], about["columns"]
     taken = {field for *_, field in columns.values()}
@@ -136,7 +136,7 @@ def _load_pyfunc(path: str) -> _Predictions:
         inputs,
         outputs if len(outputs) > 1 else next(iter(outputs.values())),
         about["batch_size"],
-        cloudpickle.loads((folder / "decode").read_bytes()),
+        cloudpickle.loads((directory / "decode").read_bytes()),
         fields_for(taken),
         torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )

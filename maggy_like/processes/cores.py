@@ -32,15 +32,15 @@ def usable_cores() -> int:
 
 def _quotas() -> Iterator[float]:
     """Return the quota in cores of each control group of this process, including parents."""
-    for folder in _groups("0:", _CGROUPS):
+    for directory in _groups("0:", _CGROUPS):
         with contextlib.suppress(OSError, ValueError):  # "max" means no quota
-            quota, period = (folder / "cpu.max").read_text().split()
+            quota, period = (directory / "cpu.max").read_text().split()
             yield int(quota) / int(period)
-    for folder in _groups(r"\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?", _CGROUPS / "cpu"):
+    for directory in _groups(r"\d+:(?:[^:\n]*,)?cpu(?:,[^:\n]*)?", _CGROUPS / "cpu"):
         with contextlib.suppress(OSError, ValueError):
-            granted = int((folder / "cpu.cfs_quota_us").read_text())
+            granted = int((directory / "cpu.cfs_quota_us").read_text())
             if granted > 0:  # -1: no quota
-                yield granted / int((folder / "cpu.cfs_period_us").read_text())
+                yield granted / int((directory / "cpu.cfs_period_us").read_text())
 
 
 def _groups(hierarchy: str, root: Path) -> Iterator[Path]:
@@ -48,7 +48,9 @@ def _groups(hierarchy: str, root: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
             own = root / found[1]
-            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root) and folder != root)
+            yield from (
+                directory for directory in (own, *own.parents) if directory.is_relative_to(root) and directory != root
+            )
     yield root
 
 

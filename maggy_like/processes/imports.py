@@ -74,8 +74,8 @@ def is_installed_module(name: str) -> bool:
         return False
     if spec.origin is not None:
         return is_installed_file(spec.origin)
-    folders = list(spec.submodule_search_locations or ())
-    return bool(folders) and all(is_installed_file(folder + os.sep) for folder in folders)
+    directories = list(spec.submodule_search_locations or ())
+    return bool(directories) and all(is_installed_file(directory + os.sep) for directory in directories)
 
 
 MAINS = "__main__", "__mp_main__"

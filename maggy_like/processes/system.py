@@ -124,7 +124,7 @@ def fork_sibling() -> int:
     return pid
 
 
-def working_folder() -> str:
+def current_directory() -> str:
     """Return the working directory."""
     try:
         return os.getcwd()

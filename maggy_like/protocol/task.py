@@ -71,7 +71,7 @@ class DriverProcess(msgspec.Struct, frozen=True):
     host: str  # name of the machine
     executable: str  # the Python interpreter
     python: str  # its minor version
-    folder: str  # the absolute path of the working directory
+    directory: str  # the absolute path of the working directory
     own_modules: dict[str, str] = {}  # paths of the user's own modules (not of an installed package), by name
 
 

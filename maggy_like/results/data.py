@@ -17,7 +17,7 @@ from maggy_like.errors import JournalError, SavedStateError, TrainingError, User
 from maggy_like.protocol.endings import Ending
 from maggy_like.protocol.state_names import SHARDED, log_name, state_url
 from maggy_like.protocol.values import encodable
-from maggy_like.storage.file_systems import name_of_folder, open_url, url_of
+from maggy_like.storage.file_systems import name_of_directory, open_url, url_of
 from maggy_like.storage.journal import backend_of, read_ends
 from maggy_like.storage.run_paths import RunPaths
 from optimizers.core.study import Study
@@ -92,8 +92,12 @@ def read_log(paths: RunPaths, trial: int, rank: int, attempts: int, most: int | 
 
 def log_urls(paths: RunPaths, trial: int, rank: int, attempts: int) -> list[str]:
     """Return the URLs of the log files that a trial's worker may have; for the arguments see :func:`read_log`."""
-    folders = filter(None, (url_of(paths.logs), paths.log_copies))
-    return [f"{folder}/{log_name(trial, rank, attempt)}" for folder in folders for attempt in range(1, attempts + 1)]
+    directories = filter(None, (url_of(paths.logs), paths.log_copies))
+    return [
+        f"{directory}/{log_name(trial, rank, attempt)}"
+        for directory in directories
+        for attempt in range(1, attempts + 1)
+    ]
 
 
 @contextlib.contextmanager
@@ -139,7 +143,7 @@ class ResultData:
     @property
     def name(self) -> str:
         """The run's name."""
-        return name_of_folder(self.directory)
+        return name_of_directory(self.directory)
 
     @property
     def best_config(self) -> Config | None:
@@ -249,7 +253,7 @@ class Training:
     @property
     def name(self) -> str:
         """The run's name."""
-        return name_of_folder(self.directory)
+        return name_of_directory(self.directory)
 
     @property
     def value(self) -> float | None:

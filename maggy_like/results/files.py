@@ -35,13 +35,13 @@ class TrialFiles(Mapping[str, str]):
         b'lr 0.2'
     """
 
-    def __init__(self, folder: str, trial: int) -> None:
+    def __init__(self, directory: str, trial: int) -> None:
         self.trial = trial
         self.attempt = 0
         self.left_out: tuple[str, ...] = ()
         self._files: dict[str, tuple[str, KeptFile]] = {}
         try:
-            lists = read_lists(folder, trial)
+            lists = read_lists(directory, trial)
         except Exception as error:  # each file system raises its own
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise UserError(f"the files of trial {trial} cannot be listed ({said}); try again") from error
@@ -51,7 +51,7 @@ class TrialFiles(Mapping[str, str]):
             self.attempt = max(self.attempt, listed.attempt)
             self.left_out += listed.left_out
             for name, file in listed.files.items():
-                self._files.setdefault(name, (f"{folder}/{list_name(trial, host)}/{name}", file))
+                self._files.setdefault(name, (f"{directory}/{list_name(trial, host)}/{name}", file))
 
     def __getitem__(self, name: str) -> str:
         if name not in self._files:
@@ -90,11 +90,11 @@ class TrialFiles(Mapping[str, str]):
         fs, path = open_url(self[name])
         return bytes(fs.cat_file(path))
 
-    def fetch(self, folder: str | PathLike[str], *names: str) -> list[Path]:
+    def fetch(self, directory: str | PathLike[str], *names: str) -> list[Path]:
         """Copy files to a directory on this machine, with their directories. Existing files are replaced.
 
         Args:
-            folder: The directory.
+            directory: The directory.
             *names: Paths of the files. Default: all.
 
         Returns:
@@ -111,7 +111,7 @@ class TrialFiles(Mapping[str, str]):
         copies = []
         for name, url in urls.items():
             fs, path = open_url(url)
-            copies.append(Path(make_place(os.fspath(folder), name)))
+            copies.append(Path(make_place(os.fspath(directory), name)))
             fs.get_file(path, str(copies[-1]))
         return copies
 

@@ -198,7 +198,7 @@ class Result(ResultData):
         """
         return self._load(self._trial(trial))
 
-    def _check_folder(self) -> None:
+    def _check_directory(self) -> None:
         check_files(self)
         if is_deleted(self):
             raise UserError(
@@ -368,7 +368,7 @@ class Result(ResultData):
             UserError: There is no such trial, the rank is not an integer, or the run's directory cannot be read.
         """
         known, rank = self._trial(trial), whole("rank", rank, least=0)
-        self._check_folder()
+        self._check_directory()
         return read_log(RunPaths(self.directory, self.store), known.id, rank, known.attempt)
 
     def files(self, trial: int | Trial) -> TrialFiles:
@@ -394,7 +394,7 @@ class Result(ResultData):
         """
         from maggy_like.results.files import TrialFiles
 
-        self._check_folder()
+        self._check_directory()
         return TrialFiles(RunPaths(self.directory, self.store).files, self._trial(trial).id)
 
     def decision_log(self) -> list[str]:

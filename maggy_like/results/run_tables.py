@@ -16,8 +16,8 @@ from maggy_like.protocol.endings import Ending
 from maggy_like.results.frames import as_frame
 from maggy_like.results.record import Record, clock_of, improvements, read_record
 from maggy_like.results.result import Result
-from maggy_like.results.runs import folder_of, names_in, open_run, read_each
-from maggy_like.storage.file_systems import check_folder
+from maggy_like.results.runs import directory_of, names_in, open_run, read_each
+from maggy_like.storage.file_systems import check_directory
 from maggy_like.storage.journal import RunHeader, RunTotals, backend_of, read_ends
 from optimizers.checks import short
 from optimizers.core.events import config_of
@@ -124,9 +124,9 @@ class RunList(list[RunSummary]):
         >>> result = load_run(runs[0].directory)
     """
 
-    def __init__(self, runs: Iterable[RunSummary], folder: str) -> None:
+    def __init__(self, runs: Iterable[RunSummary], directory: str) -> None:
         super().__init__(runs)
-        self._folder = folder
+        self._directory = directory
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a table with one row per run.
@@ -149,7 +149,7 @@ class RunList(list[RunSummary]):
         return table
 
     def __repr__(self) -> str:
-        return aligned(_HEAD, [run.cells for run in self]) if self else f"no runs in {self._folder!r}"
+        return aligned(_HEAD, [run.cells for run in self]) if self else f"no runs in {self._directory!r}"
 
     def _repr_html_(self) -> str:
         return as_html(_HEAD, [run.cells for run in self])
@@ -160,16 +160,16 @@ def read_runs(directory: str | PathLike[str]) -> RunList:
     if not isinstance(directory, str | PathLike):
         raise ConfigError(f"directory must be the directory of all runs, got {short(directory)}; use a path or a URL")
     given = fspath(directory)
-    folder = check_folder("directory", given if "://" in given else str(Path(given).expanduser()))
-    found = read_each(folder, lambda name: _summary(f"{folder}/{name}", name), names_in(folder))
+    where = check_directory("directory", given if "://" in given else str(Path(given).expanduser()))
+    found = read_each(where, lambda name: _summary(f"{where}/{name}", name), names_in(where))
     runs = [summary for summary in found if summary is not None]
-    return RunList(sorted(runs, key=lambda run: -(run.created or 0.0)), folder)
+    return RunList(sorted(runs, key=lambda run: -(run.created or 0.0)), where)
 
 
 def _summary(where: str, name: str) -> RunSummary | None:
     """Return the summary of a run, even if its journal is damaged or of another version. None if there is no run."""
     try:
-        backend, directory = backend_of(where), str(folder_of(where))
+        backend, directory = backend_of(where), str(directory_of(where))
         ends = read_ends(backend)
         if ends is None:
             return None

@@ -17,7 +17,7 @@ from maggy_like.driver.stream import replay
 from maggy_like.errors import ConfigError, JournalError
 from maggy_like.protocol.endings import Ending
 from maggy_like.results.result import Result, RunActions, make_result
-from maggy_like.storage.file_systems import Folder, check_folder, open_url, try_local_path
+from maggy_like.storage.file_systems import Directory, check_directory, open_url, try_local_path
 from maggy_like.storage.journal import (
     Contents,
     JournalBackend,
@@ -61,7 +61,7 @@ def recorded_result(
     header = contents.header
     return make_result(
         study,
-        RunPaths.recorded(folder_of(where), status.store),
+        RunPaths.recorded(directory_of(where), status.store),
         objective=header.metrics[0] if header.metrics else None,
         others=tuple(zip(study.objectives.directions[1:], header.metrics[1:], strict=True)),
         ending=status.status,
@@ -88,7 +88,7 @@ def open_run(backend: JournalBackend) -> tuple[Contents, StateMachine, RunStatus
 
 def find_run(where: str) -> JournalBackend:
     """Find the journal of the run at a path or URL. The error of a missing run suggests similar names."""
-    backend = backend_of(check_folder("", where))
+    backend = backend_of(check_directory("", where))
     with reading(backend):
         exists = backend.exists()
     if not exists:
@@ -106,7 +106,7 @@ def status_of(contents: Contents, otherwise: Ending) -> RunStatus:
     return RunStatus(otherwise, 0.0, max(0.0, last - begun.time), begun.store)
 
 
-def folder_of(where: str) -> Folder:
+def directory_of(where: str) -> Directory:
     """Return the absolute path or the URL of a directory."""
     return where.rstrip("/") if "://" in where else kept_at(Path(open_url(where)[1]))
 
@@ -117,46 +117,46 @@ def _no_run(where: str) -> str:
         named = ", ".join(repr(f"{where}/{name}") for name in runs[:_MOST_NAMED])
         more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
         return f"{where!r} is a directory of runs, not a run; use the directory of one: {named}{more}"
-    folder, _, name = where.rpartition("/")
-    if folder and _may_be_run(folder):
-        return f"{where!r} is in the directory of a run; use that directory: {folder!r}"
-    around = folder or "maggy_runs"
-    is_there = not folder and _may_be_run(f"{around}/{name}")
+    directory, _, name = where.rpartition("/")
+    if directory and _may_be_run(directory):
+        return f"{where!r} is in the directory of a run; use that directory: {directory!r}"
+    around = directory or "maggy_runs"
+    is_there = not directory and _may_be_run(f"{around}/{name}")
     names = [name] if is_there else difflib.get_close_matches(name, _near(around))
     near = [repr(f"{around}/{run}") for run in names]
     meant = f" (did you mean {' or '.join(near)}?)" if near else ""
     return f"there is no run in {where!r}; use the directory of one, as in result.directory{meant}"
 
 
-def _near(folder: str) -> list[str]:
+def _near(directory: str) -> list[str]:
     """Return the names of the first runs in a directory. Empty if it cannot be read, which another message reports."""
     with contextlib.suppress(JournalError):
-        return runs_in(folder, _MOST_LISTED)
+        return runs_in(directory, _MOST_LISTED)
     return []
 
 
-def runs_in(folder: str, most: int | None = None) -> list[str]:
+def runs_in(directory: str, most: int | None = None) -> list[str]:
     """Return the names of the runs among the first ``most`` entries of a directory, in order; none if it is missing."""
-    names = names_in(folder)[:most]
-    may_be = read_each(folder, _may_be_run, [f"{folder}/{name}" for name in names])
+    names = names_in(directory)[:most]
+    may_be = read_each(directory, _may_be_run, [f"{directory}/{name}" for name in names])
     return [name for name, is_one in zip(names, may_be, strict=True) if is_one]
 
 
-def names_in(folder: str) -> list[str]:
+def names_in(directory: str) -> list[str]:
     """Return the names of all entries of a directory, in order. Empty if there is no such directory."""
     try:
-        fs, path = open_url(folder)
+        fs, path = open_url(directory)
         return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(path, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except Exception as error:  # of any file system
         said = str(error) or type(error).__name__
-        raise JournalError(f"the directory {folder!r} cannot be read: {said}; fix the access") from error
+        raise JournalError(f"the directory {directory!r} cannot be read: {said}; fix the access") from error
 
 
-def read_each(folder: str, read: Callable[[str], T], names: Sequence[str]) -> list[T]:
+def read_each(directory: str, read: Callable[[str], T], names: Sequence[str]) -> list[T]:
     """Call ``read`` with each name: in parallel if the directory is in a store, whose answers take long."""
-    if try_local_path(folder) is not None:
+    if try_local_path(directory) is not None:
         return [read(name) for name in names]
     with ThreadPoolExecutor(READERS, "maggy-list") as pool:
         return list(pool.map(read, names))

@@ -37,23 +37,23 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options that halve the CPU time of a JVM's start: simple compilation, and garbage collection in one thread."""
 
 
-def spark_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of Spark's programs, which leave their files in ``folder``."""
+def spark_environment(directory: Path) -> dict[str, str]:
+    """Return the environment of Spark's programs, which leave their files in ``directory``."""
     return {
         **os.environ,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent),
         # The machine's own settings and log levels are not meant for these processes. A directory that is not there,
         # since it is part of the class path: with files in it, a JVM could map no archive of classes.
-        "SPARK_CONF_DIR": str(folder / "conf"),
-        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_CONF_DIR": str(directory / "conf"),
+        "SPARK_LOCAL_DIRS": str(directory),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": f"{os.environ.get('SPARK_DAEMON_JAVA_OPTS', QUICK_JAVA)} {files_in(folder)}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{os.environ.get('SPARK_DAEMON_JAVA_OPTS', QUICK_JAVA)} {files_in(directory)}",
     }
 
 
-def files_in(folder: Path) -> str:
-    """Return the option for Java's temporary files in ``folder``, which a killed JVM does not remove."""
-    return f"-Djava.io.tmpdir={folder}"
+def files_in(directory: Path) -> str:
+    """Return the option for Java's temporary files in ``directory``, which a killed JVM does not remove."""
+    return f"-Djava.io.tmpdir={directory}"
 
 
 class Daemon:
@@ -133,7 +133,7 @@ class Daemons:
     """Processes of Spark with one temporary directory, which end with the ``with`` block or :meth:`stop`."""
 
     def __init__(self, prefix: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix=prefix))
+        self._directory = Path(tempfile.mkdtemp(prefix=prefix))
         self._daemons: list[Daemon] = []
 
     def stop(self) -> None:
@@ -141,7 +141,7 @@ class Daemons:
         # Workers before their Master: a Worker that loses its Master only writes to its log about it.
         for daemon in reversed(self._daemons):
             daemon.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +153,7 @@ class Daemons:
 
     def _write_properties(self, name: str, properties: Mapping[str, str]) -> Path:
         """Write settings to a file that Spark's programs read."""
-        path = self._folder / f"{name}.conf"
+        path = self._directory / f"{name}.conf"
         path.write_text("".join(f"{key} {value}\n" for key, value in properties.items()))
         return path
 
@@ -235,7 +235,7 @@ class StandaloneCluster(Daemons):
         self._size = (cores, memory, gpus)
         self._worker_conf = {"spark.decommission.enabled": "true"} if dynamic else {}
         super().__init__("maggy_like-cluster-")
-        self.conf["spark.executor.extraJavaOptions"] += f" {files_in(self._folder)}"
+        self.conf["spark.executor.extraJavaOptions"] += f" {files_in(self._directory)}"
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             # Port 0 lets the system choose a free port, and the log says which: no other process can take it first.
@@ -323,12 +323,12 @@ class StandaloneCluster(Daemons):
 
     def _launch_worker(self, index: int) -> Daemon:
         cores, memory, gpus = self._size
-        options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self._folder / f"work{index}")]
+        options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self._directory / f"work{index}")]
         options += ["--properties-file", str(self._worker_properties(index, gpus)), self.master_url]
         return self._start("worker.Worker", options, ready=r"Successfully registered with master (\S+)")
 
     def _start(self, name: str, options: list[str], *, ready: str) -> Daemon:
-        environment = spark_environment(self._folder)
+        environment = spark_environment(self._directory)
         command = [f"{environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{name}"]
         command += ["--host", "127.0.0.1", "--webui-port", "0", *options]
         return Daemon(name.rsplit(".", 1)[-1], command, environment, ready)
@@ -338,7 +338,7 @@ class StandaloneCluster(Daemons):
             return self._properties(f"worker{index}", self._worker_conf)
         # A script for each Worker: two Workers with one script would give out the same addresses.
         addresses = [str(index * gpus + gpu) for gpu in range(gpus)]
-        script = self._folder / f"gpus{index}.sh"
+        script = self._directory / f"gpus{index}.sh"
         script.write_text(f"#!/bin/sh\necho '{json.dumps({'name': 'gpu', 'addresses': addresses})}'\n")
         script.chmod(0o700)
         resource = "spark.worker.resource.gpu"
@@ -435,11 +435,13 @@ class ConnectServer(Daemons):
         return self._daemons[0].pid
 
     def _start(self, properties: Path) -> Daemon:
-        logging = self._folder / "log4j2.properties"  # in a directory of settings, it would keep Java from its archives
+        logging = (
+            self._directory / "log4j2.properties"
+        )  # in a directory of settings, it would keep Java from its archives
         logging.write_text(_LOGGING)
-        environment = spark_environment(self._folder)
+        environment = spark_environment(self._directory)
         options = f"{environment.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging.as_uri()}"
-        environment["SPARK_SUBMIT_OPTS"] = f"{options.lstrip()} {files_in(self._folder)}"
+        environment["SPARK_SUBMIT_OPTS"] = f"{options.lstrip()} {files_in(self._directory)}"
         environment.setdefault("PYSPARK_PYTHON", sys.executable)  # of the tasks, where they run on this machine
         environment.pop("SPARK_REMOTE", None)  # a client's, which a server must not have
         command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--class", _CLASS]
@@ -452,7 +454,7 @@ class ConnectServer(Daemons):
             "spark.ui.enabled": "false",  # it would listen on all addresses
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
+            "spark.sql.warehouse.dir": str(self._directory / "warehouse"),
             **conf,
             "spark.master": master,
             "spark.connect.grpc.binding.address": host,

@@ -67,14 +67,14 @@ class LogLinesRecord(msgspec.Struct, frozen=True):
 class ControlFiles:
     """The control files of one run, in the directory of its journal."""
 
-    def __init__(self, folder: str) -> None:
-        self._fs, path = open_url(folder)
-        self._folder = path = path.rstrip("/")
+    def __init__(self, directory: str) -> None:
+        self._fs, path = open_url(directory)
+        self._directory = path = path.rstrip("/")
         self._driver, self._stop, self._lines = (f"{path}/{name}.json" for name in ("driver", "stop", "lines"))
 
-    def has_folder(self) -> bool:
+    def has_directory(self) -> bool:
         """Return whether the run's directory is visible from here."""
-        return bool(self._fs.exists(self._folder))
+        return bool(self._fs.exists(self._directory))
 
     def publish(self, record: DriverRecord) -> None:
         """Write where the driver is, or how it ended."""

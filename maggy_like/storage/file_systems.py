@@ -59,20 +59,20 @@ def puts_whole(fs: Any) -> bool:
     return not OBJECT_STORES.isdisjoint(protocols)
 
 
-def try_local_path(folder: str) -> str | None:
+def try_local_path(directory: str) -> str | None:
     """Return the path on this machine of a directory given by path or URL; None if it is on another file system."""
-    if "://" not in folder:
-        return folder
+    if "://" not in directory:
+        return directory
     try:
-        fs, path = open_url(folder)
+        fs, path = open_url(directory)
     except Exception:  # each file system raises its own; its package may be missing
         return None
     return path if is_local(fs) else None
 
 
-def leads_out(folder: str, file: str) -> bool:
+def leads_out(directory: str, file: str) -> bool:
     """Return whether a link leads from a directory on this machine to a file elsewhere; it may be a link itself."""
-    root, path = try_local_path(folder), try_local_path(file)
+    root, path = try_local_path(directory), try_local_path(file)
     if root is None or path is None:
         return False
     return os.path.commonpath([os.path.realpath(root), os.path.realpath(path)]) != os.path.realpath(root)
@@ -84,7 +84,7 @@ def put(url: str, data: bytes) -> None:
     write_file(fs, path, data)
 
 
-def remove_folder(url: str) -> None:
+def remove_directory(url: str) -> None:
     """Remove a directory and its contents, if it exists."""
     fs, path = open_url(url)
     if fs.exists(path):
@@ -203,7 +203,7 @@ def _mark_of(store: str) -> tuple[Any, str]:
     return open_url(f"{store.rstrip('/')}/.run")
 
 
-Folder = Path | str
+Directory = Path | str
 """A directory: a path on this machine, or a URL as text."""
 
 PROBE_PATIENCE = 60.0
@@ -218,59 +218,59 @@ _WITH_BUCKETS = OBJECT_STORES | {"adl"}
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 
-def within(folder: Folder, name: str) -> Folder:
+def within(directory: Directory, name: str) -> Directory:
     """Return the path or URL of a name in a directory."""
-    return folder / name if isinstance(folder, Path) else f"{folder}/{name}"
+    return directory / name if isinstance(directory, Path) else f"{directory}/{name}"
 
 
-def sibling_of(folder: Folder, name: str) -> Folder:
+def sibling_of(directory: Directory, name: str) -> Directory:
     """Return the directory of another name in the same parent."""
-    return within(parent_of(folder), name)
+    return within(parent_of(directory), name)
 
 
-def parent_of(folder: Folder) -> Folder:
-    """Return the directory that contains ``folder``."""
-    return folder.parent if isinstance(folder, Path) else folder.rpartition("/")[0]
+def parent_of(directory: Directory) -> Directory:
+    """Return the directory that contains ``directory``."""
+    return directory.parent if isinstance(directory, Path) else directory.rpartition("/")[0]
 
 
-def name_of_folder(folder: Folder) -> str:
+def name_of_directory(directory: Directory) -> str:
     """Return the last part of a directory's path or URL."""
-    return folder.name if isinstance(folder, Path) else folder.rpartition("/")[2]
+    return directory.name if isinstance(directory, Path) else directory.rpartition("/")[2]
 
 
-def local_url(folder: Path) -> str:
+def local_url(directory: Path) -> str:
     """Return fsspec's URL of a path on this machine, without escapes, which fsspec does not decode."""
-    return f"file://{folder}"
+    return f"file://{directory}"
 
 
-def url_of(folder: Folder) -> str:
+def url_of(directory: Directory) -> str:
     """Return fsspec's URL of a directory."""
-    return local_url(folder) if isinstance(folder, Path) else folder
+    return local_url(directory) if isinstance(directory, Path) else directory
 
 
-def local_path(folder: Folder) -> Path | None:
+def local_path(directory: Directory) -> Path | None:
     """Return the path of a directory on this machine (or mounted there); None if it is on another file system."""
-    if isinstance(folder, Path):
-        return folder
-    fs, path = open_url(folder)
+    if isinstance(directory, Path):
+        return directory
+    fs, path = open_url(directory)
     return Path(path) if is_local(fs) else None
 
 
-def modules_for(folder: Folder) -> tuple[str, ...]:
+def modules_for(directory: Directory) -> tuple[str, ...]:
     """Return the modules that each process imports to use a directory."""
-    return () if isinstance(folder, Path) else (type(open_url(folder)[0]).__module__,)
+    return () if isinstance(directory, Path) else (type(open_url(directory)[0]).__module__,)
 
 
-def is_in_memory(folder: Folder) -> bool:
+def is_in_memory(directory: Directory) -> bool:
     """Return whether a directory is in fsspec's memory, which other processes cannot read."""
-    if isinstance(folder, Path):
+    if isinstance(directory, Path):
         return False
     from fsspec.implementations.memory import MemoryFileSystem
 
-    return isinstance(open_url(folder)[0], MemoryFileSystem)
+    return isinstance(open_url(directory)[0], MemoryFileSystem)
 
 
-def check_folder(argument: str, given: str | PathLike[str]) -> str:
+def check_directory(argument: str, given: str | PathLike[str]) -> str:
     """Return the path or URL of a directory as text, without a slash at its end.
 
     Messages begin with the argument's name, if it is not obvious.
@@ -353,13 +353,13 @@ def _check_url(named: str, url: str) -> None:
         raise ConfigError(f"{named} is relative to the working directory; pass {f'{scheme}:///{path}'!r}")
 
 
-def probe(folder: str) -> None:
+def probe(directory: str) -> None:
     """Write, read and remove a small file in a run's directory, so that errors appear before the run begins."""
     failed: list[Exception] = []
 
     def try_it() -> None:
         try:
-            _write_and_read(folder)
+            _write_and_read(directory)
         except Exception as error:  # each file system raises its own
             failed.append(error)
 
@@ -368,47 +368,47 @@ def probe(folder: str) -> None:
     trial.join(PROBE_PATIENCE)
     if trial.is_alive():
         raise ConfigError(
-            f"directory={parent_of(folder)!r} does not respond: no file could be written in {PROBE_PATIENCE:g} s; "
+            f"directory={parent_of(directory)!r} does not respond: no file could be written in {PROBE_PATIENCE:g} s; "
             "check that it can be reached from here, or pass another"
         )
     if failed:
         error = failed[0]
         raise ConfigError(
-            f"directory={parent_of(folder)!r} cannot be written and read ({type(error).__name__}: "
+            f"directory={parent_of(directory)!r} cannot be written and read ({type(error).__name__}: "
             f"{_said(error)}); {REMEDY}"
         ) from None
 
 
-def probe_path(folder: Path) -> None:
+def probe_path(directory: Path) -> None:
     """Make a run's directory and try the operations that its journal needs; after an error, remove the directory."""
-    exists = os.path.exists(folder)
+    exists = os.path.exists(directory)
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ConfigError(f"directory={str(folder.parent)!r} cannot be written ({error}); pass another") from None
+        raise ConfigError(f"directory={str(directory.parent)!r} cannot be written ({error}); pass another") from None
     try:
-        lacks = missing_operations(folder)
+        lacks = missing_operations(directory)
         why = f"cannot {' or '.join(lacks)}; start another run there, which needs none of this" if lacks else ""
     except OSError as error:
         why = f"cannot be written ({error}); free space, fix the access, or pass another"
     if why:
         if not exists:
             with contextlib.suppress(OSError):  # another driver may have put files there
-                folder.rmdir()
-        raise ConfigError(f"directory={str(folder.parent)!r} {why}")
+                directory.rmdir()
+        raise ConfigError(f"directory={str(directory.parent)!r} {why}")
 
 
-def missing_operations(folder: Path) -> list[str]:
+def missing_operations(directory: Path) -> list[str]:
     """Try the operations that a journal at a path needs in a directory, and return those that its file system refuses.
 
     Raise OSError if it refuses whole files, too, such as on a full disk.
     """
-    whole = folder / f".probe-{uuid.uuid4().hex}"
+    whole = directory / f".probe-{uuid.uuid4().hex}"
     try:
         whole.write_bytes(b"probe")
     finally:
         _remove_probe(whole)
-    file, missing = folder / f".probe-{uuid.uuid4().hex}-journal.jsonl", []
+    file, missing = directory / f".probe-{uuid.uuid4().hex}-journal.jsonl", []
     try:
         for operation, attempt in _OPERATIONS:
             try:
@@ -422,9 +422,9 @@ def missing_operations(folder: Path) -> list[str]:
     return missing
 
 
-def creates_once(folder: str) -> bool:
+def creates_once(directory: str) -> bool:
     """Return whether the file system of a directory refuses to create a file that exists."""
-    fs, path = open_url(folder)
+    fs, path = open_url(directory)
     file = f"{path}/.probe-{uuid.uuid4().hex}"
     fs.pipe_file(file, b"first", mode="create")
     try:
@@ -482,8 +482,8 @@ _OPERATIONS: tuple[tuple[str, Callable[[Path], None]], ...] = (
 _REFUSALS = (errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # from a file system that supports all operations
 
 
-def _write_and_read(folder: str) -> None:
-    fs, path = open_url(folder)
+def _write_and_read(directory: str) -> None:
+    fs, path = open_url(directory)
     file, content = f"{path}/.probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
     _write(fs, path, file, content)
     try:
@@ -494,8 +494,8 @@ def _write_and_read(folder: str) -> None:
             fs.rm_file(file)
 
 
-def _write(fs: Any, folder: str, file: str, content: bytes) -> None:
+def _write(fs: Any, directory: str, file: str, content: bytes) -> None:
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if not protocols & _WITH_BUCKETS:  # there, directories need not be made, and a bucket must not be
-        fs.makedirs(folder, exist_ok=True)
+        fs.makedirs(directory, exist_ok=True)
     fs.pipe_file(file, content)

@@ -11,7 +11,7 @@ import shutil
 from datetime import UTC, datetime
 from typing import IO
 
-from maggy_like.processes.system import working_folder
+from maggy_like.processes.system import current_directory
 
 
 class LocalFiles:
@@ -101,4 +101,4 @@ def absolute_path(path: str) -> str:
     Raise ConfigError if it is relative and the working directory was deleted.
     """
     path = os.path.expanduser(path).removeprefix("./")
-    return (path if path.startswith("/") else f"{working_folder()}/{path}").rstrip("/") or "/"
+    return (path if path.startswith("/") else f"{current_directory()}/{path}").rstrip("/") or "/"

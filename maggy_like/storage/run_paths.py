@@ -21,16 +21,16 @@ from typing import Any
 
 from maggy_like.argument_checks import flag, real, whole
 from maggy_like.errors import ConfigError
-from maggy_like.processes.system import working_folder
+from maggy_like.processes.system import current_directory
 from maggy_like.storage.file_systems import (
     MOUNT,
-    Folder,
-    check_folder,
+    Directory,
+    check_directory,
     creates_once,
     local_path,
     local_url,
     missing_operations,
-    name_of_folder,
+    name_of_directory,
     put,
     sibling_of,
     url_of,
@@ -51,60 +51,64 @@ _LONGEST = 200  # file systems take 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def check_directory(directory: str | PathLike[str]) -> Folder:
+def check_runs_directory(directory: str | PathLike[str]) -> Directory:
     """Return the directory of all runs: an absolute path, or a URL."""
     if not isinstance(directory, str | PathLike) or not str(directory).strip():
         raise ConfigError(
             f"directory must be the path or URL of a directory, got {directory!r}; leave it out for 'maggy_runs'"
         )
-    where = check_folder("directory", directory)
+    where = check_directory("directory", directory)
     if "://" in where:
         return where
     path = Path(where).expanduser()
-    return (path if path.is_absolute() else Path(working_folder(), path)).resolve()
+    return (path if path.is_absolute() else Path(current_directory(), path)).resolve()
 
 
-def place_for(folder: Folder) -> Folder:
+def place_for(directory: Directory) -> Directory:
     """Return the directory of a run, as the URL of a mount if its file system cannot append, rename or lock.
 
     The directory need not exist, so this is tried in the first of its parents that does.
     """
-    if not isinstance(folder, Path) or os.path.exists(folder / _JOURNAL):
-        return folder
-    if (kept := kept_at(folder)) != folder:
+    if not isinstance(directory, Path) or os.path.exists(directory / _JOURNAL):
+        return directory
+    if (kept := kept_at(directory)) != directory:
         return kept
-    existing = next(parent for parent in (folder, *folder.parents) if os.path.isdir(parent))
+    existing = next(parent for parent in (directory, *directory.parents) if os.path.isdir(parent))
     with contextlib.suppress(OSError):  # it cannot be written, which is reported when the run begins
         if missing_operations(existing):
-            return _on_mount(folder)
-    return folder
+            return _on_mount(directory)
+    return directory
 
 
-def kept_at(folder: Folder) -> Folder:
+def kept_at(directory: Directory) -> Directory:
     """Return the directory of a run that exists, as the URL of a mount if it was kept as on one.
 
     A directory that may not be searched stays as it is, and reading its journal reports the reason. The methods of Path
     would raise PermissionError here.
     """
-    if isinstance(folder, Path) and not os.path.exists(folder / _JOURNAL) and glob.glob(_SEGMENTS, root_dir=folder):
-        return _on_mount(folder)
-    return folder
+    if (
+        isinstance(directory, Path)
+        and not os.path.exists(directory / _JOURNAL)
+        and glob.glob(_SEGMENTS, root_dir=directory)
+    ):
+        return _on_mount(directory)
+    return directory
 
 
-def _on_mount(folder: Path) -> str:
-    return f"{MOUNT}://{folder}"
+def _on_mount(directory: Path) -> str:
+    return f"{MOUNT}://{directory}"
 
 
-def mount_hints(folder: Folder) -> list[str]:
+def mount_hints(directory: Directory) -> list[str]:
     """Return hints about a run that is kept as on a mount."""
-    if isinstance(folder, Path) or not folder.startswith(f"{MOUNT}://"):
+    if isinstance(directory, Path) or not directory.startswith(f"{MOUNT}://"):
         return []
-    path = Path(folder.removeprefix(f"{MOUNT}://"))
+    path = Path(directory.removeprefix(f"{MOUNT}://"))
     hints = [
         f"{path.parent} cannot append to, rename or lock files, as mounts of object stores; the run is kept there as "
         "at a URL"
     ]
-    if not creates_once(url_of(folder)):
+    if not creates_once(url_of(directory)):
         hints.append(
             f"{path.parent} creates files that exist already, so two drivers that begin this run within a second may "
             "not notice each other; begin it once"
@@ -116,13 +120,13 @@ def mount_hints(folder: Folder) -> list[str]:
 class RunPaths:
     """Where a run's files are."""
 
-    directory: Folder  # the directory of its journal and its logs: a path, or a URL if one was given
+    directory: Directory  # the directory of its journal and its logs: a path, or a URL if one was given
     store: str  # the URL of the directory that holds its checkpoints
 
     @classmethod
-    def recorded(cls, folder: Folder, store: str) -> RunPaths:
-        """Return the paths of a run in ``folder`` whose journal has ``store``."""
-        return cls(folder, store if "://" in store else url_of(within(folder, store) if store else folder))
+    def recorded(cls, directory: Directory, store: str) -> RunPaths:
+        """Return the paths of a run in ``directory`` whose journal has ``store``."""
+        return cls(directory, store if "://" in store else url_of(within(directory, store) if store else directory))
 
     @property
     def recorded_store(self) -> str:
@@ -136,7 +140,7 @@ class RunPaths:
         return str(self.directory)
 
     @property
-    def logs(self) -> Folder:
+    def logs(self) -> Directory:
         """The directory of the trials' log files."""
         return within(self.directory, "logs")
 
@@ -181,10 +185,10 @@ def default_name(train_fn: Callable[..., Any]) -> str:
     return f"{function[: _LONGEST // 2]}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
 
 
-def store_url(store: str | PathLike[str] | None, folder: Folder, name: str = "") -> str:
+def store_url(store: str | PathLike[str] | None, directory: Directory, name: str = "") -> str:
     """Return the URL of a run's checkpoints: in its own directory, or in one of its name in ``store``."""
     if store is None:
-        return url_of(within(folder, "checkpoints"))
+        return url_of(within(directory, "checkpoints"))
     where = f"{store}/{name}"
     path = local_path(where)
     return where if path is None else local_url(path)  # not relative: a worker has another working directory
@@ -222,7 +226,7 @@ class Store:
 
     def __post_init__(self) -> None:
         if self.url is not None:
-            object.__setattr__(self, "url", check_folder("store", self.url))
+            object.__setattr__(self, "url", check_directory("store", self.url))
         object.__setattr__(self, "keep_checkpoints", whole("keep_checkpoints", self.keep_checkpoints, least=1))
         if self.keep_files is not None:
             remedy = "leave it out to keep those of all trials"
@@ -248,14 +252,14 @@ COPY_PATIENCE = 10.0
 """Seconds for copying the files to a store."""
 
 
-class OutputFolder:
+class OutputDirectory:
     """The directory for the output of agents and fork servers outside of trials, which helps when one dies.
 
     It is ``workers`` in the run's directory. For a run at a URL it is a temporary directory, whose files are moved to
     ``workers`` at the end.
     """
 
-    def __init__(self, directory: Folder) -> None:
+    def __init__(self, directory: Directory) -> None:
         self._directory, self._own = directory, local_path(directory)
         self._is_tried = False
 
@@ -264,7 +268,7 @@ class OutputFolder:
         """Its path on this machine; a temporary directory is made at the first use."""
         if self._own is not None:
             return self._own / "workers"
-        return Path(tempfile.mkdtemp(prefix=f"maggy-{name_of_folder(self._directory)}-"))
+        return Path(tempfile.mkdtemp(prefix=f"maggy-{name_of_directory(self._directory)}-"))
 
     def move(self, *, is_away: bool = False) -> str:
         """Move the files to the run's directory at a URL, with a single try; if the store ``is_away``, they stay.

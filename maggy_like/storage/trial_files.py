@@ -86,11 +86,11 @@ class Found:
     files: dict[str, Written] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     count: int = 0  # number of all files, also of those that are left out
-    _folders: set[str] = field(default_factory=set)  # directories with files
+    _directories: set[str] = field(default_factory=set)  # directories with files
 
     def add(
         self,
-        folder: str,
+        directory: str,
         *,
         known_as: str = "",
         in_working: bool = False,
@@ -101,8 +101,8 @@ class Found:
         Links are followed only to files of the same directory, which was at ``known_as`` when the trial made them. What
         disappears meanwhile is left out.
         """
-        inside, before = os.path.realpath(folder), os.path.realpath(known_as or folder)
-        waiting = [folder]
+        inside, before = os.path.realpath(directory), os.path.realpath(known_as or directory)
+        waiting = [directory]
         while waiting and self.count < MAX_SEEN:
             with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
                 for entry in entries:
@@ -113,7 +113,7 @@ class Found:
                     elif is_own is None or is_own(entry):
                         self.count += 1
                         with contextlib.suppress(OSError):
-                            self._add_file(entry, os.path.relpath(entry.path, folder), inside, before, in_working)
+                            self._add_file(entry, os.path.relpath(entry.path, directory), inside, before, in_working)
 
     def _add_file(self, entry: os.DirEntry[str], name: str, inside: str, before: str, in_working: bool) -> None:
         path = entry.path
@@ -132,11 +132,11 @@ class Found:
             self.left_out.append(f"{shown} in the working directory (reporter.directory has one of that name)")
         else:
             self.files[name] = Written(name, path, about.st_size, about.st_mtime_ns, in_working)
-            self._folders.update(_folders_of(name))
+            self._directories.update(_directories_of(name))
 
     def replaces(self, name: str) -> bool:
         """Whether a file of that name is a directory here, or is in one that is a file here."""
-        return name in self._folders or not self.files.keys().isdisjoint(_folders_of(name))
+        return name in self._directories or not self.files.keys().isdisjoint(_directories_of(name))
 
     def limit(self, max_bytes: int) -> None:
         """Leave out what exceeds the limits, the largest files first."""
@@ -161,7 +161,7 @@ def _target(link: str, inside: str, before: str) -> str:
     return path
 
 
-def _folders_of(name: str) -> list[str]:
+def _directories_of(name: str) -> list[str]:
     """Return the directories of a file in the trial's directory, the outermost first."""
     parts = name.split("/")
     return ["/".join(parts[:number]) for number in range(1, len(parts))]
@@ -193,9 +193,9 @@ def check_file_name(name: str) -> str:
     return name
 
 
-def read_list(folder: str, trial: int, host: int = 0, retry: Retry = once) -> FileList | None:
+def read_list(directory: str, trial: int, host: int = 0, retry: Retry = once) -> FileList | None:
     """Return the list of a trial's files on one host; None if none were kept."""
-    fs, path = open_url(f"{folder}/{list_name(trial, host)}.json")
+    fs, path = open_url(f"{directory}/{list_name(trial, host)}.json")
     try:
         listed = _decode(retry("read", partial(fs.cat_file, path), FileNotFoundError))
     except FileNotFoundError:
@@ -205,14 +205,17 @@ def read_list(folder: str, trial: int, host: int = 0, retry: Retry = once) -> Fi
     return listed
 
 
-def read_lists(folder: str, trial: int, retry: Retry = once) -> list[FileList | None]:
+def read_lists(directory: str, trial: int, retry: Retry = once) -> list[FileList | None]:
     """Return the lists of a trial's files, by host."""
-    first = read_list(folder, trial, retry=retry)
-    return [first, *(read_list(folder, trial, host, retry) for host in range(1, 1 if first is None else first.hosts))]
+    first = read_list(directory, trial, retry=retry)
+    return [
+        first,
+        *(read_list(directory, trial, host, retry) for host in range(1, 1 if first is None else first.hosts)),
+    ]
 
 
 def keep(
-    folder: str,
+    directory: str,
     trial: int,
     attempt: int,
     found: Found,
@@ -230,11 +233,11 @@ def keep(
     Return False if ``found`` is not valid any more, since its directories were moved.
     """
     name = list_name(trial, host)
-    before = read_list(folder, trial, host)
+    before = read_list(directory, trial, host)
     known = {} if before is None else before.files
     if before is not None and before.attempt > attempt:
         return True
-    fs, base = open_url(f"{folder}/{name}")
+    fs, base = open_url(f"{directory}/{name}")
     if is_local(fs):
         os.makedirs(base, 0o700, exist_ok=True)
     for file in [*found.files.values()]:
@@ -259,7 +262,7 @@ def keep(
         if puts_whole(fs) or not found.replaces(gone):
             with contextlib.suppress(*_NOT_THERE):
                 fs.rm_file(f"{base}/{gone}")
-    _write_list(f"{folder}/{name}.json", FileList(attempt, kept, tuple(left_out[:20]), hosts))
+    _write_list(f"{directory}/{name}.json", FileList(attempt, kept, tuple(left_out[:20]), hosts))
     return True
 
 
@@ -316,8 +319,8 @@ def _make_way(fs: Any, base: str, name: str) -> bool:
 
     An earlier attempt has left them. Return whether there were any.
     """
-    for folder in _folders_of(name):
-        path = f"{base}/{folder}"
+    for directory in _directories_of(name):
+        path = f"{base}/{directory}"
         if fs.exists(path) and not fs.isdir(path):
             fs.rm_file(path)
             return True
@@ -340,23 +343,23 @@ def copy_file(source: str, target: str) -> None:
     os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
-def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry: Retry) -> str:
+def restore(directory: str, trial: int, attempt: int, own: str, working: str, retry: Retry) -> str:
     """Put the files of a trial's last attempt into its directories; return what is missing, empty if nothing is.
 
     ``attempt`` is the last one that has left files, or 0 if that is not known. Its files are waited for.
     """
     waited, seconds = 0.0, 0.01
-    while (first := read_list(folder, trial, retry=retry)) is None or first.attempt < attempt:
+    while (first := read_list(directory, trial, retry=retry)) is None or first.attempt < attempt:
         if waited >= READ_PATIENCE or not attempt:
             break
         time.sleep(seconds)
         waited += seconds
         seconds = min(2 * seconds, 1.0)
     missing = []
-    for host, listed in reversed(list(enumerate(read_lists(folder, trial, retry)))):  # those of rank 0's host win
+    for host, listed in reversed(list(enumerate(read_lists(directory, trial, retry)))):  # those of rank 0's host win
         if listed is None:
             continue
-        fs, base = open_url(f"{folder}/{list_name(trial, host)}")
+        fs, base = open_url(f"{directory}/{list_name(trial, host)}")
         for name, file in listed.files.items():
             place = working if file.in_working and working else own
             target = make_place(place, name)
@@ -367,8 +370,8 @@ def restore(folder: str, trial: int, attempt: int, own: str, working: str, retry
             else:
                 os.utime(target, ns=(file.changed, file.changed))
     if attempt and (first is None or first.attempt < attempt):
-        return f"the files of attempt {attempt} of this trial have not arrived in {folder}"
-    return f"files of this trial are missing in {folder}: {_some(missing)}" if missing else ""
+        return f"the files of attempt {attempt} of this trial have not arrived in {directory}"
+    return f"files of this trial are missing in {directory}: {_some(missing)}" if missing else ""
 
 
 def _get(fs: Any, source: str, target: str) -> None:
@@ -378,10 +381,10 @@ def _get(fs: Any, source: str, target: str) -> None:
         fs.get_file(source, target)
 
 
-def make_place(folder: str, name: str) -> str:
+def make_place(directory: str, name: str) -> str:
     """Return the path of a file to be written in a directory, without links on the way, and make its parents."""
     *parents, last = check_file_name(name).split("/")
-    path = folder
+    path = directory
     os.makedirs(path, 0o700, exist_ok=True)
     for parent in parents:
         path = os.path.join(path, parent)
@@ -410,13 +413,13 @@ def left_out_note(found: Found, max_bytes: int) -> str:
     )
 
 
-def remove_files(folder: str, trials: Iterable[int]) -> None:
+def remove_files(directory: str, trials: Iterable[int]) -> None:
     """Remove the files of trials, and their lists."""
     for trial in trials:
-        for host, listed in enumerate(read_lists(folder, trial)):
+        for host, listed in enumerate(read_lists(directory, trial)):
             if listed is None:
                 continue
-            fs, path = open_url(f"{folder}/{list_name(trial, host)}")
+            fs, path = open_url(f"{directory}/{list_name(trial, host)}")
             with contextlib.suppress(FileNotFoundError):
                 fs.rm_file(f"{path}.json")
             with contextlib.suppress(FileNotFoundError):

@@ -255,18 +255,18 @@ class _Session(Session):
     def _copy_state(self, trial: int, url: str) -> None:
         """Copy a trial's checkpoint to its nested run as an artifact."""
         fs, path = open_url(url)
-        with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as folder:
-            local = os.path.join(folder, path.rstrip("/").rpartition("/")[2])
+        with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as directory:
+            local = os.path.join(directory, path.rstrip("/").rpartition("/")[2])
             fs.get(path, local, recursive=True)
             self._client.log_artifact(self._trials[trial].id, local, "state")
 
-    def _copy_files(self, trial: int, folder: str) -> None:
+    def _copy_files(self, trial: int, directory: str) -> None:
         """Copy the files that a trial wrote to its nested run as artifacts."""
         from maggy_like.storage.trial_files import list_name, make_place, read_list
 
-        if (listed := read_list(folder, trial)) is None:
+        if (listed := read_list(directory, trial)) is None:
             return
-        fs, base = open_url(f"{folder}/{list_name(trial)}")
+        fs, base = open_url(f"{directory}/{list_name(trial)}")
         with tempfile.TemporaryDirectory(prefix="maggy-mlflow-") as local:
             for name in listed.files:
                 fs.get_file(f"{base}/{name}", make_place(local, name))

@@ -21,7 +21,7 @@ from optimizers.space import Config
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-FOLDER = "tensorboard"
+DIRECTORY = "tensorboard"
 """Name of the directory of event files in the directory of a run."""
 
 
@@ -31,7 +31,7 @@ _OWNER = ".maggy_like"
 
 @dataclass(frozen=True)
 class TensorBoard(Tracker):
-    """Write TensorBoard event files. ``tensorboard --logdir FOLDER`` shows the curves and the HParams table.
+    """Write TensorBoard event files. ``tensorboard --logdir DIRECTORY`` shows the curves and the HParams table.
 
     Args:
         logdir: Directory of the event files of all runs. Each run has a directory of its name in it, or ``NAME-2`` if a
@@ -67,13 +67,13 @@ class TensorBoard(Tracker):
     def open(self, run: TrackedRun) -> Session:
         """Create the run's directory."""
         if self.logdir is not None:
-            return _Session(_folder_in(Path(self.logdir).expanduser(), run))
-        root = Path(run.directory) / FOLDER
+            return _Session(_directory_in(Path(self.logdir).expanduser(), run))
+        root = Path(run.directory) / DIRECTORY
         root.mkdir(parents=True, exist_ok=True)
         return _Session(root)
 
 
-def _folder_in(logdir: Path, run: TrackedRun) -> Path:
+def _directory_in(logdir: Path, run: TrackedRun) -> Path:
     """Create a directory that only this run has. Runs in other directories may have its name."""
     owner = os.fsencode(run.directory if "://" in run.directory else os.path.abspath(run.directory))
     number, root = 1, logdir / run.name
@@ -101,8 +101,8 @@ class _Session(Session):
     def record(self, event: Event, now: float) -> None:
         match event:
             case TrialCreated(trial=trial, config=config):  # events that an earlier driver wrote are repeated
-                shutil.rmtree(_folder(self._root, trial), ignore_errors=True)
-                self._file(trial, now).begin(_folder(self._root, trial).name, config, now)
+                shutil.rmtree(_directory(self._root, trial), ignore_errors=True)
+                self._file(trial, now).begin(_directory(self._root, trial).name, config, now)
             case AttemptStarted() | CheckpointSaved():
                 pass
             case Measured(trial=trial, columns=columns):
@@ -130,20 +130,20 @@ class _Session(Session):
     def _file(self, trial: int, now: float) -> _EventFile:
         """Return the open file of a trial; each attempt has its own."""
         if trial not in self._files:
-            self._files[trial] = _EventFile(_folder(self._root, trial), now)
+            self._files[trial] = _EventFile(_directory(self._root, trial), now)
         return self._files[trial]
 
 
 class _EventFile:
     """An event file in the format of TensorBoard's writers, but without a thread per file."""
 
-    def __init__(self, folder: Path, now: float) -> None:
+    def __init__(self, directory: Path, now: float) -> None:
         from tensorboard.compat.proto.event_pb2 import Event as Record
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        folder.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}.{os.getpid()}"
-        self._file: IO[bytes] = open(folder / name, "ab")  # noqa: SIM115  # it is open for as long as the attempt runs
+        self._file: IO[bytes] = open(directory / name, "ab")  # noqa: SIM115  # it is open for as long as the attempt runs
         self._writer: RecordWriter = RecordWriter(self._file)
         self._write(Record(wall_time=now, file_version="brain.Event:2"))
 
@@ -198,7 +198,7 @@ class _EventFile:
         self._writer.write(record.SerializeToString())
 
 
-def _folder(root: Path, trial: int) -> Path:
+def _directory(root: Path, trial: int) -> Path:
     return root / f"trial-{trial:05d}"
 
 

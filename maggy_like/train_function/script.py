@@ -39,15 +39,15 @@ class Script:
         if self._is_seen():
             self._run(self.path)
             return
-        folder = tempfile.mkdtemp(prefix="maggy_like-script-")
+        directory = tempfile.mkdtemp(prefix="maggy_like-script-")
         try:
             for name, data in self.files.items():
-                file = Path(folder, name)
+                file = Path(directory, name)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(data)
-            self._run(os.path.join(folder, self.__name__))
+            self._run(os.path.join(directory, self.__name__))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _run(self, path: str) -> None:
         code = compile(self.files[self.__name__], path, "exec", dont_inherit=True)
@@ -66,9 +66,9 @@ class Script:
 
     def _is_seen(self) -> bool:
         """Return whether the directory exists here too, with the same files."""
-        folder = Path(self.path).parent
+        directory = Path(self.path).parent
         try:
-            return all((folder / name).read_bytes() == data for name, data in self.files.items())
+            return all((directory / name).read_bytes() == data for name, data in self.files.items())
         except OSError:
             return False
 
@@ -106,16 +106,16 @@ def read_script(path: str | PathLike[str], args: Sequence[object] = ()) -> Scrip
 
 def _with_imports(script: Path) -> dict[str, bytes]:
     """Return a script and what it imports from its directory, directly or not: modules, and whole packages."""
-    folder, found, waiting = script.parent, dict[str, bytes](), [script]
+    directory, found, waiting = script.parent, dict[str, bytes](), [script]
     while waiting:
         file = waiting.pop()
-        name = file.relative_to(folder).as_posix()
+        name = file.relative_to(directory).as_posix()
         if name in found:
             continue
         found[name] = file.read_bytes()
         for module in _imported(found[name]):
-            waiting += (folder / module).rglob("*.py")
-            waiting += [neighbor] if (neighbor := folder / f"{module}.py").is_file() else []
+            waiting += (directory / module).rglob("*.py")
+            waiting += [neighbor] if (neighbor := directory / f"{module}.py").is_file() else []
     return found
 
 

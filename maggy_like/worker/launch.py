@@ -82,18 +82,18 @@ def _read(stream: BinaryIO) -> bytes:
 
 
 _MODULE = "pyspark.core.files"
-_FOLDER = "MAGGY_LIKE_SPARK_FILES"
+_DIRECTORY = "MAGGY_LIKE_SPARK_FILES"
 
 
 def pass_on_spark_files(environment: MutableMapping[str, str]) -> None:
     """Pass the location of the files to processes with this environment, if this is a Spark task."""
     files = sys.modules.get(_MODULE)
     if files is not None and files.SparkFiles._is_running_on_worker:
-        environment[_FOLDER] = os.path.abspath(files.SparkFiles._root_directory)
+        environment[_DIRECTORY] = os.path.abspath(files.SparkFiles._root_directory)
 
 
 def take_over_spark_files() -> None:
     """Set the location in ``SparkFiles``, if it was passed on and PySpark is imported."""
-    files, folder = sys.modules.get(_MODULE), os.environ.get(_FOLDER)
-    if files is not None and folder is not None:
-        files.SparkFiles._root_directory, files.SparkFiles._is_running_on_worker = folder, True
+    files, directory = sys.modules.get(_MODULE), os.environ.get(_DIRECTORY)
+    if files is not None and directory is not None:
+        files.SparkFiles._root_directory, files.SparkFiles._is_running_on_worker = directory, True

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.notebook, pytest.mark.browser]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """Where JupyterLab runs: the notebook, with a search that only a person ends, whose trials print the time.
 
     It is read as JSON: nbformat takes 3 seconds to import, in each process that collects the tests.
@@ -46,9 +46,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def address(folder: Path, tmp_path: Path) -> Iterator[str]:
+def address(directory: Path, tmp_path: Path) -> Iterator[str]:
     """The address of the notebook in a JupyterLab."""
-    with jupyterlab(folder, tmp_path) as lab:
+    with jupyterlab(directory, tmp_path) as lab:
         yield f"{lab}/quickstart.ipynb"
 
 
@@ -68,7 +68,7 @@ def browser() -> Iterator[BrowserContext]:
 
 
 def test_a_person_sees_a_search_run_stops_it_and_finds_it_again(
-    browser: BrowserContext, address: str, folder: Path, tmp_path: Path
+    browser: BrowserContext, address: str, directory: Path, tmp_path: Path
 ) -> None:
     page: Page = browser.new_page()
     page.goto(address)
@@ -92,7 +92,7 @@ def test_a_person_sees_a_search_run_stops_it_and_finds_it_again(
     ):
         page.locator('[data-command="docmanager:save"]').first.click()
     page.close()
-    assert "interrupted" in (folder / "quickstart.ipynb").read_text()
+    assert "interrupted" in (directory / "quickstart.ipynb").read_text()
 
     again = browser.new_page()
     again.goto(address)

@@ -38,8 +38,8 @@ print("ending:", result.ending, "best:", result.best_value)
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
-    folder = str(tmp_path_factory.mktemp("kernel"))
-    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=300, cwd=folder)
+    directory = str(tmp_path_factory.mktemp("kernel"))
+    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=300, cwd=directory)
     yield manager, client
     client.stop_channels()
     manager.shutdown_kernel(now=True)

@@ -91,7 +91,7 @@ def cluster_script(cluster_process: ScriptProcess, standalone_cluster: Standalon
 
     def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
         where = standalone_cluster.master_url, standalone_cluster.conf
-        return cluster_process.run(code, *where, *args, folder=tmp_path)
+        return cluster_process.run(code, *where, *args, directory=tmp_path)
 
     return run
 

@@ -22,9 +22,9 @@ class FarEngine(LocalEngine):
         return self._endpoint
 
 
-def enter(namespace: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def enter(namespace: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have new Python processes start in a network namespace."""
-    python = folder / "python"
+    python = directory / "python"
     python.write_text(f'#!/bin/sh\nexec ip netns exec {namespace} {sys.executable} "$@"\n')
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))

@@ -20,16 +20,16 @@ from maggy_like.engines.local import LocalRun
 from optimizers.core.events import Event, to_json
 
 
-def train(folder: str, x: float, reporter: Reporter) -> dict[str, float]:
+def train(directory: str, x: float, reporter: Reporter) -> dict[str, float]:
     """Say who runs; wait in the middle at one gate, and where a lost attempt went on, at another."""
     start = reporter.restore() or 0
-    Path(folder, "pids", str(os.getpid())).write_text(repr(x))
+    Path(directory, "pids", str(os.getpid())).write_text(repr(x))
     for step in range(start + 1, reporter.budget + 1):
         if step == reporter.budget // 2 + 1:
-            open(f"{folder}/{'again' if start else 'gate'}", "rb").close()
+            open(f"{directory}/{'again' if start else 'gate'}", "rb").close()
         reporter.checkpoint(step)
         reporter.report(score=x * step, step=step)
-    Path(folder, "pids", f"{os.getpid()}.done").touch()
+    Path(directory, "pids", f"{os.getpid()}.done").touch()
     return {"score": x * reporter.budget, "start": start}
 
 
@@ -46,14 +46,14 @@ def tell(event: Event) -> None:
 cancel = LocalRun.cancel
 
 
-def search(engine: Engine, folder: str, heartbeat: float = 15.0, kills: bool = True, n_trials: int = 4) -> None:
+def search(engine: Engine, directory: str, heartbeat: float = 15.0, kills: bool = True, n_trials: int = 4) -> None:
     """Search with two workers."""
     # Without kills, the engine cannot reach its first workers: they must leave by themselves.
     LocalRun.cancel = lambda run: cancel(run) if kills or run.incarnation else None  # type: ignore[method-assign]
     job.StateMachine = partial(StateMachine, heartbeat_timeout=heartbeat)  # type: ignore[assignment,misc]
-    space = {"folder": folder, "x": Float(0, 1)}
+    space = {"directory": directory, "x": Float(0, 1)}
     result = lagom(train, space, optimizer="random", n_trials=n_trials, max_budget=6, workers=2, engine=engine,
-                   directory=f"{folder}/runs", progress="plain", callbacks=[tell])  # fmt: skip
+                   directory=f"{directory}/runs", progress="plain", callbacks=[tell])  # fmt: skip
     say("result", msgspec.json.encode([result.ending, *map(describe, result.trials)]))
 
 

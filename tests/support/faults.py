@@ -111,11 +111,11 @@ class Host:
             self.process.stdout.close()
         assert not survivors(family)
 
-    def start(self, folder: Path, **options: Any) -> Search:
+    def start(self, directory: Path, **options: Any) -> Search:
         """Begin a search."""
         assert self.process.stdin is not None
-        search = Search(self, folder)
-        self.process.stdin.write(json.dumps({"folder": str(folder), **options}) + "\n")
+        search = Search(self, directory)
+        self.process.stdin.write(json.dumps({"directory": str(directory), **options}) + "\n")
         self.process.stdin.flush()
         return search
 
@@ -144,7 +144,7 @@ class Search:
 
     Args:
         host: Runs it.
-        folder: An empty one, for all files.
+        directory: An empty one, for all files.
 
     Attributes:
         events: All so far.
@@ -154,17 +154,17 @@ class Search:
         outcome: Why the search ended, once it has.
     """
 
-    def __init__(self, host: Host, folder: Path) -> None:
+    def __init__(self, host: Host, directory: Path) -> None:
         self.events: list[Event] = []
         self.lines: list[str] = []
         self.result: list[Any] = []
         self.outcome: str | None = None
         self._host = host
-        self._folder = folder
+        self._directory = directory
         self._seen: set[psutil.Process] = set()
-        (folder / "pids").mkdir()
+        (directory / "pids").mkdir()
         for gate in ("gate", "again"):
-            os.mkfifo(folder / gate)
+            os.mkfifo(directory / gate)
 
     def until(self, reached: Callable[[], bool], patience: float = 300.0) -> None:
         """Read on until something is so."""
@@ -189,7 +189,9 @@ class Search:
         half = BUDGET // 2
         self.until(lambda: sum(steps[half] for steps in self.measured().values()) == 2 and len(self.saved(half)) == 2)
         self.victim = min(event.trial for event in self.events if isinstance(event, AttemptStarted))
-        (mark,) = (mark for mark in (self._folder / "pids").iterdir() if float(mark.read_text()) == self.x(self.victim))
+        (mark,) = (
+            mark for mark in (self._directory / "pids").iterdir() if float(mark.read_text()) == self.x(self.victim)
+        )
         trial = psutil.Process(int(mark.name))
         self.lineage = [trial, *trial.parents()]
         self._note()
@@ -219,7 +221,7 @@ class Search:
 
     def open(self, gate: str) -> None:
         """Let trials pass, now and later."""
-        os.open(self._folder / gate, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.open(self._directory / gate, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def check(self, n_trials: int = 4) -> None:
         """Every trial ended once, every measurement is there once, and lost attempts went on where they were."""
@@ -287,8 +289,8 @@ def survivors(processes: Iterable[psutil.Process], patience: float = 300.0) -> l
 
 def measure(host: Host, fault: Fault, **options: Any) -> float:
     """Seconds from the fault to the next report, in a search of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        search = host.start(Path(folder), **options)
+    with tempfile.TemporaryDirectory() as directory:
+        search = host.start(Path(directory), **options)
         search.begin()
         seconds = search.hurt(fault)
         search.end()

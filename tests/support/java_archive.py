@@ -29,13 +29,13 @@ QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """A JVM that cannot use an archive would say so in the output that tests read."""
 
 
-def archive_in(folder: Path) -> Path | None:
-    """Where the archive for this Java and this Spark lies in a folder; None without either."""
+def archive_in(directory: Path) -> Path | None:
+    """Where the archive for this Java and this Spark lies in a directory; None without either."""
     java = shutil.which("java")
     if java is None:
         return None
     try:
-        return folder / f"spark-{version('pyspark')}-{Path(java).resolve().stat().st_mtime_ns}.jsa"
+        return directory / f"spark-{version('pyspark')}-{Path(java).resolve().stat().st_mtime_ns}.jsa"
     except PackageNotFoundError:
         return None
 

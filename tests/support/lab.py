@@ -1,4 +1,4 @@
-"""A JupyterLab of its own: its settings, its runtime files and its kernels are in one folder, and end with it."""
+"""A JupyterLab of its own: its settings, its runtime files and its kernels are in one directory, and end with it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RUN_ALL = "void window.jupyterapp.commands.execute('notebook:run-all-cells')"
 
 
 @contextlib.contextmanager
-def jupyterlab(folder: Path, files: Path) -> Iterator[str]:
-    """Run JupyterLab in a folder, and yield the address of the folder in it.
+def jupyterlab(directory: Path, files: Path) -> Iterator[str]:
+    """Run JupyterLab in a directory, and yield the address of the directory in it.
 
     Args:
-        folder: The folder with the notebooks.
-        files: A folder for settings and runtime files.
+        directory: The directory with the notebooks.
+        files: A directory for settings and runtime files.
     """
     for name, values in SETTINGS.items():
         settings = files / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
@@ -52,7 +52,7 @@ def jupyterlab(folder: Path, files: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"]
     command += ["--ServerApp.port_retries=0", "--IdentityProvider.token=", "--LabApp.extension_manager=readonly"]
     command += ["--LabApp.expose_app_in_browser=True"]
-    server = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True)
     ready, said = threading.Event(), list[str]()
 
     def read() -> None:

@@ -125,9 +125,9 @@ def with_transformers(lr: float, reporter: Reporter) -> None:
 
     x, y, held_out, truth = digits()
     report = TransformersReport(reporter)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         args = TrainingArguments(
-            folder,
+            directory,
             num_train_epochs=max(FULL, reporter.budget),
             learning_rate=lr,
             per_device_train_batch_size=50,
@@ -142,4 +142,4 @@ def with_transformers(lr: float, reporter: Reporter) -> None:
             Network(), args, train_dataset=Images(x, y), eval_dataset=Images(held_out, truth), callbacks=[report]
         )
         trainer.train(resume_from_checkpoint=report.resume_from_checkpoint)
-        assert not os.listdir(folder)
+        assert not os.listdir(directory)

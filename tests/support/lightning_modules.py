@@ -174,9 +174,9 @@ class OneCycle(Line):
 class Callbacks(Line):
     """Brings callbacks: one that ends the training after the second epoch, and one that saves the best weights."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, directory: str) -> None:
         super().__init__()
-        self.folder = folder
+        self.directory = directory
 
     def on_validation_epoch_end(self) -> None:
         self.log("val_constant", 1.0)
@@ -185,7 +185,7 @@ class Callbacks(Line):
         callbacks = L.pytorch.callbacks
         return [
             callbacks.EarlyStopping("val_constant", patience=1),
-            callbacks.ModelCheckpoint(self.folder, filename="best", monitor="val_loss"),
+            callbacks.ModelCheckpoint(self.directory, filename="best", monitor="val_loss"),
         ]
 
     def on_train_end(self) -> None:

@@ -27,9 +27,9 @@ IS_POSSIBLE = (
 
 
 @contextlib.contextmanager
-def limited_mount(folder: Path) -> Iterator[Path]:
-    """Mount a directory of a folder at another, in a process of its own."""
-    root, mount = folder / "root", folder / "mount"
+def limited_mount(directory: Path) -> Iterator[Path]:
+    """Mount a directory of a directory at another, in a process of its own."""
+    root, mount = directory / "root", directory / "mount"
     root.mkdir()
     mount.mkdir()
     with subprocess.Popen([sys.executable, __file__, str(root), str(mount)]) as process:

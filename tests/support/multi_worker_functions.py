@@ -32,7 +32,7 @@ def meet() -> dict[str, Any]:
     return {"sum": total.item(), "environment": seen}
 
 
-def climb_together(folder: str, x: float, reporter: Reporter) -> None:
+def climb_together(directory: str, x: float, reporter: Reporter) -> None:
     """In each step all ranks meet, then report; each writes down to which report it came."""
     import torch
     from torch import distributed as dist
@@ -46,25 +46,25 @@ def climb_together(folder: str, x: float, reporter: Reporter) -> None:
         if reporter.world_size > 1:
             dist.all_reduce(value)
         reporter.checkpoint({"step": step})
-        with open(f"{folder}/{reporter.trial}-{reporter.attempt}-{reporter.rank}", "a") as seen:
+        with open(f"{directory}/{reporter.trial}-{reporter.attempt}-{reporter.rank}", "a") as seen:
             seen.write(f"{step}\n")
         reporter.report(score=value.item() / reporter.world_size, step=step)
 
 
-def climb_for_ever(folder: str, x: float, reporter: Reporter) -> None:
+def climb_for_ever(directory: str, x: float, reporter: Reporter) -> None:
     """``climb_together`` by whoever nobody stops."""
     reporter.budget = sys.maxsize
-    climb_together(folder, x, reporter)
+    climb_together(directory, x, reporter)
 
 
-def climb_until_stopped(folder: str, x: float, reporter: Reporter) -> None:
+def climb_until_stopped(directory: str, x: float, reporter: Reporter) -> None:
     """``climb_together``, for ever where x is small: however late the word comes, there is something to stop."""
-    (climb_together if x > 0.5 else climb_for_ever)(folder, x, reporter)
+    (climb_together if x > 0.5 else climb_for_ever)(directory, x, reporter)
 
 
-def fail_once(folder: str, fault: str) -> None:
+def fail_once(directory: str, fault: str) -> None:
     """Come to harm, unless this has happened before."""
-    mark = Path(folder, "failed")
+    mark = Path(directory, "failed")
     if not fault or mark.exists():
         return
     mark.touch()
@@ -73,8 +73,8 @@ def fail_once(folder: str, fault: str) -> None:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "kill the agent":
-            if Path(folder, "saved").exists():  # a gate: until the driver knows the last state
-                Path(folder, "saved").open("rb").close()
+            if Path(directory, "saved").exists():  # a gate: until the driver knows the last state
+                Path(directory, "saved").open("rb").close()
             psutil.Process().parents()[1].kill()
             threading.Event().wait()
         case "kill the executor":
@@ -88,7 +88,7 @@ def fail_once(folder: str, fault: str) -> None:
             raise ValueError("the reason")
 
 
-def train_together(folder: str, fault: str, rank: int, reporter: Reporter) -> list[float]:
+def train_together(directory: str, fault: str, rank: int, reporter: Reporter) -> list[float]:
     """A regression whose data depend on the step alone; ``rank`` fails once, in the midst. The weights in the end."""
     import torch
     from torch import distributed as dist
@@ -107,7 +107,7 @@ def train_together(folder: str, fault: str, rank: int, reporter: Reporter) -> li
     print(f"from step {start} on {reporter.world_size}", flush=True)
     for step in range(start + 1, reporter.budget + 1):
         if step == reporter.budget // 2 + 1 and reporter.rank == rank:
-            fail_once(folder, fault)
+            fail_once(directory, fault)
         draw = torch.Generator().manual_seed(step)
         batch = torch.randn(8, 4, generator=draw)[reporter.rank :: reporter.world_size]
         loss = (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
@@ -124,6 +124,6 @@ def train_together(folder: str, fault: str, rank: int, reporter: Reporter) -> li
     return [weight for parameter in model.parameters() for weight in parameter.detach().flatten().tolist()]
 
 
-def train_for_search(folder: str, fault: str, rank: int, reporter: Reporter) -> float:
+def train_for_search(directory: str, fault: str, rank: int, reporter: Reporter) -> float:
     """The same, as a function of a search."""
-    return sum(weight**2 for weight in train_together(folder, fault, rank, reporter))
+    return sum(weight**2 for weight in train_together(directory, fault, rank, reporter))

@@ -21,12 +21,12 @@ class Told(Optimizer):
         deeds: What to do first at which ask: ``raise``, ``end`` (an EOFError of its own), ``exit``, ``kill``,
             ``kill twice`` (itself, in its first two processes), ``leave a child`` (and kill itself), ``hang``,
             ``print``.
-        folder: Where processes leave their marks.
+        directory: Where processes leave their marks.
     """
 
-    def __init__(self, deeds: Mapping[int, str] | None = None, folder: str = "") -> None:
+    def __init__(self, deeds: Mapping[int, str] | None = None, directory: str = "") -> None:
         self.deeds = dict(deeds or {})
-        self.folder = folder
+        self.directory = directory
 
     def ask(self, index: int, history: History) -> Config | None:
         self.do(self.deeds.get(index, ""))
@@ -48,9 +48,9 @@ class Told(Optimizer):
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "kill twice":
-                marks = os.listdir(self.folder)
+                marks = os.listdir(self.directory)
                 if len(marks) < 2:
-                    open(os.path.join(self.folder, str(os.getpid())), "w").close()
+                    open(os.path.join(self.directory, str(os.getpid())), "w").close()
                     os.kill(os.getpid(), signal.SIGKILL)
             case "leave a child":
                 if os.fork() == 0:

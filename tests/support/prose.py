@@ -1,6 +1,6 @@
 """Measures of the pages for users, and the rules of the writing guide that a machine can check.
 
-``python tests/support/prose.py [FOLDER]`` prints the measures of a folder of pages, ``docs`` by default.
+``python tests/support/prose.py [DIRECTORY]`` prints the measures of a directory of pages, ``docs`` by default.
 """
 
 from __future__ import annotations
@@ -255,11 +255,11 @@ def measures(texts: dict[str, str]) -> Measures:
     )
 
 
-def pages_of(folder: Path) -> dict[str, str]:
-    """The pages for users below a folder: neither the choices nor the generated reference."""
-    paths = sorted(folder.rglob("*.md"))
-    kept = [path for path in paths if not {"adr", "reference"} & set(path.relative_to(folder).parts)]
-    return {str(path.relative_to(folder)): path.read_text() for path in kept}
+def pages_of(directory: Path) -> dict[str, str]:
+    """The pages for users below a directory: neither the choices nor the generated reference."""
+    paths = sorted(directory.rglob("*.md"))
+    kept = [path for path in paths if not {"adr", "reference"} & set(path.relative_to(directory).parts)]
+    return {str(path.relative_to(directory)): path.read_text() for path in kept}
 
 
 if __name__ == "__main__":

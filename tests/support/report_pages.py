@@ -31,9 +31,9 @@ SPACE = SearchSpace(
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 12, in train\nValueError: the loss is nan'
 
 
-def write_run(folder: Path, name: str, n_trials: int, workers: int) -> Path:
-    """A run's folder with the journal of a search."""
-    journal = Journal(backend_of(str(folder / name)))
+def write_run(directory: Path, name: str, n_trials: int, workers: int) -> Path:
+    """A run's directory with the journal of a search."""
+    journal = Journal(backend_of(str(directory / name)))
     header = RunHeader(
         FORMAT_VERSION, name, BEGUN, SPACE.to_json(), "ASHA(eta=3)", ["max"], ["accuracy"], seed=0, max_budget=STEPS
     )
@@ -44,7 +44,7 @@ def write_run(folder: Path, name: str, n_trials: int, workers: int) -> Path:
     last = max(event.time for event in recorded if isinstance(event, AttemptEnded))
     journal.note(RunStatus(Ending.COMPLETED, last, last - BEGUN))
     journal.close()
-    return folder / name
+    return directory / name
 
 
 def events(n_trials: int, workers: int) -> Iterator[Event]:

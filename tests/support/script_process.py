@@ -21,21 +21,21 @@ class ScriptProcess:
     """Starts with the first script, and again after a script that failed.
 
     Args:
-        folder: For what the scripts print, those of the JVM among them.
+        directory: For what the scripts print, those of the JVM among them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._orders = self._answers = -1
         self._read = {"out": 0, "err": 0}
 
-    def run(self, code: str, *args: object, folder: Path, timeout: float = 400) -> subprocess.CompletedProcess[str]:
-        """Run a script as ``__main__`` in the working folder ``folder``; it must leave nothing under way."""
-        script = folder / "script.py"
+    def run(self, code: str, *args: object, directory: Path, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+        """Run a script as ``__main__`` in the working directory ``directory``; it must leave nothing under way."""
+        script = directory / "script.py"
         script.write_text(code)
         self._start()
-        order = {"script": str(script), "args": [*map(str, args)], "folder": str(folder)}
+        order = {"script": str(script), "args": [*map(str, args)], "directory": str(directory)}
         os.write(self._orders, json.dumps(order).encode() + b"\n")
         answered, _, _ = select.select([self._answers], [], [], timeout)
         status = os.read(self._answers, 100).decode() if answered else ""
@@ -68,10 +68,10 @@ class ScriptProcess:
         theirs_in, self._orders = os.pipe()
         self._answers, theirs_out = os.pipe()
         path = os.pathsep.join([str(SUPPORT), str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        with open(self._folder / "out", "ab") as out, open(self._folder / "err", "ab") as err:
+        with open(self._directory / "out", "ab") as out, open(self._directory / "err", "ab") as err:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs_in), str(theirs_out)],
-                cwd=self._folder,
+                cwd=self._directory,
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -84,7 +84,7 @@ class ScriptProcess:
 
     def _written(self, name: str) -> str:
         """What was written since the last script."""
-        data = (self._folder / name).read_bytes()
+        data = (self._directory / name).read_bytes()
         new, self._read[name] = data[self._read[name] :], len(data)
         return new.decode(errors="replace")
 
@@ -97,7 +97,7 @@ def serve(orders: int, answers: int) -> None:
     with os.fdopen(orders) as lines:
         for line in lines:
             order = json.loads(line)
-            os.chdir(order["folder"])
+            os.chdir(order["directory"])
             sys.argv = [order["script"], *order["args"]]
             status = 0
             try:

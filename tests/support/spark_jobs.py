@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FOLDER = str(Path(__file__).parent)
+DIRECTORY = str(Path(__file__).parent)
 """What such a script needs on its ``PYTHONPATH``."""
 
 

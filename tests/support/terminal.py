@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from spark_jobs import FOLDER
+from spark_jobs import DIRECTORY
 
-PATHS = os.pathsep.join(filter(None, [FOLDER, os.environ.get("PYTHONPATH")]))
-"""Where the script finds the packages, and the modules of this folder."""
+PATHS = os.pathsep.join(filter(None, [DIRECTORY, os.environ.get("PYTHONPATH")]))
+"""Where the script finds the packages, and the modules of this directory."""
 
 
 class Terminal:
@@ -25,14 +25,14 @@ class Terminal:
         text: What it has shown so far.
     """
 
-    def __init__(self, folder: Path, code: str) -> None:
-        (folder / "tmp").mkdir()
-        (folder / "script.py").write_text(code)
+    def __init__(self, directory: Path, code: str) -> None:
+        (directory / "tmp").mkdir()
+        (directory / "script.py").write_text(code)
         self.text = ""
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
-            os.chdir(folder)
-            os.environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": PATHS}
+            os.chdir(directory)
+            os.environ |= {"TMPDIR": str(directory / "tmp"), "PYTHONPATH": PATHS}
             os.execv(sys.executable, [sys.executable, "script.py"])
 
     def press_ctrl_c(self) -> None:
@@ -57,8 +57,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(folder: Path, code: str) -> Iterator[Terminal]:
-    shown = Terminal(folder, code)
+def terminal(directory: Path, code: str) -> Iterator[Terminal]:
+    shown = Terminal(directory, code)
     try:
         yield shown
     finally:

@@ -30,7 +30,7 @@ def climb_on(x: float, reporter: Reporter) -> dict[str, float]:
     return {"score": x * reporter.budget, "start": start, "pid": os.getpid()}
 
 
-def climb_with_schedule(folder: str, x: float, reporter: Reporter) -> None:
+def climb_with_schedule(directory: str, x: float, reporter: Reporter) -> None:
     """``climb_on``, with a schedule over the budget; leaves a file that is named after the process as it ends."""
     budget = reporter.budget
     try:
@@ -38,7 +38,7 @@ def climb_with_schedule(folder: str, x: float, reporter: Reporter) -> None:
             reporter.checkpoint(step)
             reporter.report(score=x * step, step=step, budget=budget, pid=os.getpid())
     finally:
-        Path(folder, str(os.getpid())).touch()
+        Path(directory, str(os.getpid())).touch()
 
 
 def square(x: float) -> float:
@@ -135,9 +135,9 @@ def leave_exit_hooks(how: str, x: float) -> float:
     return x
 
 
-def look_for_predecessor(folder: str, x: float) -> dict[str, float]:
+def look_for_predecessor(directory: str, x: float) -> dict[str, float]:
     """Whether the process of this GPU's last trial is still there."""
-    mark = Path(folder) / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}"
+    mark = Path(directory) / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}"
     alive = mark.exists() and Path(f"/proc/{mark.read_text()}").exists()
     mark.write_text(str(os.getpid()))
     return {"score": x, "alive": float(alive), "gpu": float(os.environ["CUDA_VISIBLE_DEVICES"])}

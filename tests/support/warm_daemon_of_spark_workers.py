@@ -46,8 +46,8 @@ def found() -> Iterator[None]:
 
     here = Path(__file__).parent
     with pytest.MonkeyPatch.context() as patch:
-        for folder in (here.parents[1], here):
-            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        for directory in (here.parents[1], here):
+            patch.setenv("PYTHONPATH", str(directory), prepend=os.pathsep)
         yield
 
 

@@ -108,7 +108,7 @@ def request_of(args: list[str], options: tuple[Any, ...]) -> tuple[Request, list
         module=args[4],
         arguments=tuple(args[5:]),
         environment=dict(os.environ if env is None else env),
-        folder=os.fspath(cwd or os.getcwd()),
+        directory=os.fspath(cwd or os.getcwd()),
         targets=(0, 1, 2, *pass_fds),
         path=tuple(ast.literal_eval(args[3].partition("\n")[0].removeprefix("path = "))),
     )

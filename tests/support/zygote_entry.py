@@ -13,7 +13,7 @@ def main() -> None:
         told = {
             "arguments": arguments,
             "environment": os.environ.get("TOLD"),
-            "folder": os.getcwd(),
+            "directory": os.getcwd(),
             "is_main": __name__ == "__main__",
             "leads": os.getsid(0) == os.getpid(),
             "loaded": [name for name in arguments if name in sys.modules],

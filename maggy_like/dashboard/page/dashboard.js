@@ -256,7 +256,7 @@
     document.title = `runs · maggy_like`;
     wanted.clear();
     if (!data.runs.length) {
-      return [h("p", { class: "empty" }, "There are no runs in ", h("code", {}, data.folder), " yet. They appear here as they begin.")];
+      return [h("p", { class: "empty" }, "There are no runs in ", h("code", {}, data.directory), " yet. They appear here as they begin.")];
     }
     const row = (run) => {
       const href = link({ run: run.name });
@@ -280,7 +280,7 @@
       ["best configuration", "optional"]];
     return [
       h("h1", { "data-key": "title" }, "Runs"),
-      h("p", { class: "soft" }, `${several(data.runs.length, "run")} in `, h("code", {}, data.folder)),
+      h("p", { class: "soft" }, `${several(data.runs.length, "run")} in `, h("code", {}, data.directory)),
       h("div", { class: "scroll" }, h("table", { class: "runs" },
         h("thead", {}, h("tr", {}, head.map(([name, kind]) => h("th", { class: kind || "" }, name)))),
         h("tbody", {}, data.runs.map(row)))),

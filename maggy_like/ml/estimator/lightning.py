@@ -116,11 +116,11 @@ def train_module(plan: TrainingPlan, model: nn.Module, reporter: Reporter, sampl
         held = _Sample(plan, module, sample, 1) if plan.data.validation else None
     files = _joined(_Checkpoints, package.plugins.io.TorchCheckpointIO)(state.get("checkpoint"), sample is None)
     epochs = _joined(_Epochs, package.callbacks.Checkpoint)(plan, reporter, progress, state, rows, held, files)
-    with tempfile.TemporaryDirectory(prefix="maggy_like-") as folder, _quiet(), _interruptible():
+    with tempfile.TemporaryDirectory(prefix="maggy_like-") as directory, _quiet(), _interruptible():
         given = _arguments(package, plan, reporter, device, is_sample=sample is not None)
         given["callbacks"] = [*_listed(given.get("callbacks")), epochs]
         given["plugins"] = [*_listed(given.get("plugins")), files]
-        trainer = package.Trainer(**{"default_root_dir": folder, **given})
+        trainer = package.Trainer(**{"default_root_dir": directory, **given})
         trainer.fit(module, rows, held, ckpt_path=_CHECKPOINT if state["epoch"] else None)
     progress.finish()
     return outcome(state)

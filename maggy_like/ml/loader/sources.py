@@ -167,8 +167,8 @@ class FileSource:
             is_like_first = n and footer.schema.equals(self._footers[0].schema)
             self.schemas.append(self.schemas[0] if is_like_first else footer.schema.to_arrow_schema())
         self.schema = self.schemas[0]
-        folders = {part for path in self._paths for part in path.split("/")[:-1]}
-        self.partitions = frozenset(part.partition("=")[0] for part in folders if "=" in part)
+        directories = {part for path in self._paths for part in path.split("/")[:-1]}
+        self.partitions = frozenset(part.partition("=")[0] for part in directories if "=" in part)
 
     def _state(self, path: str) -> tuple[int, int | None]:
         """Return what changes when a file is written again."""

@@ -52,7 +52,7 @@ class Request(msgspec.Struct, frozen=True):
     module: str  # the module to run as ``__main__``
     arguments: tuple[str, ...]
     environment: dict[str, str]  # its complete environment
-    folder: str  # its working directory
+    directory: str  # its working directory
     targets: tuple[int, ...]  # the numbers that the descriptors sent with this message get
     path: tuple[str, ...]  # its module search path
     preload: tuple[str, ...] = ()  # modules of installed packages that it will import, most of them before the fork
@@ -115,7 +115,7 @@ def become_fresh(request: Request, descriptors: Sequence[int]) -> NoReturn:
         errors = 2
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        os.chdir(request.folder)
+        os.chdir(request.directory)
         os.execve(sys.executable, command(request.module, request.path, request.arguments), request.environment)
     except BaseException:
         _write_error(errors)
@@ -163,7 +163,7 @@ def _set_up(request: Request) -> None:
     show_as([sys.executable, "-P", "-m", request.module, *request.arguments])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    os.chdir(request.folder)
+    os.chdir(request.directory)
     os.environ.clear()
     os.environ.update(request.environment)
     tempfile.tempdir = None  # the old environment may have set it

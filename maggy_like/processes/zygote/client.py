@@ -23,7 +23,7 @@ import msgspec
 from maggy_like.errors import ConfigError
 from maggy_like.processes.cores import OPENMP, PASSIVE, WAIT_POLICY
 from maggy_like.processes.imports import command, module_path, remembered
-from maggy_like.processes.system import is_supported, working_folder
+from maggy_like.processes.system import current_directory, is_supported
 from maggy_like.processes.zygote.become import BEGUN, NO_FORK, STARTED, Request, become, is_fork, send_request
 
 CLOSE_PATIENCE = 0.5
@@ -90,7 +90,7 @@ def start_module(
         module,
         tuple(arguments),
         {**environment, **(variables or {})},
-        working_folder(),
+        current_directory(),
         (0, 1, 2, *pass_fds),
         tuple(path),
         tuple(preload),

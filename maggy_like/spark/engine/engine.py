@@ -29,7 +29,7 @@ from maggy_like.engines.base import Engine, EngineRun, read_isolation, read_work
 from maggy_like.errors import ConfigError, EngineError
 from maggy_like.processes.cores import OPENMP
 from maggy_like.processes.imports import is_installation, module_path
-from maggy_like.processes.system import working_folder
+from maggy_like.processes.system import current_directory
 from maggy_like.protocol.messages import PYTHON
 from maggy_like.protocol.task import DriverProcess, KeyPair, WorkerTask
 from maggy_like.rpc.endpoint import ANY_PORT, Endpoint, PortRange, read_host, read_ports, read_reachable
@@ -547,7 +547,7 @@ def path_hints(session: SparkSession, paths: RunPaths) -> list[str]:
     is permanent.
     """
     where = _driver_in_cluster(session, os.environ)
-    lost = [given for given, folder in _local_folders(paths) if not _stays(folder)]
+    lost = [given for given, directory in _local_directories(paths) if not _stays(directory)]
     if where is None or not lost:
         return []
     return [
@@ -572,28 +572,28 @@ def _driver_in_cluster(session: SparkSession, environment: Mapping[str, str]) ->
     return None
 
 
-def _local_folders(paths: RunPaths) -> Iterator[tuple[str, Path]]:
+def _local_directories(paths: RunPaths) -> Iterator[tuple[str, Path]]:
     """Yield the directories of the run that were given as paths: as arguments, and their locations."""
     if isinstance(paths.directory, Path):
         yield f"directory={str(paths.directory.parent)!r}", paths.directory
 
 
-def _stays(folder: Path) -> bool:
+def _stays(directory: Path) -> bool:
     """Whether a directory is on a file system that outlives the machine that mounts it."""
-    if any(folder.is_relative_to(root) for root in _OF_DATABRICKS):
+    if any(directory.is_relative_to(root) for root in _OF_DATABRICKS):
         return True
-    kind = _kind_of_file_system(folder)
+    kind = _kind_of_file_system(directory)
     return _SHARED.match(kind) is not None and _OVERLAY not in kind
 
 
-def _kind_of_file_system(folder: Path) -> str:
+def _kind_of_file_system(directory: Path) -> str:
     """Return the type of the file system of a directory; empty if that is not known."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
         return ""
     kinds = {Path(_plain(point)): kind for _, point, kind, *_ in map(str.split, lines)}  # the last at a point counts
-    return next((kinds[at] for at in (folder, *folder.parents) if at in kinds), "")
+    return next((kinds[at] for at in (directory, *directory.parents) if at in kinds), "")
 
 
 def _plain(point: str) -> str:
@@ -607,21 +607,21 @@ MAX_ENTRIES = 1000
 
 def driver_process() -> DriverProcess:
     """Describe this process, and the modules next to its script."""
-    return DriverProcess(socket.gethostname(), sys.executable, PYTHON, working_folder(), own_modules())
+    return DriverProcess(socket.gethostname(), sys.executable, PYTHON, current_directory(), own_modules())
 
 
 def own_modules() -> dict[str, str]:
     """Return the files of the modules and packages in the directories that the user's script imports from, by name."""
     found: dict[str, str] = {}
-    for folder in module_path():
-        if not is_installation(folder):
-            for name, path in _modules_in(os.path.abspath(folder)):
+    for directory in module_path():
+        if not is_installation(directory):
+            for name, path in _modules_in(os.path.abspath(directory)):
                 found.setdefault(name, path)  # the first directory that has it counts
     return found
 
 
-def _modules_in(folder: str) -> Iterator[tuple[str, str]]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # archives, and what is gone, are passed over
+def _modules_in(directory: str) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # archives, and what is gone, are passed over
         for entry in islice(entries, MAX_ENTRIES):
             name, extension = os.path.splitext(entry.name)
             if extension == ".py" or os.path.exists(os.path.join(entry.path, "__init__.py")):

@@ -61,12 +61,12 @@ if TYPE_CHECKING:
 NAME = "spark.log"
 
 
-def write_details(folder: str, run: str, indexes: Sequence[int], incarnation: int, text: str) -> str:
-    """Append an error to the file in ``folder``, the run's directory for the output of its workers.
+def write_details(directory: str, run: str, indexes: Sequence[int], incarnation: int, text: str) -> str:
+    """Append an error to the file in ``directory``, the run's directory for the output of its workers.
 
     Return the file's path; empty if it cannot be written.
     """
-    path = Path(folder, NAME)
+    path = Path(directory, NAME)
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     workers = ", ".join(map(str, indexes))
     with contextlib.suppress(OSError):

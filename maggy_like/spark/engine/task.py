@@ -86,8 +86,8 @@ def _loader(unfit: str) -> Callable[[bytes], Any]:
                     f"({maggy_like.__file__})"
                 )
         except (ImportError, MemoryError, OSError, AttributeError) as error:
-            folders = [it for it in map(str, sys.path) if "lib/python3" not in it or it.endswith("-packages")]
-            lacks = f"{type(error).__name__}: {error}; it looks for modules in {', '.join(folders[:8])}"
+            directories = [it for it in map(str, sys.path) if "lib/python3" not in it or it.endswith("-packages")]
+            lacks = f"{type(error).__name__}: {error}; it looks for modules in {', '.join(directories[:8])}"
         if lacks:
             raise ImportError(f"{sys.executable} on {socket.gethostname()} {unfit}: {lacks}; {remedy}")
         return loaded

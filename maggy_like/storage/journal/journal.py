@@ -95,7 +95,7 @@ class Journal:
         self.last = 0
 
     @property
-    def folder(self) -> str:
+    def directory(self) -> str:
         """Path or URL of its directory."""
         return self._backend.name
 
@@ -322,13 +322,13 @@ class LocalBackend:
     on other machines.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)  # made with access only for the user, if it does not exist
-        self._path = self._folder / "journal.jsonl"
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)  # made with access only for the user, if it does not exist
+        self._path = self._directory / "journal.jsonl"
         self._lock = self._file = -1
         self._size, self._written, self._beat = 0, 0.0, 0.0
         self._is_torn = False  # part of a failed append follows after that size
-        self.name = str(folder)
+        self.name = str(directory)
 
     @property
     def is_away(self) -> bool:
@@ -379,7 +379,7 @@ class LocalBackend:
 
     def is_held(self) -> bool:
         try:
-            lock = os.open(self._folder / "journal.lock", os.O_RDONLY | os.O_CLOEXEC)
+            lock = os.open(self._directory / "journal.lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -394,8 +394,8 @@ class LocalBackend:
             os.close(lock)
 
     def hold(self, run: str = "") -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = os.open(self._folder / "journal.lock", _FLAGS, 0o600)
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(self._directory / "journal.lock", _FLAGS, 0o600)
         try:
             self._take_lock()
             os.ftruncate(self._lock, 0)
@@ -408,7 +408,7 @@ class LocalBackend:
             holder = os.pread(self._lock, 300, 0).decode(errors="replace") or "not known which"
             self.release()
             raise JournalError(
-                f"the run in {self._folder} is in use by another driver ({holder}); {remedy_of_use(holder)}"
+                f"the run in {self._directory} is in use by another driver ({holder}); {remedy_of_use(holder)}"
             ) from None
         except OSError:
             self.release()
@@ -434,7 +434,7 @@ class LocalBackend:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if os.path.samestat(self._path.stat(), file):
                 return
-        where, how = self._folder, "moved" if file.st_nlink else "deleted"
+        where, how = self._directory, "moved" if file.st_nlink else "deleted"
         raise JournalLostError(
             f"{where} was {how} with its journal while the run was active, so the search was ended; "
             + ("resume it in its new place" if file.st_nlink else "the result so far is this error's attribute result")
@@ -456,9 +456,9 @@ class LocalBackend:
 
     def replace(self, data: bytes) -> str:
         count = 1
-        while (kept := self._folder / f"journal.damaged-{count}.jsonl").exists():
+        while (kept := self._directory / f"journal.damaged-{count}.jsonl").exists():
             count += 1
-        draft = self._folder / "journal.draft"
+        draft = self._directory / "journal.draft"
         draft.unlink(missing_ok=True)
         file = os.open(draft, _FLAGS, 0o600)
         os.close(self._file)
@@ -470,7 +470,7 @@ class LocalBackend:
         return str(kept)
 
     def clear(self) -> None:
-        for kept in self._folder.glob("journal.damaged-*.jsonl"):
+        for kept in self._directory.glob("journal.damaged-*.jsonl"):
             kept.unlink()
         os.ftruncate(self._file, 0)
         self._size, self._is_torn = 0, False

@@ -110,7 +110,7 @@ class Lease:
         self.epoch = 0  # this driver's epoch, once the lease was taken: one more than that of the driver before it
         self._fs = fs
         self._is_on_mount = is_mount(fs)
-        self._folder = path.rpartition("/")[0]
+        self._directory = path.rpartition("/")[0]
         self._name = name
         self._owner = uuid.uuid4().hex
         self._run = ""
@@ -186,26 +186,26 @@ class Lease:
             self._fs.pipe_file(self._path(self.epoch), self._signed(now))
             return
         old = [name for name in self._names() if _BEAT.fullmatch(name)]
-        self._fs.pipe_file(f"{self._folder}/lease-{self.epoch}-{now * 1000:.0f}.beat", b"", mode="create")
+        self._fs.pipe_file(f"{self._directory}/lease-{self.epoch}-{now * 1000:.0f}.beat", b"", mode="create")
         for name in old:
             with contextlib.suppress(Exception):  # it does no harm
-                self._fs.rm_file(f"{self._folder}/{name}")
+                self._fs.rm_file(f"{self._directory}/{name}")
 
     def _remove(self, epoch: int) -> None:
         """Remove the lease of an epoch, and on a mount its renewals."""
         self._fs.rm_file(self._path(epoch))
         for name in self._names() if self._is_on_mount else ():
             if (beat := _BEAT.fullmatch(name)) and int(beat[1]) == epoch:
-                self._fs.rm_file(f"{self._folder}/{name}")
+                self._fs.rm_file(f"{self._directory}/{name}")
 
     def _names(self) -> list[str]:
         self._fs.invalidate_cache()
         with contextlib.suppress(FileNotFoundError):
-            return [path.rpartition("/")[2] for path in self._fs.ls(self._folder, detail=False)]
+            return [path.rpartition("/")[2] for path in self._fs.ls(self._directory, detail=False)]
         return []
 
     def _path(self, epoch: int) -> str:
-        return f"{self._folder}/lease{f'-{epoch}' if epoch > 1 else ''}.json"
+        return f"{self._directory}/lease{f'-{epoch}' if epoch > 1 else ''}.json"
 
     def _signed(self, now: float) -> bytes:
         return msgspec.json.encode(_Holder(self._owner, socket.gethostname(), _machine(), os.getpid(), now, self._run))

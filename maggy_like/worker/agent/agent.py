@@ -51,7 +51,7 @@ from maggy_like.worker.agent.children import Child, ChildLauncher, ForkServerLau
 from maggy_like.worker.agent.fork_server import ImportedAhead
 from maggy_like.worker.agent.log_copies import LogLocation
 from maggy_like.worker.agent.output import TrialOutput
-from maggy_like.worker.agent.trial_folders import TrialFolders
+from maggy_like.worker.agent.trial_directories import TrialDirectories
 
 
 class AgentState(enum.Enum):
@@ -118,7 +118,7 @@ class Agent:
         self._first_contact = FirstContact(task, context)
         self._poller = Poller()
         self._launcher = launcher or ForkServerLauncher(task, context)
-        self._folders = TrialFolders(task)
+        self._directories = TrialDirectories(task)
         self._attempt: AgentAttempt | None = None
         self._paused: AgentAttempt | None = None  # its function waits in a report
         self._resume_by: float | None = None  # when a paused function is ended
@@ -213,17 +213,17 @@ class Agent:
         """Report logs and files that do not arrive in the run's directory."""
         if trouble := self._logs.take_trouble():
             self._client.send(Noted("logs", trouble))
-        for note in self._folders.take_notes():
+        for note in self._directories.take_notes():
             self._client.send(note)
 
     def _await_store(self) -> None:
         """Give the last logs and files some time to reach the store, and answer the driver meanwhile."""
         self._logs.finish()
-        self._folders.finish()
+        self._directories.finish()
         if self._lifeline is not None:
             self._poller.remove(self._lifeline)  # it may have ended, and would end each wait
         began = time.monotonic()
-        for keeper, patience in ((self._logs, LOG_PATIENCE), (self._folders, self._files_patience)):
+        for keeper, patience in ((self._logs, LOG_PATIENCE), (self._directories, self._files_patience)):
             while keeper.is_busy and time.monotonic() < began + patience:
                 self._poller.poll(LOG_POLL)
                 self._report_trouble()
@@ -327,7 +327,7 @@ class Agent:
             self._spawn_at = time.monotonic() + STANDBY_DELAY
 
     def _start(self, attempt: AgentAttempt, child: Child) -> None:
-        attempt.assign = self._folders.begin(attempt.assign)
+        attempt.assign = self._directories.begin(attempt.assign)
         child.channel.post(encode(attempt.assign))  # before all else: the trial begins with it
         attempt.start(child, self._logs)
         if child.output is not None and (output := attempt.output) is not None:
@@ -351,7 +351,7 @@ class Agent:
         """End the paused function, if there is one."""
         paused, self._paused, self._resume_by = self._paused, None, None
         if paused is not None and paused.child is not None:
-            self._folders.discard(paused.assign.trial, paused.child)
+            self._directories.discard(paused.assign.trial, paused.child)
             paused.child.unwinds = True
             self._let_exit(paused.child, 0.0 if self._context.accelerators or not self.is_serving else STANDBY_DELAY)
 
@@ -388,10 +388,10 @@ class Agent:
         if attempt.output is not None:
             attempt.output.read_all()
             self._forward_log(attempt, last=True)
-        if self._folders.end(attempt.assign.trial, child, paused=finished.paused):
+        if self._directories.end(attempt.assign.trial, child, paused=finished.paused):
             finished = msgspec.structs.replace(finished, files=True)
         self._client.send(finished)  # the next assignment is the answer; what else is to be done has time until then
-        self._folders.work()
+        self._directories.work()
         self._release()
         is_used_up = self._task.isolation == "process" or attempt.is_multi_worker or child.status is not None
         if finished.paused and child.status is None and not child.is_spoiled:
@@ -399,7 +399,7 @@ class Agent:
         elif is_used_up or (child.is_spoiled and self._are_processes):  # else there is but this one
             self._let_exit(child, 0.0 if self._context.accelerators else STANDBY_DELAY)
         else:
-            self._folders.exited(child)
+            self._directories.exited(child)
             self._standby, child.unwinds = child, self._are_processes
         self._end_used()
         self._spawn()
@@ -472,7 +472,7 @@ class Agent:
             case Reported() | Checkpointed() | Waiting() if attempt is not None:
                 attempt.heard(message)
                 if isinstance(message, Checkpointed):
-                    self._folders.checkpointed(message.trial)
+                    self._directories.checkpointed(message.trial)
                 self._forward(attempt, frame, urgent=awaits_answer(message))
             case Opened() | Held() if attempt is not None:
                 self._client.forward(frame, urgent=True)
@@ -529,13 +529,13 @@ class Agent:
         if self._attempt is not None and child is self._attempt.child:
             self._end_attempt(self._attempt, child, self._attempt.post_mortem(child))
         if child is self._waiting and self._paused is not None:
-            self._folders.discard(self._paused.assign.trial, child)
+            self._directories.discard(self._paused.assign.trial, child)
             self._paused = self._resume_by = None
         if child is self._standby:
             self._lose_standby(child)
         if child in self._exiting:
             self._exiting.remove(child)
-        self._folders.exited(child)
+        self._directories.exited(child)
         child.close()
         if self._never_ready >= MAX_NEVER_READY:
             self._leave_broken(f"its child processes {child.why_never_ready}")
@@ -621,7 +621,7 @@ class Agent:
             child.close()
         self._release()
         self._logs.close()
-        self._folders.close()
+        self._directories.close()
         self._client.close()
 
 

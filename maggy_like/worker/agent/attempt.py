@@ -103,7 +103,7 @@ class AgentAttempt:
         self.child = child
         if child.output is not None:
             self.log = logs.begin(self.assign.trial, self.assign.attempt, self.rank or 0)
-            self.output = TrialOutput(child.output, logs.folder, self.log)
+            self.output = TrialOutput(child.output, logs.directory, self.log)
         self._limit = None if self.rank else self._task.report_timeout  # only rank 0 reports
         self._quiet_since = self._log_at = self._redraw_at = time.monotonic()
         self.kill_at = None  # a stop that came before is passed on now, and has its whole grace

@@ -350,7 +350,7 @@ def with_own_path(task: WorkerTask) -> WorkerTask:
     """Return the task for a worker's child processes, with their ``sys_path``."""
     if task.driver is None:  # the worker was started with the driver's path
         return task
-    drivers = [os.path.join(task.driver.folder, entry) for entry in task.sys_path]
+    drivers = [os.path.join(task.driver.directory, entry) for entry in task.sys_path]
     return msgspec.structs.replace(task, sys_path=worker_path(module_path(), drivers, task.driver.python))
 
 

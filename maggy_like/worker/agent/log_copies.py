@@ -40,7 +40,7 @@ class LogShipper:
 
     def __init__(self, url: str) -> None:
         # Local directory; the files are written there, and removed when they are in the store.
-        self.folder = tempfile.mkdtemp(prefix="maggy-logs-")
+        self.directory = tempfile.mkdtemp(prefix="maggy-logs-")
         self.trouble = ""  # message on logs that do not arrive, from the first failure; empty until then
         self._url = url  # directory in the store
         self._news: SimpleQueue[tuple[str, bool] | None] = SimpleQueue()
@@ -77,12 +77,12 @@ class LogShipper:
         self.finish()  # where the worker never got so far
         self._thread.join(CLOSE_PATIENCE)
         if not self._thread.is_alive() and not self._ended:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     # -- the thread ---------------------------------------------------------------------------
 
     def _complain(self, why: str) -> None:
-        where = f"{self.folder} on {socket.gethostname()}"
+        where = f"{self.directory} on {socket.gethostname()}"
         self.trouble = (
             self.trouble or f"the trials' logs do not arrive: {why}; files that are not copied stay in {where}"
         )
@@ -127,7 +127,7 @@ class LogShipper:
 
     def _copy(self, name: str, *, is_last: bool) -> bool:
         """Copy a file if it has changed, and remove it after the last copy; whether the store has it."""
-        path = Path(self.folder, name)
+        path = Path(self.directory, name)
         if path.exists():  # else the trial has been silent so far
             try:
                 file = path.stat()
@@ -165,7 +165,7 @@ class LogLocation:
         copies = task.logs if own is None else task.log_copies
         is_shared = own is not None and (not copies or is_visible(task.logs, task.run_id))
         self._shipper = None if is_shared else LogShipper(copies)
-        self.folder = str(own) if self._shipper is None else self._shipper.folder
+        self.directory = str(own) if self._shipper is None else self._shipper.directory
         self._trouble = ""
         self._is_reported = False
 

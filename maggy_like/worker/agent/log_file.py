@@ -21,9 +21,9 @@ class LogFile:
     output is another try. A trial's attempts share its name.
     """
 
-    def __init__(self, folder: str, name: str, cap: int = MAX_FILE) -> None:
+    def __init__(self, directory: str, name: str, cap: int = MAX_FILE) -> None:
         self.error: OSError | None = None  # the error of the last failed write, if any
-        self._path = Path(folder) / name
+        self._path = Path(directory) / name
         self._cap = cap
         self._left_out = 0
         self._end = b""

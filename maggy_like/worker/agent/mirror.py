@@ -40,7 +40,7 @@ LONG_AGO = 0
 class Plan(NamedTuple):
     """The entries of a mirror, by path in it. Parents precede their children."""
 
-    folders: tuple[str, ...]  # directories of its own; the first is the mirror itself, ``""``
+    directories: tuple[str, ...]  # directories of its own; the first is the mirror itself, ``""``
     copies: dict[str, tuple[int, int]]  # files of its own, with the time of the last change and the size
     links: dict[str, os.stat_result | None]  # links to what is shared; None if it was not looked at
 
@@ -57,21 +57,21 @@ def make_plan(original: str, run: str) -> Plan:
 
     The directories that contain it are not links, because a recursive search for files would run in a circle.
     """
-    folders, copies, links = [""], dict[str, tuple[int, int]](), dict[str, os.stat_result | None]()
+    directories, copies, links = [""], dict[str, tuple[int, int]](), dict[str, os.stat_result | None]()
     device = os.stat(original).st_dev
     room, budget = MAX_COPIES, MAX_ENTRIES
     waiting = deque([""])
     while waiting:
-        folder = waiting.popleft()
-        entries = _listed(os.path.join(original, folder))
-        if folder:
+        directory = waiting.popleft()
+        entries = _listed(os.path.join(original, directory))
+        if directory:
             if len(entries) > budget or any(entry.name.endswith(".py") for entry in entries):  # code is not written
-                links[folder] = _target(os.path.join(original, folder))
+                links[directory] = _target(os.path.join(original, directory))
                 continue
             budget -= len(entries)
-            folders.append(folder)
+            directories.append(directory)
         for entry in sorted(entries, key=lambda entry: entry.name)[:MAX_TOP]:
-            name = os.path.join(folder, entry.name)
+            name = os.path.join(directory, entry.name)
             try:
                 about = entry.stat(follow_symlinks=False)
             except OSError:
@@ -82,18 +82,18 @@ def make_plan(original: str, run: str) -> Plan:
             elif not stat.S_ISDIR(about.st_mode):
                 links[name] = _target(entry.path)
             elif f"{run}{os.sep}".startswith(f"{entry.path}{os.sep}"):
-                _plan_runs(entry.path, name, run, folders, links)
+                _plan_runs(entry.path, name, run, directories, links)
             elif entry.name.startswith(".") or entry.name == "__pycache__" or about.st_dev != device:
                 links[name] = None
             else:
                 waiting.append(name)
-    return Plan(tuple(folders), copies, links)
+    return Plan(tuple(directories), copies, links)
 
 
-def _plan_runs(path: str, name: str, run: str, folders: list[str], links: dict[str, os.stat_result | None]) -> None:
+def _plan_runs(path: str, name: str, run: str, directories: list[str], links: dict[str, os.stat_result | None]) -> None:
     """Plan a directory that contains the run's directory: itself, with links to all that does not contain it."""
     while path != run:
-        folders.append(name)
+        directories.append(name)
         inner = os.path.join(path, run[len(path) + 1 :].split(os.sep)[0])
         links |= {os.path.join(name, entry.name): None for entry in _listed(path)[:MAX_TOP] if entry.path != inner}
         path, name = inner, os.path.join(name, os.path.basename(inner))
@@ -105,8 +105,8 @@ def _target(path: str) -> os.stat_result | None:
     return None
 
 
-def _listed(folder: str, most: int | None = None) -> list[os.DirEntry[str]]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+def _listed(directory: str, most: int | None = None) -> list[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return list(itertools.islice(entries, most))
     return []
 
@@ -141,8 +141,8 @@ class Mirror:
         self._copied = dict(plan.copies)
         if is_made:  # by another worker of this machine
             return
-        for folder in plan.folders:
-            os.mkdir(os.path.join(path, folder), 0o700)
+        for directory in plan.directories:
+            os.mkdir(os.path.join(path, directory), 0o700)
         for name in (*plan.copies, *plan.links):
             self._make(name)
         self._set_times()
@@ -157,7 +157,8 @@ class Mirror:
         """Whether a trial has written anything in it."""
         try:
             return any(
-                os.stat(os.path.join(self.path, folder)).st_mtime_ns != LONG_AGO for folder in self._plan.folders
+                os.stat(os.path.join(self.path, directory)).st_mtime_ns != LONG_AGO
+                for directory in self._plan.directories
             ) or any(not self._is_intact(name) for name in self._copied)
         except OSError:
             return True
@@ -172,15 +173,15 @@ class Mirror:
 
     def reset(self) -> None:
         """Remove what a trial has written, and restore what it has changed."""
-        own = {os.path.join(self.path, folder) for folder in self._plan.folders}
-        for folder in self._plan.folders:
-            path = os.path.join(self.path, folder)
+        own = {os.path.join(self.path, directory) for directory in self._plan.directories}
+        for directory in self._plan.directories:
+            path = os.path.join(self.path, directory)
             if os.path.islink(path) or not os.path.isdir(path):
                 _remove(path)
                 os.mkdir(path, 0o700)
             for entry in _listed(path):
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if entry.path not in own and (is_folder or self.is_written(entry)):
+                is_directory = entry.is_dir(follow_symlinks=False)
+                if entry.path not in own and (is_directory or self.is_written(entry)):
                     _remove(entry.path)
         for name in (*self._plan.copies, *self._plan.links):
             if not os.path.lexists(os.path.join(self.path, name)):
@@ -236,8 +237,8 @@ class Mirror:
         return (now.st_mtime_ns, now.st_size) == self._copied[name]
 
     def _set_times(self) -> None:
-        for folder in reversed(self._plan.folders):
-            os.utime(os.path.join(self.path, folder), ns=(LONG_AGO, LONG_AGO))
+        for directory in reversed(self._plan.directories):
+            os.utime(os.path.join(self.path, directory), ns=(LONG_AGO, LONG_AGO))
 
 
 def _remove(path: str) -> None:

@@ -34,10 +34,10 @@ class Printed(NamedTuple):
 class TrialOutput:
     """Reads a child's stdout and stderr from the descriptor ``output``.
 
-    The log file (``name`` in ``folder``) keeps the first ``cap`` bytes.
+    The log file (``name`` in ``directory``) keeps the first ``cap`` bytes.
     """
 
-    def __init__(self, output: int, folder: str, name: str, *, cap: int = MAX_FILE) -> None:
+    def __init__(self, output: int, directory: str, name: str, *, cap: int = MAX_FILE) -> None:
         os.set_blocking(output, False)
         self._output = output
         self._screen = Screen()
@@ -47,7 +47,7 @@ class TrialOutput:
         self._dropped = 0
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._told_error = False
-        self._file = LogFile(folder, name, cap)
+        self._file = LogFile(directory, name, cap)
 
     def read(self) -> bool:
         """Read up to 256 KiB; False at the end of the output."""

@@ -65,11 +65,11 @@ def resident() -> int:
 
 def _places() -> Iterator[Path]:
     """Yield the files that may count the kills, the most specific first."""
-    for hierarchy, folder, name in (
+    for hierarchy, directory, name in (
         ("0:", "", "memory.events"),
         (r"\d+:[^:\n]*\bmemory\b[^:\n]*", "memory", "memory.oom_control"),
     ):
-        root = _CGROUPS / folder
+        root = _CGROUPS / directory
         with contextlib.suppress(OSError):
             if found := re.search(rf"^{hierarchy}:/(.*)$", _OWN.read_text(), re.MULTILINE):
                 yield root / found[1] / name

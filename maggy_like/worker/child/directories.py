@@ -18,8 +18,8 @@ def restore_files(assign: Assign, task: WorkerTask, retry: Retry) -> None:
     info = assign.rank_info
     if assign.files != NO_FILES and (info is None or info.local_rank == 0):
         known = max(0, assign.files)
-        folders = os.fsdecode(assign.directory), os.fsdecode(assign.working_directory)
-        if missing := restore(task.files, assign.trial, known, *folders, retry):
+        directories = os.fsdecode(assign.directory), os.fsdecode(assign.working_directory)
+        if missing := restore(task.files, assign.trial, known, *directories, retry):
             print(missing, file=sys.stderr)
 
 

@@ -136,5 +136,7 @@ class ReporterHooks:
         if reporter._sender is None:
             return True  # there is no other trial
         place = os.path.realpath(path)
-        own = (os.path.realpath(folder) for folder in (reporter._directory, reporter._working_directory) if folder)
-        return any(place.startswith(f"{folder}{os.sep}") for folder in own)
+        own = (
+            os.path.realpath(directory) for directory in (reporter._directory, reporter._working_directory) if directory
+        )
+        return any(place.startswith(f"{directory}{os.sep}") for directory in own)

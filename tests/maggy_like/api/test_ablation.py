@@ -32,7 +32,7 @@ LOCAL: dict[str, Any] = {"engine": LocalEngine(isolation="worker"), "workers": 2
 
 @pytest.fixture
 def ablate(tmp_path: Path) -> Any:
-    """ablate in this process, or in LOCAL ones, quietly, in a temporary folder; nothing may be left behind."""
+    """ablate in this process, or in LOCAL ones, quietly, in a temporary directory; nothing may be left behind."""
 
     def run(train_fn: Any, study: AblationStudy | None = None, **options: Any) -> Ablation:
         defaults = {"engine": "inline", "directory": tmp_path, "progress": False, "repeats": 4}

@@ -31,8 +31,8 @@ from optimizers.core.events import Event
 SPACE = {"x": Float(0, 1)}
 
 
-def options(folder: Path, **more: Any) -> dict[str, Any]:
-    return {"engine": "inline", "directory": folder, "progress": False, **more}
+def options(directory: Path, **more: Any) -> dict[str, Any]:
+    return {"engine": "inline", "directory": directory, "progress": False, **more}
 
 
 class KeepsAGroup(InlineEngine):

@@ -26,8 +26,8 @@ def lucky(x: float, seed: int = 0) -> dict[str, float]:
     return {"accuracy": x + (0.6 if seed == 0 and x == 0.5 else 0.0) + own + NOISE[seed % 5]}
 
 
-def search(folder: Path, **options: Any) -> Result:
-    defaults = {"engine": "local", "workers": 2, "directory": folder, "progress": False, "optimizer": "random",
+def search(directory: Path, **options: Any) -> Result:
+    defaults = {"engine": "local", "workers": 2, "directory": directory, "progress": False, "optimizer": "random",
                 "metric": "accuracy", "n_trials": 3, "points_to_evaluate": POINTS, "confirm": True}  # fmt: skip
     return lagom(lucky, SPACE, **{**defaults, **options})
 

@@ -366,8 +366,8 @@ def test_a_lightning_module_is_refused_with_what_to_pass(tmp_path: Path) -> None
         check_refused(module, f"got the LightningModule Line; use a def that {fit}", tmp_path)
 
 
-def check_refused(train_fn: Any, message: str, folder: Path) -> None:
-    options: dict[str, Any] = {"engine": "inline", "directory": folder / "runs", "progress": False}
+def check_refused(train_fn: Any, message: str, directory: Path) -> None:
+    options: dict[str, Any] = {"engine": "inline", "directory": directory / "runs", "progress": False}
     starts = (
         lambda: lagom(train_fn, {"lr": Float(0, 1)}, **options),
         lambda: ablate(train_fn, AblationStudy(config={"lr": 0.1}).config(lr=0.0), **options),
@@ -377,7 +377,7 @@ def check_refused(train_fn: Any, message: str, folder: Path) -> None:
         with pytest.raises(TrainFunctionError, match=f"^train_fn must be a function.*{message}") as raised:
             start()
         assert len(str(raised.value).split()) <= 40
-    assert not (folder / "runs").exists()
+    assert not (directory / "runs").exists()
 
 
 def test_a_keras_model_is_refused_with_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ INLINE: dict[str, Any] = {"engine": "inline", "workers": 1}
 
 @pytest.fixture
 def search(tmp_path: Path) -> Any:
-    """lagom on two local workers, quietly, in a temporary folder; nothing may be left behind."""
+    """lagom on two local workers, quietly, in a temporary directory; nothing may be left behind."""
 
     def run(train_fn: Any, space: Any = None, **options: Any) -> Result:
         defaults = {
@@ -147,7 +147,7 @@ def test_exit_hooks_run_and_one_that_hangs_costs_no_value(search: Any) -> None:
 
 def test_a_gpu_s_next_trial_starts_only_when_the_last_process_is_gone(search: Any, tmp_path: Path) -> None:
     engine = LocalEngine(gpus=["3", "7"])
-    space = {"folder": str(tmp_path), "x": Float(0, 1)}
+    space = {"directory": str(tmp_path), "x": Float(0, 1)}
     result = search(fns.look_for_predecessor, space, optimizer="random", metric="score", n_trials=10, engine=engine)
     assert {trial.metrics["alive"] for trial in result.trials} == {0.0}
     assert {trial.metrics["gpu"] for trial in result.trials} <= {3.0, 7.0}

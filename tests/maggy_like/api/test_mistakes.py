@@ -213,7 +213,7 @@ def test_a_mistake_is_an_error_and_nothing_starts(case: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("options", [{"directory": "/proc/none/a/b"}, {"store": "/proc/none/a/b"}])
-def test_a_folder_that_cannot_be_written_is_one_error(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_one_error(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written") as caught:
         lagom(train, SPACE, **{"engine": "inline", "directory": tmp_path, "progress": False, "n_trials": 1, **options})
     assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
@@ -265,8 +265,8 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
         lagom(lambda lr, steps: lr, other, n_trials=1, resume=True, **options)
     assert str(caught.value) == (
         "the run 'run' was started with another search space: 'units' is missing, 'lr' was Float(0.0001, 0.1, "
-        "log=True) and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[FOLDER OF "
-        "'run'] to use its results"
+        "log=True) and is Float(0.0001, 1.0, log=True), 'steps' is new; pass another name, and warm_start=[DIRECTORY "
+        "OF 'run'] to use its results"
     )
 
 

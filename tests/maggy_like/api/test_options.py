@@ -121,7 +121,9 @@ reporter: Reporter = Reporter(budget="3")
 
 @pytest.mark.long
 @pytest.mark.e2e
-def test_a_type_checker_finds_the_package_from_a_user_s_folder(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_type_checker_finds_the_package_from_a_user_s_directory(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     cache = request.config.cache.mkdir("mypy-of-users") if request.config.cache else tmp_path
     done = subprocess.run(

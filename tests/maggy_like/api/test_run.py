@@ -250,20 +250,20 @@ def test_a_run_without_a_budget_shows_no_number_of_steps(go: Any, tmp_path: Path
 # -- faults ----------------------------------------------------------------------------------------------
 
 
-def train(go: Any, folder: Path, fault: str, rank: int = 1, **options: Any) -> tuple[list[float], list[Event]]:
-    folder.mkdir()
+def train(go: Any, directory: Path, fault: str, rank: int = 1, **options: Any) -> tuple[list[float], list[Event]]:
+    directory.mkdir()
     events: list[Event] = []
-    config = {"folder": str(folder), "fault": fault, "rank": rank}
+    config = {"directory": str(directory), "fault": fault, "rank": rank}
     return go(fns.train_together, config, budget=BUDGET, callbacks=[events.append], **options), events
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The weights of a training that nothing happened to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    config = {"folder": str(folder), "fault": "", "rank": 0}
+    directory = tmp_path_factory.mktemp("undisturbed")
+    config = {"directory": str(directory), "fault": "", "rank": 0}
     answer = maggy_like.run(fns.train_together, config, workers=WORKERS, budget=BUDGET, engine="local",
-                            directory=folder, progress=False)  # fmt: skip
+                            directory=directory, progress=False)  # fmt: skip
     assert isinstance(answer, list)
     return answer
 

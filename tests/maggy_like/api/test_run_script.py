@@ -121,7 +121,7 @@ def tell(*words):
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The training, with a module beside it; the working folder is another one."""
+    """The training, with a module beside it; the working directory is another one."""
     (tmp_path / "code").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

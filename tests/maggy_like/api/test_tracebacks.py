@@ -60,66 +60,68 @@ class Failing(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.zeros(len(x), dtype=int)
 
 
-def search(folder: Path, function: Callable[..., Any] = fail, **options: Any) -> Any:
-    common = {"name": "run", "directory": folder, "engine": "inline", "progress": "plain", "optimizer": "random"}
+def search(directory: Path, function: Callable[..., Any] = fail, **options: Any) -> Any:
+    common = {"name": "run", "directory": directory, "engine": "inline", "progress": "plain", "optimizer": "random"}
     return lagom(function, SPACE, **common | options)
 
 
-def search_in_the_background(folder: Path) -> None:
-    search(folder, block=False).result()
+def search_in_the_background(directory: Path) -> None:
+    search(directory, block=False).result()
 
 
-def search_again(folder: Path) -> None:
+def search_again(directory: Path) -> None:
     with pytest.raises(TrialsFailedError):
-        search(folder, progress=False)
-    search(folder, resume=True)
+        search(directory, progress=False)
+    search(directory, resume=True)
 
 
-def search_with_failures(folder: Path) -> None:
+def search_with_failures(directory: Path) -> None:
     points = [{"x": 0.9}, {"x": 0.1}, {"x": 0.2}]
-    print(search(folder, fail_for_small, n_trials=3, points_to_evaluate=points, direction="max"))
+    print(search(directory, fail_for_small, n_trials=3, points_to_evaluate=points, direction="max"))
 
 
-def search_and_train(folder: Path) -> None:
-    search(folder, fail_in_training, n_trials=1, max_budget=1, train_best=5, failures=FailurePolicy(max_attempts=1))
+def search_and_train(directory: Path) -> None:
+    search(directory, fail_in_training, n_trials=1, max_budget=1, train_best=5, failures=FailurePolicy(max_attempts=1))
 
 
-def train_what_was_found(folder: Path) -> None:
-    found = search(folder, fail_in_training, n_trials=1, max_budget=1, failures=FailurePolicy(max_attempts=1))
+def train_what_was_found(directory: Path) -> None:
+    found = search(directory, fail_in_training, n_trials=1, max_budget=1, failures=FailurePolicy(max_attempts=1))
     found.train(budget=5, progress="plain")
 
 
-def ablation(folder: Path) -> None:
+def ablation(directory: Path) -> None:
     study = AblationStudy(config={"x": 1.0}).config(x=0.0)
-    ablate(fail_for_any_seed, study, name="run", directory=folder, engine="inline", progress="plain", direction="max")
+    ablate(
+        fail_for_any_seed, study, name="run", directory=directory, engine="inline", progress="plain", direction="max"
+    )
 
 
-def training(folder: Path) -> None:
-    options: Any = {"name": "run", "directory": folder, "engine": "inline", "progress": "plain"}
+def training(directory: Path) -> None:
+    options: Any = {"name": "run", "directory": directory, "engine": "inline", "progress": "plain"}
     maggy_like.run(fail, {"x": 0.5}, **options)
 
 
-def training_in_the_background(folder: Path) -> None:
-    options: Any = {"name": "run", "directory": folder, "engine": "inline", "progress": "plain"}
+def training_in_the_background(directory: Path) -> None:
+    options: Any = {"name": "run", "directory": directory, "engine": "inline", "progress": "plain"}
     maggy_like.run(fail, {"x": 0.5}, block=False, **options).result()
 
 
-def cross_validation(folder: Path, least: int = 0, **options: Any) -> None:
+def cross_validation(directory: Path, least: int = 0, **options: Any) -> None:
     search = SearchCV(
         Failing(least=least), {"n": Integer(1, 4)}, n_trials=4, cv=2, optimizer="grid", engine="inline",
-        directory=folder, progress="plain", **options,
+        directory=directory, progress="plain", **options,
     )  # fmt: skip
     with warnings.catch_warnings(record=True) as raised:
         search.fit(np.zeros((8, 1)), np.arange(8) % 2)
     print(*(warning.message for warning in raised))
 
 
-def cross_validation_that_raises(folder: Path) -> None:
-    cross_validation(folder, error_score="raise")
+def cross_validation_that_raises(directory: Path) -> None:
+    cross_validation(directory, error_score="raise")
 
 
-def cross_validation_with_failures(folder: Path) -> None:
-    cross_validation(folder, least=3)
+def cross_validation_with_failures(directory: Path) -> None:
+    cross_validation(directory, least=3)
 
 
 STARTS = (
@@ -138,11 +140,11 @@ STARTS = (
 )
 
 
-def printed(start: Callable[[Path], Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(start: Callable[[Path], Any], directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What a run prints, and what Python prints of the error that it raises."""
     error = ""
     try:
-        start(folder)
+        start(directory)
     except Exception as raised:
         error = str(raised)
     said = capsys.readouterr()

@@ -34,7 +34,7 @@ def search(tmp_path: Path) -> Iterator[Any]:
     def run(train_fn: Any = fns.climb_together, **options: Any) -> Result:
         defaults = {"engine": "local", "workers": 2, "directory": tmp_path / "runs", "progress": False,
                     "max_budget": 4, "n_trials": 3, "optimizer": "random", "train_best": True}  # fmt: skip
-        return lagom(train_fn, {"folder": str(tmp_path / "seen"), "x": Float(0, 1)}, **{**defaults, **options})
+        return lagom(train_fn, {"directory": str(tmp_path / "seen"), "x": Float(0, 1)}, **{**defaults, **options})
 
     before = {process.pid for process in family()}
     yield run
@@ -114,7 +114,7 @@ def test_runs_that_share_a_store_do_not_meet_in_it(
     assert [training.load() for training in (first.training, second.training, later)] == [
         {"step": 4}, {"step": 2}, {"step": 5},
     ]  # fmt: skip
-    assert sorted(folder.name for folder in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
+    assert sorted(directory.name for directory in (tmp_path / "states").iterdir()) == ["first", "later", "second"]
 
 
 @pytest.mark.long
@@ -134,7 +134,7 @@ def test_a_result_that_travelled_has_all_but_its_function(search: Any) -> None:
         again.train()
 
 
-def fail_when_wide(folder: str, x: float, reporter: Any) -> float:
+def fail_when_wide(directory: str, x: float, reporter: Any) -> float:
     if reporter.world_size > 1:
         raise ValueError("too wide")
     return x
@@ -161,10 +161,10 @@ def test_a_training_that_fails_raises_its_error_which_has_the_search_s_result(se
 
 
 def test_a_training_that_failed_is_resumed_from_its_last_state(search: Any, tmp_path: Path) -> None:
-    def climb_to_the_hole(folder: str, x: float, reporter: Any) -> float:
+    def climb_to_the_hole(directory: str, x: float, reporter: Any) -> float:
         start = reporter.restore() or 0
         for step in range(start + 1, reporter.budget + 1):
-            if step == 3 and reporter.world_size > 1 and not Path(folder, "mended").exists():
+            if step == 3 and reporter.world_size > 1 and not Path(directory, "mended").exists():
                 raise OSError(28, "No space left on device")
             reporter.checkpoint(step)
             reporter.report(score=x * step, step=step)
@@ -214,10 +214,10 @@ print("ending", result.ending, "trials", len(result.trials), "training", trial.s
 """
 
 
-def half_done(folder: Path) -> subprocess.Popen[str]:
+def half_done(directory: Path) -> subprocess.Popen[str]:
     """The script, once both ranks stand in the midst of the training, and what they saved stands in the journal."""
-    (folder / "script.py").write_text(SCRIPT.format(hang=True))
-    process = subprocess.Popen([sys.executable, str(folder / "script.py"), str(folder)],
+    (directory / "script.py").write_text(SCRIPT.format(hang=True))
+    process = subprocess.Popen([sys.executable, str(directory / "script.py"), str(directory)],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)  # fmt: skip
     assert process.stdout is not None

@@ -54,15 +54,15 @@ class Remembering(Optimizer):
 
 
 class Run:
-    """lagom on an inline engine, in a folder of the test."""
+    """lagom on an inline engine, in a directory of the test."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def __call__(self, train_fn: Any = climb, space: Any = None, **options: Any) -> Result:
         defaults = {
             "engine": "inline",
-            "directory": self.folder,
+            "directory": self.directory,
             "progress": False,
             "optimizer": "random",
             "max_budget": 9,
@@ -223,13 +223,13 @@ def test_how_much_is_of_use_is_told(run: Run, capsys: pytest.CaptureFixture[str]
 # -- resume -----------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_knows_what_it_began_with_and_needs_no_old_folder(run: Run) -> None:
+def test_a_resumed_run_knows_what_it_began_with_and_needs_no_old_directory(run: Run) -> None:
     old = run(points_to_evaluate=[{"x": 1.0, "n": 9}], n_trials=4)  # a failure among them
     kept = gathered(old)
     whole = run(warm_start=[old], optimizer=Remembering(), n_trials=5)
     run(warm_start=[old], optimizer=Remembering(), n_trials=1, name="new")
     shutil.rmtree(old.directory)
-    assert from_records(read_journal(backend_of(str(run.folder / "new"))).header.earlier) == kept
+    assert from_records(read_journal(backend_of(str(run.directory / "new"))).header.earlier) == kept
     seen: list[Event] = []
     again = run(optimizer=Remembering(), n_trials=5, name="new", resume=True, callbacks=[seen.append])
     assert [trial.config for trial in again.trials] == [trial.config for trial in whole.trials]
@@ -349,7 +349,7 @@ def test_a_run_without_results(run: Run) -> None:
     journal = run(n_trials=1, name="old").directory / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
     with pytest.raises(ConfigError, match="the run 'old' has no results; leave it out"):
-        run(warm_start=[run.folder / "old"])
+        run(warm_start=[run.directory / "old"])
 
 
 @pytest.mark.parametrize(
@@ -363,14 +363,14 @@ def test_a_run_without_results(run: Run) -> None:
 def test_what_is_no_run(run: Run, warm_start: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run(warm_start=warm_start)
-    assert list(run.folder.iterdir()) == []
+    assert list(run.directory.iterdir()) == []
 
 
 def test_a_damaged_journal(run: Run) -> None:
-    (run.folder / "old").mkdir()
-    (run.folder / "old" / "journal.jsonl").write_text("{}\n")
+    (run.directory / "old").mkdir()
+    (run.directory / "old" / "journal.jsonl").write_text("{}\n")
     with pytest.raises(JournalError, match="line 1 must be the header"):
-        run(warm_start=[run.folder / "old"])
+        run(warm_start=[run.directory / "old"])
 
 
 def test_a_constraint_that_cannot_be_sent(run: Run) -> None:

@@ -228,7 +228,7 @@ def test_checkpoints_go_to_a_directory_of_the_trial_whatever_output_dir_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    named = ("    with tempfile.TemporaryDirectory() as folder:", f"    for folder in [{str(out)!r}]:")
+    named = ("    with tempfile.TemporaryDirectory() as directory:", f"    for directory in [{str(out)!r}]:")
     train = changed(with_transformers, vars(library_functions), named, ('save_strategy="no"', 'save_strategy="epoch"'))
     result = search(train, SPACE, tmp_path, metric="eval_loss", optimizer="random", n_trials=1, max_budget=1)
     assert f"output_dir={str(out)!r} may be that of other trials" in capsys.readouterr().out

@@ -219,11 +219,11 @@ def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(tmp_path: Path, monkeypa
     assert host.run.wait(60)
 
 
-def test_tasks_that_do_not_see_the_folder_say_so(tmp_path: Path) -> None:
+def test_tasks_that_do_not_see_the_directory_say_so(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
 
     class FarHost(ThreadHost):
-        """Its tasks look at another machine's folders."""
+        """Its tasks look at another machine's directories."""
 
         def launch_with_driver(self, *args: Any) -> EngineRun:
             (tmp_path / "here").rename(tmp_path / "elsewhere")

@@ -108,16 +108,16 @@ def test_a_snapshot_costs_the_same_however_many_trials_have_ended(tmp_path: Path
     assert seconds_per_snapshot(tmp_path / "long", 3000) < 10 * seconds_per_snapshot(tmp_path / "short", 10)
 
 
-def seconds_per_snapshot(folder: Path, trials: int) -> float:
+def seconds_per_snapshot(directory: Path, trials: int) -> float:
     """Return the core time of this thread for a snapshot of a run of which one more trial runs."""
-    journal = Journal(backend_of(str(folder)))
+    journal = Journal(backend_of(str(directory)))
     journal.begin(HEADER)
     for trial in range(trials):
         started, ended = AttemptStarted(trial, 1, 0, 9, 15.0), AttemptEnded(trial, 1, TrialState.COMPLETED, 16.0, 0.5)
         journal.append([*created(trial), started, ended])
     journal.append([*created(trials), AttemptStarted(trials, 1, 3, 9, 17.0)])
     journal.close()
-    run = RunFiles(str(folder))
+    run = RunFiles(str(directory))
     run.look(now=True)
     assert [(line.index, line.trial) for line in run.snapshot.workers] == [(3, trials)]
     before = time.thread_time()
@@ -216,15 +216,15 @@ def test_notes_are_of_one_call(url: str) -> None:
     files = ControlFiles(url)
     assert files.driver() is None
     assert files.stop_wanted("call") is None
-    journal = Journal(backend_of(url))  # makes the folder, as the client does
+    journal = Journal(backend_of(url))  # makes the directory, as the client does
     journal.begin(HEADER)
     journal.close()
     files.publish(DriverRecord("call", 0, "tcp://127.0.0.1:1", "host", 5.0))
     files.ask_to_stop(StopRequestRecord("call", Ending.INTERRUPTED))
     assert files.stop_wanted("call") == "interrupted"
     assert files.stop_wanted("another") is None
-    assert files.has_folder()
-    assert not ControlFiles(f"{url}-elsewhere").has_folder()
+    assert files.has_directory()
+    assert not ControlFiles(f"{url}-elsewhere").has_directory()
     files.clear("call")
     assert files.stop_wanted("call") == "interrupted"
     files.clear("another")

@@ -107,9 +107,9 @@ def test_watch_of_a_run_that_is_over_shows_what_it_found(lines: Any, runs: Path)
 SHOWN = queue.SimpleQueue[str]()
 
 
-def print_and_see_it_shown(folder: str) -> float:
+def print_and_see_it_shown(directory: str) -> float:
     """A trial beside which somebody follows its lines."""
-    run = Path(folder, "live")
+    run = Path(directory, "live")
     (run / "logs").mkdir(exist_ok=True)
     with open(run / "logs" / log_name(0, 0, 1), "w", buffering=1) as log:
         log.write("zero\none\ntw")
@@ -124,8 +124,8 @@ def print_and_see_it_shown(folder: str) -> float:
 
 
 def test_tail_follows_a_trial_until_it_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lagom(print_and_see_it_shown, {"folder": Constant(str(tmp_path))}, optimizer="random", n_trials=1, engine="inline",
-          directory=tmp_path, name="live", progress=False)  # fmt: skip
+    lagom(print_and_see_it_shown, {"directory": Constant(str(tmp_path))}, optimizer="random", n_trials=1,
+          engine="inline", directory=tmp_path, name="live", progress=False)  # fmt: skip
     assert SHOWN.get(timeout=60) == "the last"
     for thread in threading.enumerate():
         if thread.name == "tail -f":
@@ -185,15 +185,15 @@ def test_tables_keep_their_types(lines: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_at_a_url(lines: Any) -> None:
-    folder = "memory://command-line"
-    lagom(train, {"lr": Float(0, 1)}, optimizer="random", n_trials=3, max_budget=2, engine="inline", directory=folder,
-          name="august", progress=False)  # fmt: skip
+    directory = "memory://command-line"
+    lagom(train, {"lr": Float(0, 1)}, optimizer="random", n_trials=3, max_budget=2, engine="inline",
+          directory=directory, name="august", progress=False)  # fmt: skip
     fs = fsspec.filesystem("memory")
     try:
-        assert lines("list", folder)[1].split()[0] == "august"
-        assert lines("show", f"{folder}/august")[-1].split()[1] == "completed"
-        assert f"files: {folder}/august" in lines("watch", f"{folder}/august")
-        lines("export", f"{folder}/august", "-o", f"{folder}/august.csv")
+        assert lines("list", directory)[1].split()[0] == "august"
+        assert lines("show", f"{directory}/august")[-1].split()[1] == "completed"
+        assert f"files: {directory}/august" in lines("watch", f"{directory}/august")
+        lines("export", f"{directory}/august", "-o", f"{directory}/august.csv")
         assert fs.cat("/command-line/august.csv").count(b"\n") == 4
     finally:
         fs.rm("/command-line", recursive=True)
@@ -311,8 +311,8 @@ def test_the_commands_that_their_page_shows_can_be_typed() -> None:
 # -- what is read of a log while it grows -----------------------------------------------------------
 
 
-def tail_of(folder: Path) -> LogTail:
-    return LogTail(RunPaths(folder, (folder / "checkpoints").as_uri()), 3, 0)
+def tail_of(directory: Path) -> LogTail:
+    return LogTail(RunPaths(directory, (directory / "checkpoints").as_uri()), 3, 0)
 
 
 @pytest.fixture
@@ -348,8 +348,8 @@ def test_each_line_is_shown_once_whatever_is_redrawn_behind_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, list[str]]]
 ) -> None:
     """Compare all lines except the last ones that are redrawn, which may be missing or there several times."""
-    folder = tmp_path_factory.mktemp("run")
-    log_file, tail = LogFile(str(folder / "logs"), log_name(3)), tail_of(folder)
+    directory = tmp_path_factory.mktemp("run")
+    log_file, tail = LogFile(str(directory / "logs"), log_name(3)), tail_of(directory)
     finished: list[str] = []
     shown: list[str] = []
     for is_live, rows in steps:

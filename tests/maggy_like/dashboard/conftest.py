@@ -1,4 +1,4 @@
-"""A dashboard on a folder with the run of a search, and a journal that a test continues."""
+"""A dashboard on a directory with the run of a search, and a journal that a test continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("plotly")
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
-    """Serve a folder or a run until the end of the test."""
+    """Serve a directory or a run until the end of the test."""
     opened: list[tuple[Server, threading.Thread]] = []
 
     def start(where: Path | str, host: str = "127.0.0.1") -> Served:
@@ -38,7 +38,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has ended: 60 trials, two of which failed."""
+    """The directory of a run that has ended: 60 trials, two of which failed."""
     return write_run(tmp_path_factory.mktemp("runs"), "august", 60, 4)
 
 

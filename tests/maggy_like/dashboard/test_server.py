@@ -29,11 +29,11 @@ from optimizers.core.trial import Failure, FailureKind, TrialState
 Serve = Callable[..., Served]
 
 
-def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """The files of a folder, with their times and contents."""
+def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """The files of a directory, with their times and contents."""
     return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
+        str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
 
@@ -47,7 +47,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "_SHORTEST", 0.0)
 
 
-def test_a_folder_has_its_runs_the_newest_first_with_those_that_cannot_be_read(serve: Serve, tmp_path: Path) -> None:
+def test_a_directory_has_its_runs_the_newest_first_with_those_that_cannot_be_read(serve: Serve, tmp_path: Path) -> None:
     write_run(tmp_path, "old", 12, 2)
     lagom(lambda x: x, {"x": [1, 2]}, optimizer="grid", engine="inline", metric="score", direction="max",
           directory=tmp_path, name="new", progress=False)  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_run_alone_is_the_only_one(serve: Serve, searched: Path) -> None:
     assert served.get("api/runs/other")[0] == 404
 
 
-def test_a_folder_may_appear_later(serve: Serve, tmp_path: Path, no_pause: None) -> None:
+def test_a_directory_may_appear_later(serve: Serve, tmp_path: Path, no_pause: None) -> None:
     served = serve(tmp_path / "runs")
     assert served.json("api/runs")["runs"] == []
     write_run(tmp_path / "runs", "august", 3, 1)
@@ -156,9 +156,9 @@ def test_a_log_is_shown_from_its_end_and_whole_by_request(serve: Serve, tmp_path
     assert served.json("api/runs/run/log")["trials"][0]["lines"][-1] == "last"
 
 
-@pytest.mark.parametrize("folder", ["path", "memory"])
+@pytest.mark.parametrize("directory", ["path", "memory"])
 def test_files_of_a_trial_are_listed_and_only_harmless_ones_are_shown(
-    folder: str, serve: Serve, tmp_path: Path
+    directory: str, serve: Serve, tmp_path: Path
 ) -> None:
     def writes(x: int, reporter: Any) -> float:
         for name, content in {"plots/a #1.png": b"picture", "page.html": b"<script>", "log.txt": b"<b>"}.items():
@@ -167,7 +167,7 @@ def test_files_of_a_trial_are_listed_and_only_harmless_ones_are_shown(
         (reporter.directory / "out").symlink_to("/etc/passwd")
         return float(x)
 
-    where = str(tmp_path) if folder == "path" else f"memory://{tmp_path.name}"
+    where = str(tmp_path) if directory == "path" else f"memory://{tmp_path.name}"
     lagom(writes, {"x": [1]}, optimizer="grid", engine="inline", metric="score", direction="max", directory=where,
           name="run", progress=False)  # fmt: skip
     served = serve(where)
@@ -305,10 +305,10 @@ def test_a_part_of_a_run_is_not_taken_for_a_trial(serve: Serve, searched: Path) 
 
 
 def test_a_run_at_a_url_is_followed(serve: Serve, tmp_path: Path) -> None:
-    folder = f"memory://{tmp_path.name}"
+    directory = f"memory://{tmp_path.name}"
     lagom(lambda x: x, {"x": [1, 2]}, optimizer="grid", engine="inline", metric="score", direction="max",
-          directory=folder, name="run", progress=False)  # fmt: skip
-    served = serve(folder)
+          directory=directory, name="run", progress=False)  # fmt: skip
+    served = serve(directory)
     assert [run["name"] for run in served.json("api/runs")["runs"]] == ["run"]
     assert served.json("api/runs/run")["best"]["values"] == [2.0]
 

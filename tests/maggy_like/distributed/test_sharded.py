@@ -143,13 +143,13 @@ def with_classes_of_a_script(url: str) -> Any:
     return sharded.load(url, {"a": torch.zeros(1), "progress": None})["progress"].step
 
 
-def fail_on_rank_1(folder: str) -> State:
+def fail_on_rank_1(directory: str) -> State:
     """Save four states; of the second, rank 1 cannot write its part."""
     ensure_process_group()
     rank = dist.get_rank()
     frames: list[bytes] = []
     sender = Sender(Assign(0, 1, {}, 9, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)), frames.append)
-    saves = Saves(CheckpointStore(folder), None, sender, 0, 1)
+    saves = Saves(CheckpointStore(directory), None, sender, 0, 1)
     weights = make(0)[0].state_dict()
 
     def save_and_report(step: int) -> None:
@@ -182,8 +182,8 @@ class Unpicklable:
 
 @pytest.fixture(scope="module")
 def saved(run_ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[State]]:
-    folder = tmp_path_factory.mktemp("states")
-    urls = [f"file://{folder}/1", str(folder / "2")]
+    directory = tmp_path_factory.mktemp("states")
+    urls = [f"file://{directory}/1", str(directory / "2")]
     return urls, run_ranks(save_two, 2, *urls)
 
 

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.e2e
 PATIENCE = 300.0
 
 
-def entries_in(folder: str) -> list[Entry]:
-    return list(itertools.chain.from_iterable(JournalReader(backend_of(folder)).look()))
+def entries_in(directory: str) -> list[Entry]:
+    return list(itertools.chain.from_iterable(JournalReader(backend_of(directory)).look()))
 
 
 def wait_for_the_driver(event: Event) -> None:
@@ -43,9 +43,9 @@ def wait_for_the_driver(event: Event) -> None:
             thread.join(PATIENCE)
 
 
-def search(train: Callable[..., Any], folder: Path, **options: Any) -> Any:
+def search(train: Callable[..., Any], directory: Path, **options: Any) -> Any:
     defaults = {"engine": "local", "workers": 2, "optimizer": "random", "n_trials": 4, "progress": False}
-    return lagom(train, {"x": Float(0, 1)}, directory=folder, **{**defaults, **options})
+    return lagom(train, {"x": Float(0, 1)}, directory=directory, **{**defaults, **options})
 
 
 def test_lost_workers_are_replaced_while_a_callback_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
     kind: str, is_resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backlog keeps 5 events, and the callback gets its first one after the last one was added."""
-    folder = str(tmp_path) if kind == "path" else f"memory://{tmp_path.name}-{is_resumed}"
+    directory = str(tmp_path) if kind == "path" else f"memory://{tmp_path.name}-{is_resumed}"
     block = 2000  # more than two of the longest records, since a look ends with a part of less than half a block
     monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", block)
     monkeypatch.setattr("maggy_like.storage.journal.journal.BLOCK", block)
@@ -147,7 +147,7 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
     space = {"x": Float(0, 1)}
     before: list[Entry] = []
     if is_resumed:
-        first = lagom(fns.climb_on, space, directory=folder, n_trials=3, **options)
+        first = lagom(fns.climb_on, space, directory=directory, n_trials=3, **options)
         before = entries_in(str(first.directory))
     monkeypatch.setattr("maggy_like.driver.loop.Backlog", partial(Backlog, most=5))
     monkeypatch.setattr(Followers, "look", lambda run: None)
@@ -155,7 +155,7 @@ def test_a_callback_that_is_slow_gets_each_event_once_and_as_it_was(
     result = lagom(
         fns.climb_on,
         space,
-        directory=folder,
+        directory=directory,
         n_trials=9,
         resume=is_resumed,
         callbacks=[late.append, tracker],
@@ -241,10 +241,10 @@ def test_a_run_lasts_as_long_as_its_search_and_not_as_its_callbacks(tmp_path: Pa
     assert journal.ended.time <= ended[0]
 
 
-def call_back(folder: Path, callback: Any, **options: Any) -> Any:
+def call_back(directory: Path, callback: Any, **options: Any) -> Any:
     """A short search in this process with one callback."""
     defaults = {"engine": "inline", "workers": 1, "n_trials": 6, "max_budget": 3, "name": "run"}
-    return search(fns.climb, folder, callbacks=[callback], **{**defaults, **options})
+    return search(fns.climb, directory, callbacks=[callback], **{**defaults, **options})
 
 
 class Mistaken:

@@ -52,12 +52,12 @@ PATIENT = "threading.Event().wait()"
 POLITE = "while not threading.Event().wait(0.05): reporter.report(score=x)"
 
 
-def start(folder: Path, wait: str, engine: str = "local") -> subprocess.Popen[str]:
+def start(directory: Path, wait: str, engine: str = "local") -> subprocess.Popen[str]:
     """The script in a process group of its own, once a trial is under way on each worker."""
-    script = folder / "script.py"
+    script = directory / "script.py"
     script.write_text(SCRIPT.format(wait=wait, engine=engine))
     process = subprocess.Popen(
-        [sys.executable, str(script), str(folder)],
+        [sys.executable, str(script), str(directory)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -31,12 +31,12 @@ class Shrinking(LocalEngine):
     """An engine with two slots, of which one is gone once the fault has happened.
 
     Args:
-        folder: Where the fault leaves its mark.
+        directory: Where the fault leaves its mark.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         super().__init__(gpus=())
-        self._mark = folder / "failed"
+        self._mark = directory / "failed"
 
     def slots(self) -> int | None:
         return 1 if self._mark.exists() else 2
@@ -111,7 +111,7 @@ def test_a_training_goes_on_with_fewer_workers(
         if isinstance(event, CheckpointSaved) and event.step == BUDGET // 2:
             gate.open()
 
-    config = {"folder": str(tmp_path), "rank": 1}
+    config = {"directory": str(tmp_path), "rank": 1}
     options = {"budget": BUDGET, "workers": 2, "directory": tmp_path / "runs", "progress": "plain"}
     undisturbed = maggy_like.run(fns.train_together, {**config, "fault": ""}, engine="local", **options)
     weights = maggy_like.run(
@@ -130,12 +130,12 @@ def test_a_training_goes_on_with_fewer_workers(
 @pytest.mark.long
 def test_code_for_torchrun_goes_on_alone(tmp_path: Path, impatient: Any) -> None:
     """What joins a process group finds torchrun's environment also where it is the only rank left."""
-    folder = str(tmp_path)
+    directory = str(tmp_path)
 
     def meet_again() -> float:
         total = fns.meet()["sum"]
         if os.environ["RANK"] == "1":
-            fns.fail_once(folder, "kill the agent")
+            fns.fail_once(directory, "kill the agent")
         if os.environ["WORLD_SIZE"] == "2":
             threading.Event().wait()
         return float(total)

@@ -29,7 +29,7 @@ def created(number: int) -> Append:
 class Disk:
     """A journal on a disk that is full while ``error`` stands, and a clock that stands still."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error: Exception | None = None
         self.now = 0.0
         self.seconds = 0.0
@@ -37,7 +37,7 @@ class Disk:
         self.lines: list[str] = []
         self.kept: list[Any] = []
         self.tries = 0
-        self.place = backend_of(str(folder))
+        self.place = backend_of(str(directory))
         self._append = self.place.append
         monkeypatch.setattr(self.place, "append", self.append)
         patch_time(monkeypatch, module, monotonic=lambda: self.now)

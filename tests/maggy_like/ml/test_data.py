@@ -86,22 +86,22 @@ def test_what_is_read_is_what_the_dataframe_has(
 ) -> None:
     """Values, how often they come, and their types: whatever the files' types, and however often a path is named."""
     names = ["x", "x.y", "z"][: len(columns)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         paths = []
         for number, (rows, times) in enumerate(files):
             made = {
                 name: pa.array([values[row % len(values)] for row in range(number, number + rows)], kind)
                 for name, (kind, _, values) in zip(names, columns, strict=True)
             }
-            Path(f"{folder}/{number}").mkdir()
-            pq.write_table(pa.table(made), f"{folder}/{number}/part.parquet")
-            paths += [f"{folder}/{number}"] * times
+            Path(f"{directory}/{number}").mkdir()
+            pq.write_table(pa.table(made), f"{directory}/{number}/part.parquet")
+            paths += [f"{directory}/{number}"] * times
         reader = spark_local.read
         if has_schema:
             reader = reader.schema(", ".join(f"`{name}` {it[1]}" for name, it in zip(names, columns, strict=True)))
         df = reader.parquet(*paths)
         df = df.where("`x` is not null") if change == "filter" else df.unionByName(df) if change == "union" else df
-        prepared = prepare_data(df, names, f"{folder}/out")
+        prepared = prepare_data(df, names, f"{directory}/out")
         expected = [row.asDict() for row in df.collect()]
         if not expected:
             return
@@ -165,7 +165,7 @@ def test_what_is_filtered_computed_or_renamed_is_written_once(files: DataFrame, 
     assert not any(tmp_path.rglob("out/**/*.parquet"))
 
 
-def test_a_column_that_only_folders_name_is_written(spark_local: SparkSession, tmp_path: Path) -> None:
+def test_a_column_that_only_directories_name_is_written(spark_local: SparkSession, tmp_path: Path) -> None:
     df = spark_local.range(4).selectExpr("id", "id % 2 as d", "struct(id as d) as inner")
     df.write.partitionBy("d").parquet(f"{tmp_path}/in")
     read = spark_local.read.parquet(f"{tmp_path}/in")
@@ -283,7 +283,7 @@ def test_spark_need_not_mark_what_is_complete(conf: dict[str, str], spark_local:
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
-def test_a_folder_that_this_process_does_not_see_is_told(
+def test_a_directory_that_this_process_does_not_see_is_told(
     files: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from maggy_like.ml import data as module
@@ -362,7 +362,7 @@ def test_a_process_neither_removes_nor_reads_the_copy_of_another(
 
 
 @pytest.mark.parametrize("reason", ["No space left on device", "Permission denied"])
-def test_a_folder_that_takes_no_more_is_told_in_a_line(
+def test_a_directory_that_takes_no_more_is_told_in_a_line(
     files: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     from pyspark.sql import DataFrameWriter

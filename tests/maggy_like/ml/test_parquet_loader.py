@@ -42,11 +42,11 @@ def table(rows: int) -> pa.Table:
     )
 
 
-def write(folder: Path, files: list[tuple[int, int]]) -> int:
+def write(directory: Path, files: list[tuple[int, int]]) -> int:
     """Files of so many rows, in row groups of so many; returns the rows of all."""
     whole, start = table(sum(rows for rows, _ in files)), 0
     for number, (rows, group) in enumerate(files):
-        pq.write_table(whole.slice(start, rows), folder / f"part-{number:03}.parquet", row_group_size=group)
+        pq.write_table(whole.slice(start, rows), directory / f"part-{number:03}.parquet", row_group_size=group)
         start += rows
     return start
 
@@ -67,11 +67,11 @@ LOADERS = st.fixed_dictionaries(
 def test_every_row_comes_once_an_epoch_in_equal_steps(
     files: list[tuple[int, int]], ranks: int, options: dict[str, Any], epoch: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        rows = write(Path(folder), files)
+    with tempfile.TemporaryDirectory() as directory:
+        rows = write(Path(directory), files)
         if rows < ranks:
             return
-        loaders = [ParquetLoader(folder, rank=rank, ranks=ranks, **options) for rank in range(ranks)]
+        loaders = [ParquetLoader(directory, rank=rank, ranks=ranks, **options) for rank in range(ranks)]
         for loader in loaders:
             loader.set_epoch(epoch)
         read = [rows_of(loader) for loader in loaders]
@@ -87,16 +87,16 @@ def test_every_row_comes_once_an_epoch_in_equal_steps(
 def test_a_resume_loses_and_repeats_nothing(
     files: list[tuple[int, int]], options: dict[str, Any], ranks: int, share: float, threads: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        if write(Path(folder), files) < ranks:
+    with tempfile.TemporaryDirectory() as directory:
+        if write(Path(directory), files) < ranks:
             return
         rank = ranks - 1
-        whole = ParquetLoader(folder, rank=rank, ranks=ranks, **options)
+        whole = ParquetLoader(directory, rank=rank, ranks=ranks, **options)
         expected = [batch["row"].tolist() for _ in range(2) for batch in whole]
-        first = ParquetLoader(folder, rank=rank, ranks=ranks, **options)
+        first = ParquetLoader(directory, rank=rank, ranks=ranks, **options)
         stop = round(share * len(first))
         seen = [batch["row"].tolist() for batch in itertools.islice(first, stop)]
-        again = ParquetLoader(folder, rank=rank, ranks=ranks, prefetch=threads, **options)
+        again = ParquetLoader(directory, rank=rank, ranks=ranks, prefetch=threads, **options)
         again.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
         while len(seen) < len(expected):
             seen += [batch["row"].tolist() for batch in again]
@@ -177,9 +177,9 @@ def test_vectors_are_the_rows_that_they_stand_for(
 ) -> None:
     made = pa.table({"v": pa.array([vector(*it) for it in vectors], VECTOR), "row": range(len(vectors))})
     column = "v" if shape is None else Column("v", shape, "float64")
-    with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(made, f"{folder}/part.parquet", row_group_size=group)
-        for data in (folder, made):
+    with tempfile.TemporaryDirectory() as directory:
+        pq.write_table(made, f"{directory}/part.parquet", row_group_size=group)
+        for data in (directory, made):
             loader = ParquetLoader(data, [column, "row"], fractions="float64", **options)
             assert loader.columns[0] == Column("v", shape or (6,), "float64")
             read = {row: v for batch in loader for row, v in zip(batch["row"].tolist(), batch["v"], strict=True)}
@@ -298,7 +298,7 @@ def test_what_cannot_be_read_is_told_before(made: dict[str, Any], message: str, 
             ParquetLoader(data, ["x"], batch_size=1)
 
 
-def test_a_column_that_only_folders_name_is_told(tmp_path: Path) -> None:
+def test_a_column_that_only_directories_name_is_told(tmp_path: Path) -> None:
     (tmp_path / "day=3").mkdir()
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "day=3" / "a.parquet")
     assert len(ParquetLoader(tmp_path, batch_size=1)) == 1
@@ -324,7 +324,7 @@ def test_files_must_agree_on_types(tmp_path: Path) -> None:
         ParquetLoader(tmp_path, batch_size=1)
 
 
-def test_folders_that_are_no_plain_tables_are_told(tmp_path: Path) -> None:
+def test_directories_that_are_no_plain_tables_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are no Parquet files at"):
         ParquetLoader(tmp_path, batch_size=1)
     (tmp_path / "bad.parquet").write_text("nothing")
@@ -344,7 +344,7 @@ def test_a_file_that_is_written_anew_is_not_read_by_its_old_footer(tmp_path: Pat
         rows_of(loader)
 
 
-def test_what_is_no_data_in_a_folder_is_passed_over(tmp_path: Path) -> None:
+def test_what_is_no_data_in_a_directory_is_passed_over(tmp_path: Path) -> None:
     write(tmp_path, [(7, 5)])
     for name in ("_SUCCESS", "_temporary/part.parquet", ".part.parquet", "part-000.parquet.crc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -28,16 +28,16 @@ from maggy_like.processes.imports import (
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An environment's packages; returns its folder. What was imported of it is forgotten afterwards."""
-    folder = tmp_path / "lib" / "python3.11" / "site-packages"
-    (folder / "installed_one").mkdir(parents=True)
-    (folder / "installed_one" / "__init__.py").write_text("")
-    (folder / "installed_one" / "inner.py").write_text("import sys; sys.modules['installed_one.made'] = sys")
-    (folder / "installed_broken.py").write_text("raise RuntimeError('no such device')")
+    """An environment's packages; returns its directory. What was imported of it is forgotten afterwards."""
+    directory = tmp_path / "lib" / "python3.11" / "site-packages"
+    (directory / "installed_one").mkdir(parents=True)
+    (directory / "installed_one" / "__init__.py").write_text("")
+    (directory / "installed_one" / "inner.py").write_text("import sys; sys.modules['installed_one.made'] = sys")
+    (directory / "installed_broken.py").write_text("raise RuntimeError('no such device')")
     (tmp_path / "own_one.py").write_text("")
-    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(directory)
     monkeypatch.syspath_prepend(tmp_path)
-    yield folder
+    yield directory
     for name in [name for name in sys.modules if name.startswith(("installed_", "own_one"))]:
         del sys.modules[name]
 
@@ -151,11 +151,11 @@ def test_python_and_packages_are_installed_wherever_their_environment_is() -> No
     assert not is_installed_file("/home/ada/project/train.py")
 
 
-@pytest.mark.parametrize(("folder", "expected"), [("other/site-packages", True), ("project", False)])
+@pytest.mark.parametrize(("directory", "expected"), [("other/site-packages", True), ("project", False)])
 def test_modules_and_namespace_packages_are_judged_by_where_they_lie(
-    folder: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / folder
+    place = tmp_path / directory
     (place / "spread_out").mkdir(parents=True)
     (place / "spread_out" / "inner.py").touch()
     (place / "in_one.py").touch()

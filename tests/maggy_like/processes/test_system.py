@@ -86,7 +86,7 @@ NOT_SHARED = {
     "import logging; logging.basicConfig(filename='here.log')": "opens a file or a connection",
     "import random; random.setstate(random.getstate())": "seeds the random numbers",
     "import atexit; atexit.register(print, 'bye')": "registers a function to be called at exit",
-    "import tempfile; folder = tempfile.TemporaryDirectory()": "registers a function to be called at exit",
+    "import tempfile; directory = tempfile.TemporaryDirectory()": "registers a function to be called at exit",
     "import random; random.seed(0)": "seeds the random numbers",
     "import numpy; numpy.random.seed(0)": "seeds the random numbers",
     "import torch; torch.manual_seed(0)": "seeds the random numbers",

@@ -38,9 +38,9 @@ pytestmark = pytest.mark.e2e
 SPACE = {"lr": Float(0, 1)}
 
 
-def search(train_fn: Callable[..., Any], folder: Path, **options: Any) -> Result:
+def search(train_fn: Callable[..., Any], directory: Path, **options: Any) -> Result:
     defaults = {"optimizer": "random", "n_trials": 4, "max_budget": 5, "engine": "inline", "progress": False}
-    return lagom(train_fn, options.pop("space", SPACE), **{**defaults, "directory": folder, **options})
+    return lagom(train_fn, options.pop("space", SPACE), **{**defaults, "directory": directory, **options})
 
 
 def overfits(lr: float, reporter: Any) -> None:

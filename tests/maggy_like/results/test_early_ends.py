@@ -16,9 +16,9 @@ from optimizers.core.trial import TrialState
 pytestmark = pytest.mark.e2e
 
 
-def search(train_fn: Callable[..., Any], folder: Path, **options: Any) -> Result:
+def search(train_fn: Callable[..., Any], directory: Path, **options: Any) -> Result:
     defaults: dict[str, Any] = {"n_trials": 9, "metric": "acc", "engine": "inline", "progress": False, "seed": 1}
-    return lagom(train_fn, {"lr": Float(0, 1)}, directory=folder, **{**defaults, **options})
+    return lagom(train_fn, {"lr": Float(0, 1)}, directory=directory, **{**defaults, **options})
 
 
 @pytest.mark.parametrize("engine", ["inline", "local"])

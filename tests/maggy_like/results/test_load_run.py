@@ -41,8 +41,8 @@ def search(tmp_path: Path) -> Any:
     return run
 
 
-def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in directory.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize("options", [
@@ -123,10 +123,10 @@ def test_a_run_that_was_moved(search: Any, tmp_path: Path, store: str | None) ->
     assert again.training.load() == 3
 
 
-def test_a_folder_whose_name_has_a_space_holds_the_run_s_states(search: Any, tmp_path: Path) -> None:
+def test_a_directory_whose_name_has_a_space_holds_the_run_s_states(search: Any, tmp_path: Path) -> None:
     result = search(directory=tmp_path / "my runs", train_best=True)
     assert result.training.load() == 3
-    assert [folder.name for folder in tmp_path.iterdir()] == ["my runs"]
+    assert [directory.name for directory in tmp_path.iterdir()] == ["my runs"]
 
 
 @pytest.mark.parametrize("store", ["checkpoints", ".", "a/b c", "s3://bucket/first"])
@@ -252,10 +252,10 @@ def test_runs_of_an_object_store_are_named(search: Any) -> None:
 
 @pytest.mark.parametrize("copied_first", [True, False])
 def test_attempts_of_a_log_stand_in_order_wherever_they_were_written(copied_first: bool, tmp_path: Path) -> None:
-    """A worker that does not see the run's folder copies its log to the store."""
+    """A worker that does not see the run's directory copies its log to the store."""
     run, store = tmp_path / "run", tmp_path / "store" / "run"
-    for time, (folder, attempt) in enumerate(((store, 1), (run, 2)) if copied_first else ((run, 1), (store, 2)), 1):
-        path = folder / "logs" / log_name(0, attempt=1 if folder == run else attempt)
+    for time, (directory, attempt) in enumerate(((store, 1), (run, 2)) if copied_first else ((run, 1), (store, 2)), 1):
+        path = directory / "logs" / log_name(0, attempt=1 if directory == run else attempt)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"attempt {attempt}\n")
         os.utime(path, (time, time))

@@ -36,9 +36,9 @@ def result(tmp_path: Path) -> Result:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of that run."""
-    folder = tmp_path_factory.mktemp("page")
-    load_run(write_run(folder, "<run>", 60, 4)).report(folder / "report.html")
-    return folder / "report.html"
+    directory = tmp_path_factory.mktemp("page")
+    load_run(write_run(directory, "<run>", 60, 4)).report(directory / "report.html")
+    return directory / "report.html"
 
 
 def test_the_page_has_what_there_is_to_say(page: Path) -> None:

@@ -70,7 +70,7 @@ Command = Callable[..., tuple[int, str, str]]
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Run a command; its exit status, and what it wrote to standard output and to standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder of the script
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the directory of the script
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -86,7 +86,7 @@ def test_a_trial_that_repeats_itself_has_no_difference(run: tuple[Result, Path],
     status, out, err = command("rerun", script.parent / "first", 0, f"{script}:train")
     assert (err, status) == ("", 0)
     assert out == "trial 0 was run again: 4 reports, 4 values compared, all equal\n"
-    assert load_run(script.parent / "first").trials == result.trials  # which the run's folder still has
+    assert load_run(script.parent / "first").trials == result.trials  # which the run's directory still has
 
 
 UNGUARDED = """
@@ -244,7 +244,7 @@ def test_the_traceback_ends_with_how_to_debug_it(
     assert said[error + 1] == f"[trial 0] to debug it: load_run('{tmp_path}/second/run').rerun(0, train)"
 
 
-def search_in_a_notebook(folder: Path, **options: Any) -> Result:
+def search_in_a_notebook(directory: Path, **options: Any) -> Result:
     """Fail the first trial of a function that no file has."""
     names: dict[str, Any] = {}
     code = "def train(x):\n    if x < 0.5:\n        raise ZeroDivisionError('x')\n    return x"
@@ -253,7 +253,7 @@ def search_in_a_notebook(folder: Path, **options: Any) -> Result:
     points = [{"x": 0.25}, {"x": 0.75}]
     space = {"x": Float(0, 1)}
     failures = FailurePolicy(max_attempts=1)
-    with_files = {"name": "run", "directory": folder, "engine": "inline", "failures": failures, **options}
+    with_files = {"name": "run", "directory": directory, "engine": "inline", "failures": failures, **options}
     return lagom(names["train"], space, optimizer="random", n_trials=2, points_to_evaluate=points, **with_files)
 
 

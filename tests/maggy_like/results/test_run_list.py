@@ -78,15 +78,15 @@ def test_a_long_metric_makes_no_table_wide(tmp_path: Path) -> None:
 
 
 def test_runs_in_a_store_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = f"memory://{uuid.uuid4().hex}"
+    directory = f"memory://{uuid.uuid4().hex}"
     for name in ("one", "two"):
-        lagom(lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", directory=folder,
+        lagom(lambda x: x, {"x": Float(0, 1)}, optimizer="random", n_trials=1, engine="inline", directory=directory,
               name=name, progress=False)  # fmt: skip
     both = threading.Barrier(2, timeout=60)  # broken where one waits for the other
     ends = ObjectStoreBackend.ends
     monkeypatch.setattr(ObjectStoreBackend, "ends", lambda it: ends(it) if both.wait() >= 0 else None)
-    assert [run.problem for run in list_runs(folder)] == ["", ""]
-    assert {run.name for run in list_runs(folder)} == {"one", "two"}
+    assert [run.problem for run in list_runs(directory)] == ["", ""]
+    assert {run.name for run in list_runs(directory)} == {"one", "two"}
 
 
 def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +110,14 @@ def test_a_run_of_another_user_hides_no_other(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(JournalError, match=r"theirs cannot be read: .*Permission denied.*; fix the access"):
         load_run(tmp_path / "theirs")
     options: dict[str, Any] = {"optimizer": "random", "n_trials": 1, "engine": "inline", "progress": False}
-    for folder, name in ((tmp_path, "theirs"), (tmp_path / "theirs", "mine")):
+    for directory, name in ((tmp_path, "theirs"), (tmp_path / "theirs", "mine")):
         with pytest.raises(JournalError, match=r"cannot be read: .*Permission denied.*; fix the access"):
-            lagom(lambda x: x, {"x": Float(0, 1)}, direction="max", directory=folder, name=name, **options)
+            lagom(lambda x: x, {"x": Float(0, 1)}, direction="max", directory=directory, name=name, **options)
 
 
-def test_a_folder_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_read_is_not_said_to_be_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -163,22 +165,24 @@ def diverges(x: int, reporter: Any) -> None:
     reporter.report(score=float("inf"), step=x)
 
 
-def search(folder: str, name: str, train_fn: Any, **options: Any) -> None:
+def search(directory: str, name: str, train_fn: Any, **options: Any) -> None:
     given: dict[str, Any] = {"optimizer": "random", "n_trials": 3, "metric": "score", "direction": "max", **options}
-    lagom(train_fn, {"x": Float(0, 1)}, name=name, directory=folder, engine="inline", progress=False, seed=1, **given)
+    lagom(
+        train_fn, {"x": Float(0, 1)}, name=name, directory=directory, engine="inline", progress=False, seed=1, **given
+    )
 
 
 def two_values(x: float, reporter: Any) -> None:
     reporter.report(score=x, seconds=-x, step=1)
 
 
-def without_totals(folder: str, name: str) -> None:
+def without_totals(directory: str, name: str) -> None:
     """Rewrite a journal as earlier versions wrote it."""
-    contents = read_journal(backend_of(f"{folder}/{name}"))
+    contents = read_journal(backend_of(f"{directory}/{name}"))
     assert contents.begun is not None
     assert contents.ended is not None
     ended = msgspec.structs.replace(contents.ended, totals=None)
-    backend = backend_of(f"{folder}/{name}")
+    backend = backend_of(f"{directory}/{name}")
     backend.hold()
     backend.clear()
     backend.append(encode([contents.header, contents.begun, *contents.events, ended], 1))
@@ -189,27 +193,27 @@ def without_totals(folder: str, name: str) -> None:
 def test_of_a_run_that_has_ended_only_both_ends_of_the_journal_are_read(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = str(tmp_path) if kind == "path" else f"memory://{uuid.uuid4().hex}"
+    directory = str(tmp_path) if kind == "path" else f"memory://{uuid.uuid4().hex}"
     monkeypatch.setattr("maggy_like.storage.journal.journal.END", 8192)
     monkeypatch.setattr("maggy_like.storage.journal.object_store.SEGMENT", 1000)
     failures = FailurePolicy(max_attempts=1, catch=(ValueError,))
-    search(folder, "search", reports, train_best=True, n_trials=60)
-    search(folder, "failing", fails_below_one, n_trials=2, failures=failures)
-    search(folder, "two", two_values, metric=["score", "seconds"], direction=["max", "min"])
-    run(diverges, {"x": 1}, name="training", engine="inline", directory=folder, progress=False)
-    search(folder, "resumed", reports)
-    search(folder, "resumed", reports, n_trials=4, resume=True)
+    search(directory, "search", reports, train_best=True, n_trials=60)
+    search(directory, "failing", fails_below_one, n_trials=2, failures=failures)
+    search(directory, "two", two_values, metric=["score", "seconds"], direction=["max", "min"])
+    run(diverges, {"x": 1}, name="training", engine="inline", directory=directory, progress=False)
+    search(directory, "resumed", reports)
+    search(directory, "resumed", reports, n_trials=4, resume=True)
     names = ["failing", "resumed", "search", "training", "two"]
     with monkeypatch.context() as patch:
         for backend in (LocalBackend, ObjectStoreBackend):
             patch.setattr(backend, "read", lambda _: pytest.fail("the whole journal was read"))
             patch.setattr(backend, "is_held", lambda _: pytest.fail("the lock was read"))
-        fast = {summary.name: summary for summary in list_runs(folder)}
+        fast = {summary.name: summary for summary in list_runs(directory)}
     assert sorted(fast) == names
     assert [fast[name].trials for name in names] == [2, 4, 60, 0, 3]
     for name in names:
-        without_totals(folder, name)
-    whole = {summary.name: summary for summary in list_runs(folder)}
+        without_totals(directory, name)
+    whole = {summary.name: summary for summary in list_runs(directory)}
     for name in ("search", "failing", "two", "training"):
         before, after = (asdict(found[name]) | {"seconds": 0} for found in (fast, whole))
         assert repr(before) == repr(after)
@@ -283,7 +287,7 @@ def test_a_run_that_goes_on_has_its_time_until_now(tmp_path: Path) -> None:
     assert seen == [True]
 
 
-def test_a_folder_without_runs_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_directory_without_runs_is_said_to_be_one(tmp_path: Path) -> None:
     assert repr(list_runs(tmp_path)) == f"no runs in {str(tmp_path)!r}"
     with pytest.raises(ConfigError, match="directory must be the directory of all runs"):
         list_runs(3)

@@ -218,8 +218,8 @@ class Played(Hand):
         super().__init__(optimizer, n_trials=12, workers=4, metrics=("loss",), max_attempts=2, **options)
         self.rng = rng
         self.liar = Liar(rng)
-        base = Snapshot("run", "folder", "random", "max", "starting", 0.0)
-        fake = cast(Any, SimpleNamespace(send=lambda worker, message: None, folder="folder", last=0))
+        base = Snapshot("run", "directory", "random", "max", "starting", 0.0)
+        fake = cast(Any, SimpleNamespace(send=lambda worker, message: None, directory="directory", last=0))
         self.driver = Driver(self.machine, fake, fake, fake, base, 4, keep=None, timeout=None, began=0.0)
         self.start()
         self.told: dict[tuple[int, int], list[tuple[int, float]]] = {}  # what honest workers reported, by attempt

@@ -21,23 +21,23 @@ SPACE = {"x": Float(0.0, 1.0)}
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Puts packages into an environment and into the user's project: ``packages(installed={...}, own={...})``."""
-    installed_folder = tmp_path / "lib" / "python3.11" / "site-packages"
-    installed_folder.mkdir(parents=True)
-    monkeypatch.syspath_prepend(installed_folder)
+    installed_directory = tmp_path / "lib" / "python3.11" / "site-packages"
+    installed_directory.mkdir(parents=True)
+    monkeypatch.syspath_prepend(installed_directory)
     monkeypatch.syspath_prepend(tmp_path)
 
     def write(installed: dict[str, str] | None = None, own: dict[str, str] | None = None) -> None:
-        for folder, sources in ((installed_folder, installed or {}), (tmp_path, own or {})):
+        for directory, sources in ((installed_directory, installed or {}), (tmp_path, own or {})):
             for name, source in sources.items():
-                (folder / f"{name}.py").write_text(dedent(source))
+                (directory / f"{name}.py").write_text(dedent(source))
 
     return write
 
 
-def search(train: Callable[..., Any], folder: Path, n_trials: int = 8, **options: Any) -> Result:
+def search(train: Callable[..., Any], directory: Path, n_trials: int = 8, **options: Any) -> Result:
     """A search on one worker."""
     options = {"engine": "local", "workers": 1, "metric": "pid", "direction": "max", "optimizer": "random", **options}
-    return lagom(train, SPACE, n_trials=n_trials, directory=str(folder), progress=False, **options)
+    return lagom(train, SPACE, n_trials=n_trials, directory=str(directory), progress=False, **options)
 
 
 def imports_of(result: Result, module: str) -> list[bool]:
@@ -135,13 +135,13 @@ def test_a_library_that_the_code_names_and_no_fork_can_share_is_imported_in_each
 class Counted:
     """Data that takes note of each time it is loaded."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.table = np.arange(1000.0)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        (self.folder / f"loaded-{os.getpid()}").touch()
+        (self.directory / f"loaded-{os.getpid()}").touch()
 
 
 def test_what_the_function_holds_is_loaded_once_per_worker_and_each_trial_has_its_own(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def trade(x: float, reporter: Any) -> dict[str, float]:
     return {"accuracy": x, "latency": abs(x - 0.5), "size": 3.0}
 
 
-def search(train_fn: Any, folder: Path, **options: Any) -> Result:
-    defaults = {**GOALS, "optimizer": "sobol", "n_trials": 8, "engine": "inline", "directory": folder}
+def search(train_fn: Any, directory: Path, **options: Any) -> Result:
+    defaults = {**GOALS, "optimizer": "sobol", "n_trials": 8, "engine": "inline", "directory": directory}
     return lagom(train_fn, SPACE, **{**defaults, "max_budget": 1, "progress": False, **options})
 
 

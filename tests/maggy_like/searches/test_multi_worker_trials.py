@@ -34,7 +34,7 @@ def search(tmp_path: Path, events: list[Event]) -> Iterator[Any]:
     def run(train_fn: Any, space: Any = None, **options: Any) -> Result:
         defaults = {"engine": "local", "workers": 2, "workers_per_trial": 2, "directory": tmp_path / "runs",
                     "progress": False, "max_budget": 6, "callbacks": [events.append]}  # fmt: skip
-        space = {"folder": str(tmp_path / "seen"), **(space or {"x": Float(0, 1)})}
+        space = {"directory": str(tmp_path / "seen"), **(space or {"x": Float(0, 1)})}
         return lagom(train_fn, space, **{**defaults, **options})
 
     before = {process.pid for process in family()}
@@ -42,10 +42,11 @@ def search(tmp_path: Path, events: list[Event]) -> Iterator[Any]:
     assert not [p for p in family() if p.pid not in before]
 
 
-def steps_seen(folder: Path, trial: int, attempt: int = 1) -> list[list[int]]:
+def steps_seen(directory: Path, trial: int, attempt: int = 1) -> list[list[int]]:
     """The steps that each rank has reported."""
     return [
-        [int(line) for line in (folder / "seen" / f"{trial}-{attempt}-{rank}").read_text().split()] for rank in (0, 1)
+        [int(line) for line in (directory / "seen" / f"{trial}-{attempt}-{rank}").read_text().split()]
+        for rank in (0, 1)
     ]
 
 
@@ -74,7 +75,7 @@ def test_the_median_of_earlier_trials_stops_all_ranks_at_the_same_step(search: A
     points = [{"x": 1.0}, {"x": 0.9}, {"x": 0.1}]
     rule = MedianRule(grace=1, min_trials=2)
     result = search(fns.climb_until_stopped, optimizer=rule, n_trials=3, max_budget=20, points_to_evaluate=[
-        {"folder": str(tmp_path / "seen"), **point} for point in points])  # fmt: skip
+        {"directory": str(tmp_path / "seen"), **point} for point in points])  # fmt: skip
     assert result.trials[2].state is TrialState.STOPPED
     first, second = steps_seen(tmp_path, 2)
     assert first == second
@@ -129,7 +130,7 @@ PLATFORM = {
 """What Kubeflow, SageMaker, mpirun, srun and jsrun set."""
 
 
-def step_prepared(folder: str, x: float, reporter: Reporter) -> dict[str, Any]:
+def step_prepared(directory: str, x: float, reporter: Reporter) -> dict[str, Any]:
     """A step of a prepared model, and what the trial's environment says of ranks."""
     import torch
 

@@ -61,7 +61,7 @@ def anneal_past_gate(gate: str, rate: float, reporter: Any) -> None:
     anneal(rate, reporter)
 
 
-def search(train_fn: Any, folder: Path, space: Any = SPACE, **options: Any) -> Result:
+def search(train_fn: Any, directory: Path, space: Any = SPACE, **options: Any) -> Result:
     defaults = {
         "optimizer": PBT(population=4, interval=2, quantile=0.5),
         "n_trials": 16,
@@ -69,7 +69,7 @@ def search(train_fn: Any, folder: Path, space: Any = SPACE, **options: Any) -> R
         "direction": "min",
         "engine": "local",
         "workers": 2,
-        "directory": folder,
+        "directory": directory,
         "progress": False,
     }
     return lagom(train_fn, space, **{**defaults, **options})

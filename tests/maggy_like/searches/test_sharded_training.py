@@ -61,9 +61,9 @@ def train(reporter: Reporter, steps: int, kill_at: int = 0) -> list[float]:
     return torch.cat(full).tolist()
 
 
-def run(folder: Path, name: str, config: dict[str, Any], **options: Any) -> list[float]:
+def run(directory: Path, name: str, config: dict[str, Any], **options: Any) -> list[float]:
     weights: list[float] = maggy_like.run(
-        train, config, engine="local", directory=folder, name=name, progress=False, **options
+        train, config, engine="local", directory=directory, name=name, progress=False, **options
     )
     return weights
 

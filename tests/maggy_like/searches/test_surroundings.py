@@ -1,4 +1,4 @@
-"""Where people start their searches: odd module paths and names, few descriptors, no /proc, a folder that is gone."""
+"""Where people start their searches: odd module paths, few descriptors, no /proc, a directory that is gone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if __name__ == "__main__":
 
 
 def search(
-    folder: bytes,
+    place: bytes,
     *,
     first: str = "",
     arguments: tuple[bytes, ...] = (),
@@ -58,16 +58,16 @@ def search(
     directory: bytes = b"runs",
     prefix: tuple[str, ...] = (),
 ) -> None:
-    """Run a script in a folder that searches with an optimizer in its own process, resumes and reads the run."""
+    """Run a script in a directory that searches with an optimizer in its own process, resumes and reads the run."""
     environment = environment or {}
-    os.makedirs(folder)
+    os.makedirs(place)
     helper = HELPER.format(arguments=arguments, odd=environment.get(b"ODD"))
     for name, text in ((b"helper.py", helper), (b"script.py", SCRIPT.format(directory=directory))):
-        with open(os.path.join(folder, name), "w") as file:
+        with open(os.path.join(place, name), "w") as file:
             file.write(text)
     done = subprocess.run(
         [*map(os.fsencode, (*prefix, sys.executable)), b"script.py", *arguments],
-        cwd=folder,
+        cwd=place,
         env={**os.environb, b"FIRST": first.encode(), b"PYTHONIOENCODING": b"utf-8:strict", **environment},
         capture_output=True,
         timeout=300,
@@ -92,11 +92,11 @@ warm_up("json")
 @pytest.mark.long
 def test_few_descriptors_names_that_are_not_utf_8_and_modules_named_like_python_s(tmp_path: Path) -> None:
     """Workers and the optimizer's process find modules where Python does, and no others."""
-    folder, odd = os.fsencode(tmp_path) + b"/13:00:00 caf\xe9", {b"ODD": b"caf\xe9", b"N\xe9": b"x"}
-    search(folder, first=ODD, arguments=(b"d\xe9j\xe0.csv",), environment=odd, directory=b"vu\xe9")
+    directory, odd = os.fsencode(tmp_path) + b"/13:00:00 caf\xe9", {b"ODD": b"caf\xe9", b"N\xe9": b"x"}
+    search(directory, first=ODD, arguments=(b"d\xe9j\xe0.csv",), environment=odd, directory=b"vu\xe9")
 
 
-def test_a_result_in_such_a_folder_is_shown_and_reported(tmp_path: Path) -> None:
+def test_a_result_in_such_a_directory_is_shown_and_reported(tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_trials": 2, "max_budget": 2, "engine": "inline", "metric": "score", "progress": False}
     result = lagom(fns.climb_on, {"x": Float(0, 1)}, direction="max", directory=f"{tmp_path}/caf\udce9", **options)
     assert r"caf\udce9" in repr(result)
@@ -128,7 +128,7 @@ def test_a_search_needs_no_proc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("engine", "directory"), [("local", "runs"), ("local", "{}"), ("inline", "runs")])
-def test_a_working_folder_that_is_gone_is_named_before_anything_starts(
+def test_a_working_directory_that_is_gone_is_named_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, directory: str
 ) -> None:
     (tmp_path / "gone").mkdir()

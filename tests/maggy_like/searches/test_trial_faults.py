@@ -252,7 +252,7 @@ def memory_group() -> Iterator[Path]:
 def test_a_trial_that_runs_out_of_memory_costs_no_other_trial(run_script: Any, memory_group: Path) -> None:
     script = """
 import json, os, pathlib, sys
-group, tests, folder = sys.argv[1:]
+group, tests, directory = sys.argv[1:]
 pathlib.Path(group, "cgroup.procs").write_text(str(os.getpid()))
 sys.path.insert(0, tests)
 from maggy_like import lagom
@@ -263,7 +263,7 @@ if __name__ == "__main__":
     for how in ("take all memory", "kill itself"):
         result = lagom(trial_faults.behave, {"how": [how, "behave"]}, optimizer="random", metric="score", n_trials=2,
                        points_to_evaluate=[{"how": how}, {"how": "behave"}], workers=2, engine="local",
-                       progress=False, directory=folder)
+                       progress=False, directory=directory)
         trials += result.trials
     failures = [trial.failure and (trial.failure.kind, trial.failure.message) for trial in trials]
     print(json.dumps([failures, [trial.attempt for trial in trials]]))

@@ -57,10 +57,10 @@ def standalone(standalone_cluster: StandaloneCluster, cluster_process: ScriptPro
         yield host
 
 
-def hit(host: Host, folder: Path, fault: str, *, barrier: bool = True) -> Search:
+def hit(host: Host, directory: Path, fault: str, *, barrier: bool = True) -> Search:
     """Run a search through a fault, and check that its journal is complete."""
     patience = {"heartbeat": HEARTBEAT} if fault == "frozen agent" else {}
-    search = host.start(folder, barrier=barrier, **patience)
+    search = host.start(directory, barrier=barrier, **patience)
     search.begin()
     search.hurt(FAULTS[fault])
     search.end()
@@ -127,9 +127,9 @@ def test_a_frozen_worker_of_a_barrier_gang_that_never_wakes_keeps_nobody_from_th
     end_alone(freeze_in_gang(standalone, tmp_path))
 
 
-def freeze_in_gang(host: Host, folder: Path) -> Search:
+def freeze_in_gang(host: Host, directory: Path) -> Search:
     """Freeze one of two workers of a barrier gang until its trial is taken from it."""
-    search = host.start(folder, barrier=True, heartbeat=HEARTBEAT)
+    search = host.start(directory, barrier=True, heartbeat=HEARTBEAT)
     search.begin()
     freeze(search.lineage)
     search.until(lambda: len(search.lost()) == 1)

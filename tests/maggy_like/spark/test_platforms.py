@@ -38,17 +38,17 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> float:
     return found
 
 
-def run(name: str, folder: Path) -> tuple[Outcome | None, str, list[str]]:
+def run(name: str, directory: Path) -> tuple[Outcome | None, str, list[str]]:
     """Run one setting in a process of its own: what it came to, what it printed, and what it left behind."""
-    (folder / "tmp").mkdir()
-    mark, answer = os.urandom(8).hex(), folder / "outcome.json"
-    leftovers = Leftovers(mark, folder)
+    (directory / "tmp").mkdir()
+    mark, answer = os.urandom(8).hex(), directory / "outcome.json"
+    leftovers = Leftovers(mark, directory)
     paths = os.pathsep.join([str(SUPPORT), str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    with (folder / "output.txt").open("w+") as output:
+    with (directory / "output.txt").open("w+") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "platforms", name, str(answer)],
-            cwd=folder,
-            env={**os.environ, MARK: mark, "PYTHONPATH": paths, "TMPDIR": str(folder / "tmp")},
+            cwd=directory,
+            env={**os.environ, MARK: mark, "PYTHONPATH": paths, "TMPDIR": str(directory / "tmp")},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -62,7 +62,7 @@ def run(name: str, folder: Path) -> tuple[Outcome | None, str, list[str]]:
                 process.wait()
             left = leftovers.found()
     outcome = Outcome.read(answer) if answer.exists() else None
-    return outcome, (folder / "output.txt").read_text(errors="replace"), left
+    return outcome, (directory / "output.txt").read_text(errors="replace"), left
 
 
 @pytest.mark.spark

@@ -147,9 +147,9 @@ def test_what_is_configured_wins_and_spark_runs_on_the_shim(run_script: RunScrip
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("bash", "sh", "dirname", "ps", "env", "uname"):
-        for folder in ("/usr/bin", "/bin"):
-            if Path(folder, name).exists() and not (programs / name).exists():
-                (programs / name).symlink_to(Path(folder, name))
+        for directory in ("/usr/bin", "/bin"):
+            if Path(directory, name).exists() and not (programs / name).exists():
+                (programs / name).symlink_to(Path(directory, name))
     cache = str(tmp_path / "cache")
     configured = {"SPARK_CONF_DIR": str(conf), "SPARK_MASTER": "local[1]"}
     bare = {"PATH": str(programs), "JAVA_HOME": None, "XDG_CACHE_HOME": cache}
@@ -244,10 +244,10 @@ def test_a_master_that_is_not_there_is_an_error_in_a_sentence(run_script: RunScr
     assert session == "None"
 
 
-def make_java(folder: Path, answer: str) -> Path:
+def make_java(directory: Path, answer: str) -> Path:
     """A program that answers ``java -version`` as a Java does, on stderr."""
-    folder.mkdir(parents=True)
-    java = folder / "java"
+    directory.mkdir(parents=True)
+    java = directory / "java"
     java.write_text(f"#!/bin/sh\necho '{answer}' >&2\n")
     java.chmod(0o755)
     return java

@@ -25,11 +25,11 @@ from maggy_like.storage.file_systems import puts_whole
 from maggy_like.storage.local_files import LocalFiles
 
 
-def save(folder: Path, state: Any) -> Path:
-    store = CheckpointStore(folder.as_uri())
+def save(directory: Path, state: Any) -> Path:
+    store = CheckpointStore(directory.as_uri())
     name = store.next_name(1)
     store.save(name, state)
-    return folder / name
+    return directory / name
 
 
 def test_a_class_of_a_script_is_read_by_another_process(tmp_path: Path) -> None:

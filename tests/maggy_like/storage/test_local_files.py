@@ -25,7 +25,7 @@ OPERATIONS: dict[str, Callable[[Any, str], Any]] = {
     "its end": lambda fs, at: fs.cat_file(f"{at}/file", start=3),
     "past its end": lambda fs, at: fs.cat_file(f"{at}/file", start=9, end=20),
     "what is not there": lambda fs, at: fs.cat_file(f"{at}/none"),
-    "a directory is read": lambda fs, at: fs.cat_file(f"{at}/folder"),
+    "a directory is read": lambda fs, at: fs.cat_file(f"{at}/directory"),
     "a file is opened": opened,
     "a file is written": lambda fs, at: fs.pipe_file(f"{at}/new", b"new"),
     "a file is replaced": lambda fs, at: fs.pipe_file(f"{at}/file", b"new"),
@@ -35,40 +35,40 @@ OPERATIONS: dict[str, Callable[[Any, str], Any]] = {
     "a file is copied": lambda fs, at: fs.get_file(f"{at}/file", f"{at}/copy"),
     "a file is put": lambda fs, at: fs.put_file(f"{at}/file", f"{at}/copy"),
     "what is not there is copied": lambda fs, at: fs.get_file(f"{at}/none", f"{at}/copy"),
-    "a directory is copied": lambda fs, at: fs.get(f"{at}/folder", f"{at}/copy", recursive=True),
+    "a directory is copied": lambda fs, at: fs.get(f"{at}/directory", f"{at}/copy", recursive=True),
     "a file as a directory": lambda fs, at: fs.get(f"{at}/file", f"{at}/copy", recursive=True),
-    "a file is moved": lambda fs, at: fs.mv(f"{at}/file", f"{at}/folder/inner"),
-    "a directory is moved": lambda fs, at: fs.mv(f"{at}/folder", f"{at}/moved"),
+    "a file is moved": lambda fs, at: fs.mv(f"{at}/file", f"{at}/directory/inner"),
+    "a directory is moved": lambda fs, at: fs.mv(f"{at}/directory", f"{at}/moved"),
     "what is not there is moved": lambda fs, at: fs.mv(f"{at}/none", f"{at}/moved"),
     "a file is removed": lambda fs, at: fs.rm_file(f"{at}/file"),
     "what is not there is removed": lambda fs, at: fs.rm_file(f"{at}/none"),
-    "a directory is removed": lambda fs, at: fs.rm(f"{at}/folder", recursive=True),
+    "a directory is removed": lambda fs, at: fs.rm(f"{at}/directory", recursive=True),
     "a link to a directory is removed": lambda fs, at: fs.rm(f"{at}/link", recursive=True),
-    "folders are made": lambda fs, at: fs.makedirs(f"{at}/one/two"),
-    "a directory is made twice": lambda fs, at: fs.makedirs(f"{at}/folder"),
-    "a directory may exist": lambda fs, at: fs.makedirs(f"{at}/folder", exist_ok=True),
+    "directories are made": lambda fs, at: fs.makedirs(f"{at}/one/two"),
+    "a directory is made twice": lambda fs, at: fs.makedirs(f"{at}/directory"),
+    "a directory may exist": lambda fs, at: fs.makedirs(f"{at}/directory", exist_ok=True),
     "entries": lambda fs, at: sorted(path.removeprefix(at) for path in fs.ls(at, detail=False)),
     "entries of nothing": lambda fs, at: fs.ls(f"{at}/none", detail=False),
-    "what exists": lambda fs, at: [fs.exists(f"{at}/{name}") for name in ("file", "folder", "none", "dangling")],
-    "what is a directory": lambda fs, at: [fs.isdir(f"{at}/{name}") for name in ("file", "folder", "none", "link")],
+    "what exists": lambda fs, at: [fs.exists(f"{at}/{name}") for name in ("file", "directory", "none", "dangling")],
+    "what is a directory": lambda fs, at: [fs.isdir(f"{at}/{name}") for name in ("file", "directory", "none", "link")],
     "a size": lambda fs, at: fs.size(f"{at}/file"),
     "a time": lambda fs, at: fs.modified(f"{at}/file").utcoffset(),
     "a parent": lambda fs, at: (fs._parent(f"{at}/file").removeprefix(at), fs._parent("/a")),
 }
 
 
-def tried(operation: Callable[[Any, str], Any], fs: Any, folder: Path) -> tuple[Any, dict[str, bytes | None]]:
-    """What an operation returns or raises in a new folder, and the files and folders that it leaves."""
-    (folder / "folder").mkdir(parents=True)
-    (folder / "file").write_bytes(b"content")
-    (folder / "folder" / "inner").write_bytes(b"inner")
-    (folder / "link").symlink_to(folder / "folder")
-    (folder / "dangling").symlink_to(folder / "none")
+def tried(operation: Callable[[Any, str], Any], fs: Any, directory: Path) -> tuple[Any, dict[str, bytes | None]]:
+    """What an operation returns or raises in a new directory, and the files and directories that it leaves."""
+    (directory / "directory").mkdir(parents=True)
+    (directory / "file").write_bytes(b"content")
+    (directory / "directory" / "inner").write_bytes(b"inner")
+    (directory / "link").symlink_to(directory / "directory")
+    (directory / "dangling").symlink_to(directory / "none")
     try:
-        outcome = operation(fs, str(folder))
+        outcome = operation(fs, str(directory))
     except OSError as error:
         outcome = type(error)
-    left = {str(it.relative_to(folder)): it.read_bytes() if it.is_file() else None for it in folder.rglob("*")}
+    left = {str(it.relative_to(directory)): it.read_bytes() if it.is_file() else None for it in directory.rglob("*")}
     return outcome, left
 
 
@@ -100,12 +100,12 @@ def test_paths_and_urls_of_this_machine_are_paths(
     assert path == expected.format(here=tmp_path)
 
 
-def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     assert absolute_path("~/runs") == "/home/ada/runs"
 
 
-def test_a_relative_path_needs_a_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_needs_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

@@ -69,16 +69,16 @@ def test_a_driver_is_told_who_has_the_run(mount: Path) -> None:
 
 def test_what_a_driver_did_not_finish_writing_is_not_read(mount: Path) -> None:
     found = search(mount / "torn", engine="inline", workers=1)
-    folder = mount / "torn" / "run"
-    backend = backend_of(str(folder))
+    directory = mount / "torn" / "run"
+    backend = backend_of(str(directory))
     before, mark = backend.added(Mark()) or (b"", Mark())
-    [file] = folder.glob("journal-*.jsonl")
-    (folder / "journal-000001-2.1-100000.jsonl").write_bytes(file.read_bytes()[:100])
+    [file] = directory.glob("journal-*.jsonl")
+    (directory / "journal-000001-2.1-100000.jsonl").write_bytes(file.read_bytes()[:100])
     assert len(read_journal(backend).events) == before.count(b"\n") - 3  # a header, a beginning and an end
-    assert load_run(folder) == found
+    assert load_run(directory) == found
     search(mount / "torn", engine="inline", workers=1, n_trials=5, resume=True)
     assert backend.added(mark) is None  # another driver has written since
-    assert len(load_run(folder).trials) == 5
+    assert len(load_run(directory).trials) == 5
 
 
 def test_a_reader_follows_a_journal_whose_file_has_another_name_after_each_append(mount: Path) -> None:

@@ -1,4 +1,4 @@
-"""A store that refuses in mid-search, for real: where its folder was, there is a file."""
+"""A store that refuses in mid-search, for real: where its directory was, there is a file."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Store:
         waits: Trials that said that they wait.
     """
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.link = folder / "states"
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.link = directory / "states"
         self.waits: set[int] = set()
         self.then: Any = self.serve
-        self._folder = folder
-        (folder / "disk").mkdir()
-        (folder / "full").touch()
-        os.mkfifo(folder / "gate")
+        self._directory = directory
+        (directory / "disk").mkdir()
+        (directory / "full").touch()
+        os.mkfifo(directory / "gate")
         self.serve()
         self._saved: set[int] = set()
         self._gate = -1
@@ -58,15 +58,17 @@ class Store:
         self._point_to("disk")
 
     def _point_to(self, target: str) -> None:
-        (self._folder / "new").symlink_to(self._folder / target)
-        os.replace(self._folder / "new", self.link)
+        (self._directory / "new").symlink_to(self._directory / target)
+        os.replace(self._directory / "new", self.link)
 
     def refuse(self, event: Event) -> None:
         if isinstance(event, CheckpointSaved) and self._gate < 0:
             self._saved.add(event.trial)
             if len(self._saved) == 2:
                 self._point_to("full")
-                self._gate = os.open(self._folder / "gate", os.O_RDWR)  # from now on it is open, also to later trials
+                self._gate = os.open(
+                    self._directory / "gate", os.O_RDWR
+                )  # from now on it is open, also to later trials
 
     def close(self) -> None:
         if self._gate >= 0:
@@ -75,10 +77,10 @@ class Store:
     def search(self, **options: Any) -> Result:
         common: dict[str, Any] = {
             "optimizer": "random", "n_trials": 6, "max_budget": 5, "workers": 2, "engine": "local", "name": "run",
-            "directory": self._folder, "store": self.link, "progress": "plain", "callbacks": [self.refuse],
+            "directory": self._directory, "store": self.link, "progress": "plain", "callbacks": [self.refuse],
             "failures": FailurePolicy(max_attempts=1),
         }  # fmt: skip
-        climb = partial(fns.climb_on_past_gate_at, 2, str(self._folder / "gate"))
+        climb = partial(fns.climb_on_past_gate_at, 2, str(self._directory / "gate"))
         return lagom(climb, {"x": Float(0, 1)}, **{**common, **options})
 
 
@@ -128,16 +130,16 @@ def test_a_stop_ends_the_wait(store: Store) -> None:
 def test_what_a_function_returned_waits_for_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
-    def answer(folder: str) -> Any:
-        link = Path(folder) / "states"
-        (Path(folder) / "new").symlink_to(Path(folder) / "full")
-        os.replace(Path(folder) / "new", link)
+    def answer(directory: str) -> Any:
+        link = Path(directory) / "states"
+        (Path(directory) / "new").symlink_to(Path(directory) / "full")
+        os.replace(Path(directory) / "new", link)
         return {1, 2, 3}  # no plain data: it goes to the store
 
     store.waits.add(-1)
     returned = run(
         answer,
-        {"folder": str(tmp_path)},
+        {"directory": str(tmp_path)},
         workers=1,
         engine="local",
         directory=tmp_path,

@@ -1,4 +1,4 @@
-"""Files of trials are kept in the run's folder and restored, and nothing leaves the folders."""
+"""Files of trials are kept in the run's directory and restored, and nothing leaves the directories."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    folder = tmp_path / "own"
-    folder.mkdir()
-    return folder
+    directory = tmp_path / "own"
+    directory.mkdir()
+    return directory
 
 
-def found(folder: Path) -> Found:
+def found(directory: Path) -> Found:
     all_files = Found()
-    all_files.add(str(folder))
+    all_files.add(str(directory))
     return all_files
 
 
-def content(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+def content(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("links", [False, True])
@@ -136,7 +136,7 @@ def test_any_two_names_are_kept_side_by_side(store: str, own: Path, tmp_path: Pa
     assert content(tmp_path / "there") == {name: name for name in names}
 
 
-def test_a_file_that_its_folder_cannot_take_is_left_out(own: Path, tmp_path: Path) -> None:
+def test_a_file_that_its_directory_cannot_take_is_left_out(own: Path, tmp_path: Path) -> None:
     deepest = own
     while len(str(deepest)) < 4000:
         deepest /= "d" * min(200, 4080 - len(str(deepest)))
@@ -194,7 +194,7 @@ def test_a_trial_waits_for_the_files_of_its_last_attempt(store: str, own: Path, 
     assert content(elsewhere) == {"a": "2"}
 
 
-def test_links_out_of_the_folder_pipes_and_directories_named_twice_are_left_out(store: str, own: Path) -> None:
+def test_links_out_of_the_directory_pipes_and_directories_named_twice_are_left_out(store: str, own: Path) -> None:
     (own / "best").write_text("1")
     (own / "last").symlink_to("best")
     (own / "etc").symlink_to("/etc")
@@ -211,10 +211,10 @@ def test_links_out_of_the_folder_pipes_and_directories_named_twice_are_left_out(
 
 def test_the_files_of_one_of_a_trials_directories_are_left_out_where_the_other_has_a_directory(tmp_path: Path) -> None:
     own, working = tmp_path / "own", tmp_path / "working"
-    for folder, names in ((own, ("a", "b/c")), (working, ("a/b", "b", "d"))):
+    for directory, names in ((own, ("a", "b/c")), (working, ("a/b", "b", "d"))):
         for name in names:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(name)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(name)
     listed = found(own)
     listed.add(str(working), in_working=True)
     assert sorted(listed.files) == ["a", "b/c", "d"]

@@ -24,9 +24,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from maggy_like import Float, Reporter, Result, lagom, load_run
 from maggy_like.errors import ConfigError, JournalLostError
-from maggy_like.storage import file_systems as folders
-from maggy_like.storage.file_systems import check_folder
-from maggy_like.storage.run_paths import OutputFolder, RunPaths, place_for
+from maggy_like.storage import file_systems as directories
+from maggy_like.storage.file_systems import check_directory
+from maggy_like.storage.run_paths import OutputDirectory, RunPaths, place_for
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.asha import ASHA
@@ -74,7 +74,7 @@ def test_a_run_at_a_url_is_found_resumed_and_learned_from_by_its_url_alone(
         load_run(directory)
 
 
-def test_a_run_at_a_url_moves_with_its_folder(search: Any, directory: str, tmp_path: Path) -> None:
+def test_a_run_at_a_url_moves_with_its_directory(search: Any, directory: str, tmp_path: Path) -> None:
     before = search(directory, train_best=True)
     fs, path = fsspec.core.url_to_fs(directory)
     fs.mv(path, f"{path} moved", recursive=True)
@@ -86,7 +86,7 @@ def test_a_run_at_a_url_moves_with_its_folder(search: Any, directory: str, tmp_p
     assert len(resumed.trials) == 5
 
 
-def test_a_folder_and_its_url_are_the_same_run(search: Any, tmp_path: Path) -> None:
+def test_a_directory_and_its_url_are_the_same_run(search: Any, tmp_path: Path) -> None:
     search(f"file://{tmp_path}/runs", train_best=True)
     by_path = load_run(tmp_path / "runs" / "run")
     assert by_path.directory == tmp_path / "runs" / "run"
@@ -140,12 +140,12 @@ def test_mistakes_in_a_url_are_told_before_anything_starts(search: Any, given: A
 
 
 def test_a_path_is_left_alone() -> None:
-    assert check_folder("directory", "my?runs [1]/%20/") == "my?runs [1]/%20"
-    assert check_folder("directory", "/") == "/"
+    assert check_directory("directory", "my?runs [1]/%20/") == "my?runs [1]/%20"
+    assert check_directory("directory", "/") == "/"
 
 
 @pytest.mark.parametrize("given", ["a::b", "memory::b", "file://{}/a::b"])
-def test_two_colons_in_the_name_of_a_folder_chain_no_file_systems(
+def test_two_colons_in_the_name_of_a_directory_chain_no_file_systems(
     search: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,21 +180,21 @@ def test_a_place_that_does_not_answer_is_told_before_anything_starts(
     search: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(folders, "PROBE_PATIENCE", 0.05)
+    monkeypatch.setattr(directories, "PROBE_PATIENCE", 0.05)
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_, **__: answers.wait(60.0))
     with pytest.raises(ConfigError, match=r"directory='memory://x' does not respond: no file could be written in"):
         search("memory://x")
     answers.set()
 
 
-def test_what_workers_say_themselves_goes_to_the_run_s_folder_at_the_end(
+def test_what_workers_say_themselves_goes_to_the_run_s_directory_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    at_path = OutputFolder(tmp_path / "run")
+    at_path = OutputDirectory(tmp_path / "run")
     assert (at_path.path, at_path.move()) == (tmp_path / "run" / "workers", "")
     url = f"memory://{uuid.uuid4().hex}/run"
-    silent, output, stuck = OutputFolder(url), OutputFolder(url), OutputFolder(url)
+    silent, output, stuck = OutputDirectory(url), OutputDirectory(url), OutputDirectory(url)
     assert (silent.move(), list(tmp_path.iterdir())) == ("", [])
     (output.path / "spark.log").write_text("Java's frames")
     (stuck.path / "0.log").write_text("kept")
@@ -238,7 +238,7 @@ print("done", more.directory)
 
 @pytest.mark.long
 @pytest.mark.e2e
-def test_a_run_whose_folder_is_in_an_object_store(
+def test_a_run_whose_directory_is_in_an_object_store(
     object_store: dict[str, str], run_script: RunScript, tmp_path: Path
 ) -> None:
     scratch = tmp_path / "scratch"
@@ -327,11 +327,11 @@ def test_a_full_disk_is_told_before_anything_starts(
 
 def test_a_probe_leaves_nothing_and_touches_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    folders.probe_path(tmp_path)
+    directories.probe_path(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-# -- a run in an object store outlives its driver, and its driver's folder --------------------------
+# -- a run in an object store outlives its driver, and its driver's directory --------------------------
 
 
 KILLED = """
@@ -396,7 +396,7 @@ def test_a_killed_driver_s_run_goes_on_from_the_store_alone(
     ], listing.stderr
 
 
-# -- the folder of a run is moved and deleted -------------------------------------------------------
+# -- the directory of a run is moved and deleted -------------------------------------------------------
 
 
 def promote(directory: Path, train_fn: Any = fns.climb_on, **options: Any) -> Result:
@@ -438,7 +438,7 @@ def test_both_copies_of_a_run_go_on_and_touch_nothing_of_each_other(tmp_path: Pa
 
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 @pytest.mark.e2e
-def test_a_search_whose_folder_is_gone_says_so_and_has_its_result(tmp_path: Path, how: str) -> None:
+def test_a_search_whose_directory_is_gone_says_so_and_has_its_result(tmp_path: Path, how: str) -> None:
     def train(x: float, reporter: Reporter) -> float:
         if reporter.trial == 2:
             if how == "deleted":

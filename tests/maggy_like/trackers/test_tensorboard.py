@@ -26,10 +26,10 @@ def search(directory: Path, callback: Any, **options: Any) -> Any:
     return lagom(train, space, directory=directory, callbacks=[callback], progress=False, **given)
 
 
-def read(folder: Path) -> Any:
+def read(directory: Path) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder))
+    found = EventAccumulator(str(directory))
     found.Reload()
     return found
 
@@ -39,10 +39,10 @@ def test_curves_and_hyperparameters_are_there_after_a_resume_too(tmp_path: Path)
 
     search(tmp_path, "tensorboard")
     result = search(tmp_path, "tensorboard", n_trials=3, resume=True)
-    folder = tmp_path / "run" / "tensorboard"
-    assert sorted(path.name for path in folder.iterdir()) == ["trial-00000", "trial-00001", "trial-00002"]
+    directory = tmp_path / "run" / "tensorboard"
+    assert sorted(path.name for path in directory.iterdir()) == ["trial-00000", "trial-00001", "trial-00002"]
     for trial in result.trials:
-        found = read(folder / f"trial-{trial.id:05d}")
+        found = read(directory / f"trial-{trial.id:05d}")
         curve = [(it.step, it.value) for it in found.Scalars("score")]
         assert curve == [(step, pytest.approx(trial.config["lr"] * step)) for step in (1, 2, 3)]
         assert [(it.step, it.value) for it in found.Scalars("size")] == [(3, 7.0)]
@@ -54,7 +54,7 @@ def test_curves_and_hyperparameters_are_there_after_a_resume_too(tmp_path: Path)
         assert HParamsPluginData.FromString(ended).session_end_info.status == 1  # success
 
 
-def test_the_folder_is_one_of_this_machine(tmp_path: Path) -> None:
+def test_the_directory_is_one_of_this_machine(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"got s3://bucket/logs; use TensorBoard\(logdir=PATH\)"):
         search(tmp_path, TensorBoard(logdir="s3://bucket/logs"))
     search(tmp_path, TensorBoard(logdir=tmp_path / "logs"))
@@ -85,11 +85,11 @@ def depends(dropout: bool, seed: int, reporter: Any) -> None:
 def test_run_and_ablate_take_trackers_too(tmp_path: Path) -> None:
     common: dict[str, Any] = {"directory": tmp_path, "callbacks": ["tensorboard"], "progress": False}
     assert run(job, workers=1, engine="inline", name="job", **common) == 3
-    (folder,) = (tmp_path / "job" / "tensorboard").iterdir()
-    assert [(it.step, it.value) for it in read(folder).Scalars("loss")] == [(1, 0.5)]
+    (directory,) = (tmp_path / "job" / "tensorboard").iterdir()
+    assert [(it.step, it.value) for it in read(directory).Scalars("loss")] == [(1, 0.5)]
 
     study = AblationStudy(config={"dropout": True}).config(dropout=False)
     answer = ablate(depends, study, repeats=2, engine="inline", name="study", max_budget=1, **common)
-    folders = sorted((tmp_path / "study" / "tensorboard").iterdir())
-    assert len(folders) == len(answer.result.trials) == 4
-    assert [(it.step, it.value) for it in read(folders[0]).Scalars("score")] == [(1, 0.5)]
+    directories = sorted((tmp_path / "study" / "tensorboard").iterdir())
+    assert len(directories) == len(answer.result.trials) == 4
+    assert [(it.step, it.value) for it in read(directories[0]).Scalars("score")] == [(1, 0.5)]

@@ -211,7 +211,7 @@ def test_a_load_that_takes_too_long_is_left_to_the_first_worker(
     load(importlib.import_module("own_alarm").train)
 
 
-def test_a_function_that_does_not_fit_into_the_temporary_folder_is_loaded_by_its_worker_first() -> None:
+def test_a_function_that_does_not_fit_into_the_temporary_directory_is_loaded_by_its_worker_first() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     before = open_descriptors()

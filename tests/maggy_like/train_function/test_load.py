@@ -201,7 +201,9 @@ def test_a_decorated_function_is_found_where_it_is_written() -> None:
     assert place_of(decorated).endswith(f"{Path(__file__).name}:decorated")
 
 
-def test_a_file_outside_the_working_folder_has_its_whole_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_outside_the_working_directory_has_its_whole_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert place_of(at_top_level) == f"{__file__}:at_top_level"
     gone = tmp_path / "gone"
@@ -248,11 +250,11 @@ def test_the_command_is_quoted_for_a_shell() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("one", "helper", "pack", "pack.inner"):  # is forgotten in the end
         monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.delitem(sys.modules, name)
-    folder = tmp_path / "code"
+    directory = tmp_path / "code"
     for name, text in {
         "main.py": "import sys\nimport one\nfrom pack.inner import two\n"
         "print(__name__, one.three, two, sys.argv[1:], __file__)\nassert sys.modules['__main__'].one is one\n",
@@ -262,27 +264,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "pack/inner.py": "two = 2\n",
         "data.csv": "1\n",
     }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    return directory
 
 
-def test_what_it_imports_from_its_folder_travels(folder: Path) -> None:
-    assert set(read_script(folder / "main.py").files) == {"main.py", "one.py", "helper.py", "pack/inner.py"}
+def test_what_it_imports_from_its_directory_travels(directory: Path) -> None:
+    assert set(read_script(directory / "main.py").files) == {"main.py", "one.py", "helper.py", "pack/inner.py"}
 
 
-def test_it_runs_as_main_in_its_folder_and_leaves_all_as_it_was(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+def test_it_runs_as_main_in_its_directory_and_leaves_all_as_it_was(
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sys.argv, sys.path, sys.modules["__main__"]
-    read_script(folder / "main.py", ["--epochs", 3])()
-    assert capsys.readouterr().out == f"__main__ 3 2 ['--epochs', '3'] {folder / 'main.py'}\n"
+    read_script(directory / "main.py", ["--epochs", 3])()
+    assert capsys.readouterr().out == f"__main__ 3 2 ['--epochs', '3'] {directory / 'main.py'}\n"
     assert (sys.argv, sys.path, sys.modules["__main__"]) == before
 
 
-def test_where_its_folder_is_not_seen_it_runs_from_a_copy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sent = cloudpickle.dumps(read_script(folder / "main.py"))
-    shutil.rmtree(folder)
+def test_where_its_directory_is_not_seen_it_runs_from_a_copy(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = cloudpickle.dumps(read_script(directory / "main.py"))
+    shutil.rmtree(directory)
     script: Script = cloudpickle.loads(sent)
     script()
     *words, where = capsys.readouterr().out.split()
@@ -309,7 +313,7 @@ def test_its_exit_status(tmp_path: Path, code: str, fails: bool) -> None:
         script()
 
 
-def test_too_much_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "MAX_BYTES", 100)
     with pytest.raises(TrainFunctionError, match="install the larger modules where the workers run"):
-        read_script(folder / "main.py")
+        read_script(directory / "main.py")

@@ -68,7 +68,7 @@ class Kubernetes:
     """A cluster; its pods end with the ``with`` block.
 
     Args:
-        folder: The pods' files: ``POD/log`` is what a pod has written.
+        directory: The pods' files: ``POD/log`` is what a pod has written.
         nodes: What each node has of the resources that are counted, such as ``{"cpu": 1, "nvidia.com/gpu": 1}``; a
             node has enough of any other. A pod that fits on no node waits.
         delay: Seconds until a new pod is looked at by the scheduler.
@@ -82,15 +82,15 @@ class Kubernetes:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         nodes: Sequence[Mapping[str, float]] = ({},),
         *,
         delay: float = 0.0,
         max_pods: int | None = None,
         has_names: bool = False,
     ) -> None:
-        self._folder, self._delay, self._max_pods, self._has_names = folder.resolve(), delay, max_pods, has_names
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._directory, self._delay, self._max_pods, self._has_names = directory.resolve(), delay, max_pods, has_names
+        self._directory.mkdir(parents=True, exist_ok=True)
         self._nodes = {f"node-{number}": node for number, node in enumerate(nodes)}
         self._items: dict[Key, Item] = {}
         self._log: list[tuple[Key, str, Item]] = []  # what has changed; an item's version is its place in the log
@@ -151,7 +151,7 @@ class Kubernetes:
 
     def log(self, pod: str) -> str:
         """What a pod has written."""
-        return (self._folder / pod / "log").read_text(errors="replace")
+        return (self._directory / pod / "log").read_text(errors="replace")
 
     def await_(self, holds: Callable[[], object], seconds: float = 120.0) -> None:
         """Wait until something holds that changes with an item."""
@@ -413,16 +413,16 @@ class Kubernetes:
 
     def _start(self, key: Key, pod: Item) -> subprocess.Popen[bytes]:
         """Start what the entrypoint of Spark's image would, or the container's own command."""
-        folder = self._folder / key.name
-        folder.mkdir()
+        directory = self._directory / key.name
+        directory.mkdir()
         number = len(self._processes) + 2
         address = f"127.1.{number >> 8}.{number & 255}" if sys.platform == "linux" else "127.0.0.1"
         pod["status"]["podIP"] = address
         if self._has_names:
             self._write_names()
         container = pod["spec"]["containers"][0]
-        mounted = self._mount(key, pod, folder)
-        environment = self._environment(pod, folder)
+        mounted = self._mount(key, pod, directory)
+        environment = self._environment(pod, directory)
         environment |= {name: mounted(value) for name, value in _variables(container, pod).items()}
         command = [mounted(word) for word in (*container.get("command", ()), *container.get("args", ()))]
         if command[0] == "executor":
@@ -434,32 +434,39 @@ class Kubernetes:
             command = [f"{SPARK}/bin/spark-submit", *options, "--deploy-mode", "client", *command[1:]]
         if self._has_names:
             enter = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
-            command = [*enter, "sh", "-c", f'mount --bind {self._folder}/hosts /etc/hosts && exec "$@"', "sh", *command]
-        with (folder / "log").open("wb") as log:
+            command = [
+                *enter,
+                "sh",
+                "-c",
+                f'mount --bind {self._directory}/hosts /etc/hosts && exec "$@"',
+                "sh",
+                *command,
+            ]
+        with (directory / "log").open("wb") as log:
             return subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=-3, stdout=log, stderr=log, start_new_session=True
+                command, cwd=directory, env=environment, stdin=-3, stdout=log, stderr=log, start_new_session=True
             )
 
-    def _environment(self, pod: Item, folder: Path) -> dict[str, str]:
+    def _environment(self, pod: Item, directory: Path) -> dict[str, str]:
         """What an image and Kubernetes set in a container."""
         outside = ("SPARK", "PYSPARK", "KUBERNETES", "_PYSPARK")
         return {name: value for name, value in os.environ.items() if not name.startswith(outside)} | {
             "SPARK_HOME": SPARK,
-            "SPARK_LOCAL_DIRS": str(folder),
-            "SPARK_CONF_DIR": str(folder / "conf"),
+            "SPARK_LOCAL_DIRS": str(directory),
+            "SPARK_CONF_DIR": str(directory / "conf"),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "TMPDIR": str(folder),
+            "TMPDIR": str(directory),
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(self.port),
         }
 
-    def _mount(self, key: Key, pod: Item, folder: Path) -> Callable[[str], str]:
+    def _mount(self, key: Key, pod: Item, directory: Path) -> Callable[[str], str]:
         """Make the volumes that a pod mounts; the result replaces the places that it knows them by."""
         places: dict[str, str] = {}
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
         for mount in pod["spec"]["containers"][0].get("volumeMounts", ()):
-            volume, place = volumes[mount["name"]], folder / mount["name"]
+            volume, place = volumes[mount["name"]], directory / mount["name"]
             place.mkdir()
             places[mount["mountPath"]] = str(place)
             if "configMap" in volume:
@@ -485,7 +492,7 @@ class Kubernetes:
                 if selector and address and selector.items() <= pod["metadata"].get("labels", {}).items():
                     name = f"{key.name}.{key.namespace}.svc"
                     lines.append(f"{address} {name} {name}.cluster.local {key.name}")
-        (self._folder / "hosts").write_text("\n".join(lines) + "\n")
+        (self._directory / "hosts").write_text("\n".join(lines) + "\n")
 
 
 class _Server(ThreadingHTTPServer):

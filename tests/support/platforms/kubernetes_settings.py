@@ -173,7 +173,7 @@ def has_ended_trials() -> bool:
 def in_an_executor() -> Outcome:
     """The search's driver is a task of the application."""
     with Kubernetes(PODS) as cluster, outside(cluster, {"spark.executor.instances": "3"}) as spark:
-        return twice(spark, folder=Path("runs").resolve().as_uri(), workers=2, driver="cluster")
+        return twice(spark, directory=Path("runs").resolve().as_uri(), workers=2, driver="cluster")
 
 
 def from_archives() -> Outcome:

@@ -29,11 +29,11 @@ class Leftovers:
 
     Args:
         mark: The setting's value of :data:`MARK`.
-        folder: All its files.
+        directory: All its files.
     """
 
-    def __init__(self, mark: str, folder: Path) -> None:
-        self._mark, self._folder = mark, folder
+    def __init__(self, mark: str, directory: Path) -> None:
+        self._mark, self._directory = mark, directory
         self._shared = shared_memory()
 
     def found(self) -> list[str]:
@@ -49,7 +49,7 @@ class Leftovers:
             subprocess.run(["ip", "netns", "del", name], check=True)
             found.append(f"namespace {name}")
         found += [f"/dev/shm/{name}" for name in sorted(shared_memory() - self._shared)]
-        found += [f"lock {path}" for path in self._folder.rglob("journal.lock") if path.stat().st_size]
+        found += [f"lock {path}" for path in self._directory.rglob("journal.lock") if path.stat().st_size]
         return found
 
     def _processes(self) -> list[psutil.Process]:

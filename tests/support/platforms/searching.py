@@ -91,7 +91,7 @@ def make_train(pace: float = 0.0, gate: Path | None = None) -> Callable[..., Non
 
 
 def search(
-    folder: Path | str, *, train: Callable[..., None] | None = None, pace: float = 0.0, **settings: Any
+    directory: Path | str, *, train: Callable[..., None] | None = None, pace: float = 0.0, **settings: Any
 ) -> Result:
     """Run it; ``settings`` are those of ``lagom``, and ``train`` is that of :func:`make_train` or does the same."""
     arguments: dict[str, Any] = {
@@ -102,7 +102,7 @@ def search(
         "n_trials": TRIALS,
     }
     space = {"rate": Float(0.01, 10.0, log=True), "decay": Float(1e-5, 1e-1, log=True)}
-    return lagom(train or make_train(pace), space, directory=folder, progress="plain", **(arguments | settings))
+    return lagom(train or make_train(pace), space, directory=directory, progress="plain", **(arguments | settings))
 
 
 class Plain:
@@ -174,12 +174,12 @@ def standalone(
         yield made
 
 
-def twice(spark: SparkSession | None = None, folder: str = "runs", **settings: Any) -> Outcome:
+def twice(spark: SparkSession | None = None, directory: str = "runs", **settings: Any) -> Outcome:
     """Search twice; ``settings`` are those of :func:`search`."""
     outcome = Outcome()
     ports = listening()
     for call in ("first", "second"):
-        found = search(folder, **settings)
+        found = search(directory, **settings)
         outcome.best = found.best_value if found.best_value is not None else outcome.best
         outcome.wrong += [f"{call} call: {what}" for what in wrong(found)]
         if attempts := lost(found):

@@ -300,7 +300,7 @@ def in_the_cluster() -> Outcome:
     """No worker can reach the client: the driver is a task of the application."""
     with ConnectServer("local[3]") as server, secluded() as afar, tunnel(afar, server.port) as port:
         url = Path("runs").resolve().as_uri()
-        return client(afar, f"sc://127.0.0.1:{port}", folder=url, workers=2, driver="cluster")
+        return client(afar, f"sc://127.0.0.1:{port}", directory=url, workers=2, driver="cluster")
 
 
 def interrupted() -> Outcome:
@@ -386,7 +386,7 @@ def added() -> Outcome:
 
 
 def packed_environment() -> Path:
-    """A small environment, packed: it finds its packages in this one's folder, as this machine has them already."""
+    """A small environment, packed: it finds its packages in this one's directory, as this machine has them already."""
     venv.create("env", with_pip=False)
     [site] = Path("env").glob("lib/python*/site-packages")
     (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")

@@ -46,6 +46,6 @@ if __name__ == "__main__":
 def test_a_session_afar_trains_and_predicts(
     connect_server: ConnectServer, run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    done = run_script(SCRIPT, connect_server.url, tmp_path)  # paths are the server's, which has a folder of its own
+    done = run_script(SCRIPT, connect_server.url, tmp_path)  # paths are the server's, which has a directory of its own
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [60, 60, 1, 5]

@@ -787,8 +787,10 @@ def test_stages_are_not_fitted_on_rows_to_validate_on(
     found = PipelineSearch(stages, {assembler.handleInvalid: ["error", "keep"]}).fit(df)
     assert "validation_loss" in found.stages[-1].history[0]
     (fitted_on,) = seen
-    (folder,) = {path.parent for path in tmp_path.glob("runs/data/*/maggy_validation=true")}
-    read = {name: spark_local.read.parquet(f"{folder}/maggy_validation={name}").collect() for name in ("true", "false")}
+    (directory,) = {path.parent for path in tmp_path.glob("runs/data/*/maggy_validation=true")}
+    read = {
+        name: spark_local.read.parquet(f"{directory}/maggy_validation={name}").collect() for name in ("true", "false")
+    }
     held, trained = ({row["id"] for row in rows} for rows in (read["true"], read["false"]))
     assert fitted_on == trained
     assert held == set(range(60)) - trained

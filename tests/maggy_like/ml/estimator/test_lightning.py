@@ -146,7 +146,7 @@ def of_module(plan: TrainingPlan, name: str) -> TrainingPlan:
     """The plan of one of the modules."""
     plan = replace(plan, model=getattr(import_module("lightning_modules"), name))
     if name == "Callbacks":
-        return replace(plan, model_params={"folder": url_to_fs(plan.data.train[0])[1] + "-saved"})
+        return replace(plan, model_params={"directory": url_to_fs(plan.data.train[0])[1] + "-saved"})
     return alone(plan) if name == "SeveralLoaders" else plan
 
 
@@ -187,7 +187,7 @@ def test_params_are_arguments_of_the_trainer(
 
 
 def test_its_callbacks_end_the_training_and_save_files(plan: TrainingPlan, modules: Any, tmp_path: Path) -> None:
-    plan = replace(plan, model=modules.Callbacks, model_params={"folder": str(tmp_path / "of the module")})
+    plan = replace(plan, model=modules.Callbacks, model_params={"directory": str(tmp_path / "of the module")})
     batch = {"x": torch.ones(2, 2), "y": torch.ones(2)}
     check_sample(plan, batch, Statistics(56, {}), [])
     assert not (tmp_path / "of the module").exists()

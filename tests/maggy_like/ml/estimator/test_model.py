@@ -99,12 +99,12 @@ def test_what_version_0_1_saved_is_read(spark_local: SparkSession) -> None:
 
 def test_a_format_of_a_later_version_is_told(spark_local: SparkSession, tmp_path: Path) -> None:
     for kind in (TorchEstimator, TorchModel):
-        folder = tmp_path / kind.__name__
-        shutil.copytree(SAVED / kind.__name__.removeprefix("Torch").lower(), folder)
-        (file,) = (folder / "metadata").glob("part-*")
+        directory = tmp_path / kind.__name__
+        shutil.copytree(SAVED / kind.__name__.removeprefix("Torch").lower(), directory)
+        (file,) = (directory / "metadata").glob("part-*")
         file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2, "version": "9.1"}) + "\n")
         with pytest.raises(PlatformError, match=r"a format up to 1 for maggy_like .*, got 2; install maggy_like 9.1"):
-            kind.load(folder.as_uri())
+            kind.load(directory.as_uri())
 
 
 def test_what_is_of_another_class_is_told_by_its_name(spark_local: SparkSession) -> None:
@@ -131,12 +131,16 @@ def test_to_overwrite_removes_what_was_there(
 ) -> None:
     spark_local.conf.set("spark.sql.sources.partitionOverwriteMode", mode)
     request.addfinalizer(lambda: spark_local.conf.unset("spark.sql.sources.partitionOverwriteMode"))
-    folder = tmp_path / "model"
+    directory = tmp_path / "model"
     model = TorchModel.load((SAVED / "model").as_uri())
     model.config = {"sizes": (8, (4, 2)), "act": "relu", "splits": [0.5, 1.0]}
-    model.save(folder.as_uri())
-    (folder / "old").touch()
-    model.write().overwrite().save(folder.as_uri())
-    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".crc") == ["_SUCCESS", "data", "metadata"]
-    again = TorchModel.load(folder.as_uri())
+    model.save(directory.as_uri())
+    (directory / "old").touch()
+    model.write().overwrite().save(directory.as_uri())
+    assert sorted(path.name for path in directory.iterdir() if path.suffix != ".crc") == [
+        "_SUCCESS",
+        "data",
+        "metadata",
+    ]
+    again = TorchModel.load(directory.as_uri())
     assert (again.uid, again.config) == (model.uid, model.config)

@@ -124,13 +124,13 @@ def test_as_udf_names_its_inputs_if_it_gets_others(spark_local: SparkSession, in
 class Noting(nn.Module):
     """Notes each process that loads it."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, directory: str) -> None:
         super().__init__()
-        self.folder = folder
+        self.directory = directory
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        with Path(self.folder, str(os.getpid())).open("a") as file:
+        with Path(self.directory, str(os.getpid())).open("a") as file:
             file.write("loaded\n")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -90,7 +90,7 @@ def test_a_process_is_what_it_was_started_as(
     found = told({**environment, "TOLD": "x", "PYTHONPATH": "/other"}, "a", "json", tmp_path=tmp_path, path=path)
     assert bool(own_zygote()) is is_warm
     assert found["arguments"] == ["a", "json"]
-    assert (found["environment"], found["folder"], found["stdin"]) == ("x", str(tmp_path), "hello")
+    assert (found["environment"], found["directory"], found["stdin"]) == ("x", str(tmp_path), "hello")
     assert (found["is_main"], found["leads"], found["parent"]) == (True, True, os.getpid())
     assert found["path"] == start_path(path)
     assert found["pythonpath"] == "/other"
@@ -120,7 +120,7 @@ def test_an_error_before_it_has_streams_is_in_its_output(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: str
 ) -> None:
     path = with_a_thread(tmp_path)
-    monkeypatch.setattr(client, "working_folder", lambda: str(tmp_path / "gone"))
+    monkeypatch.setattr(client, "current_directory", lambda: str(tmp_path / "gone"))
     with open(tmp_path / "out", "w+b") as out:
         process = start(environment, "exit", "0", path=path, output=out.fileno(), preload=[imported])
         assert process.wait(PATIENCE) == 1

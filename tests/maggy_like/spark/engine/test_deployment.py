@@ -49,10 +49,10 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hints(directory: str, conf: dict[str, str] = CLUSTER, **options: Any) -> list[str]:
-    folder = directory if "://" in directory else Path(directory)
+    where = directory if "://" in directory else Path(directory)
     session: Any = Session(conf, is_classic=options.pop("is_classic", True))
     store = f"{directory}/checkpoints" if "://" in directory else f"file://{directory}/checkpoints"
-    return path_hints(session, RunPaths(folder, options.get("store", store)))
+    return path_hints(session, RunPaths(where, options.get("store", store)))
 
 
 def test_a_disk_of_the_driver_s_own_is_told_of() -> None:

@@ -49,7 +49,7 @@ def train(gate, x, reporter):
         reporter.report(score=x * step, gpu=gpu, pid=os.getpid(), step=step)
 
 if __name__ == "__main__":
-    master, conf, folder = sys.argv[1], eval(sys.argv[2]), sys.argv[3]
+    master, conf, directory = sys.argv[1], eval(sys.argv[2]), sys.argv[3]
     gate, workers = Gate(Path("gate")), set()
 
     def on_event(event):
@@ -62,7 +62,7 @@ if __name__ == "__main__":
     spark = spark_session(master, conf=conf)
     while SparkEngine(spark).slots() < 2:  # executors register one by one
         time.sleep(0.1)
-    result = lagom(train, space, n_trials=9, optimizer=ASHA(min_budget=1), max_budget=9, directory=folder,
+    result = lagom(train, space, n_trials=9, optimizer=ASHA(min_budget=1), max_budget=9, directory=directory,
                    metric="score", progress="plain", callbacks=[on_event])
     print("counts", sorted((state.value, count) for state, count in result.counts.items()))
     print("gpus", sorted({int(trial.curves["gpu"].values[-1]) for trial in result.trials}))

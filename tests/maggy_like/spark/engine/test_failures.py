@@ -147,9 +147,9 @@ def test_a_failure_is_told_in_one_line_of_ours(text: str, told: str) -> None:
 
 
 def test_the_whole_of_it_stands_in_a_file(tmp_path: Path) -> None:
-    folder = tmp_path / "workers"
-    path = write_details(str(folder), "august", (0, 1), 2, CRASHED)
-    assert write_details(str(folder), "august", (0,), 3, "once more") == path == str(folder / "spark.log")
+    directory = tmp_path / "workers"
+    path = write_details(str(directory), "august", (0, 1), 2, CRASHED)
+    assert write_details(str(directory), "august", (0,), 3, "once more") == path == str(directory / "spark.log")
     text = Path(path).read_text()
     assert "august: the job of workers 0, 1, incarnation 2, ended\n" + CRASHED in text
     assert text.endswith("incarnation 3, ended\nonce more\n")

@@ -66,7 +66,7 @@ sc.clearJobTags()
 
 
 def test_a_search_is_a_job_with_a_name_and_a_group_that_succeeded(process: ScriptProcess, tmp_path: Path) -> None:
-    done = process.run(SESSION + IN_THE_UI, folder=tmp_path)
+    done = process.run(SESSION + IN_THE_UI, directory=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("JOBS "))
     names = (
@@ -140,7 +140,7 @@ for row in spark.range(1).coalesce(1).mapInPandas(in_a_task, "said string").coll
 
 @pytest.mark.long
 def test_people_read_lines_of_ours_and_no_page_of_java(process: ScriptProcess, tmp_path: Path) -> None:
-    done = process.run(SESSION + KILLED_AGENT, folder=tmp_path)
+    done = process.run(SESSION + KILLED_AGENT, directory=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ENDED completed" in done.stdout
     fell = [line for line in done.stdout.splitlines() if "were lost together" in line]
@@ -226,7 +226,7 @@ stopping.join()  # the next script makes a session of its own
 
 
 def test_each_way_to_cancel_a_search_ends_it_with_what_it_has(process: ScriptProcess, tmp_path: Path) -> None:
-    done = process.run(SESSION + CANCELLED, folder=tmp_path)
+    done = process.run(SESSION + CANCELLED, directory=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     told = {said["how"]: said for line in done.stdout.splitlines() if line.startswith("TOLD ")
             for said in [json.loads(line[5:])]}  # fmt: skip
@@ -293,7 +293,7 @@ print("TRAINED", found.train(workers=1, progress=False).trial.state.value)  # in
 def test_after_a_stopped_session_there_is_none_until_another_one_is_made(
     process: ScriptProcess, tmp_path: Path
 ) -> None:
-    done = process.run(SESSION + STOPPED, folder=tmp_path)
+    done = process.run(SESSION + STOPPED, directory=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     words = ("SAID", "ACTIVE", "ANOTHER", "ENDED", "IN A TRIAL", "TRAINED")
     said = [line for line in done.stdout.splitlines() if line.startswith(words)]
@@ -336,7 +336,7 @@ spark.stop()
 def test_a_session_of_their_own_draws_no_bar_into_our_lines_and_has_it_back(
     process: ScriptProcess, tmp_path: Path
 ) -> None:
-    done = process.run(A_SESSION_OF_THEIR_OWN, folder=tmp_path)
+    done = process.run(A_SESSION_OF_THEIR_OWN, directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "True False True"
     assert "[Stage" not in done.stderr
@@ -375,7 +375,7 @@ except EngineError as error:
 def test_a_java_process_that_is_killed_ends_the_search_at_once_and_is_named(
     process: ScriptProcess, tmp_path: Path
 ) -> None:
-    done = process.run(SESSION + JAVA_GONE, folder=tmp_path)
+    done = process.run(SESSION + JAVA_GONE, directory=tmp_path)
     process.close()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the Spark application's Java process (pid " in done.stdout
@@ -406,5 +406,5 @@ print("SEEN", [{name: int(trial.metrics[name]) for name in ("os", "joblib", "ope
 
 @pytest.mark.long
 def test_a_trial_sees_the_cores_of_its_task_and_variables_of_libraries(process: ScriptProcess, tmp_path: Path) -> None:
-    done = process.run(SESSION + SHARE, folder=tmp_path)
+    done = process.run(SESSION + SHARE, directory=tmp_path)
     assert f"SEEN {[{'os': 1, 'joblib': 1, 'openmp': 3}] * 2}" in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""What reaches workers that have none of the driver's folders, through a real ``spark-submit`` on a real cluster."""
+"""What reaches workers that have none of the driver's directories, by a real ``spark-submit`` on a real cluster."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def train(x):
     beside_it = open("data.txt").read()
     os.chdir("/")
     import maggy_like
-    import late  # from the zip, after the working folder has changed
+    import late  # from the zip, after the working directory has changed
     return {"score": mine.DOUBLE * x, "sum": added.ONE + inner.TWO + hatched.THREE + tiny.SEVEN + late.NINE,
             "executable": sys.executable, "maggy": maggy_like.__file__,
-            "has_folder": os.path.exists(sys.argv[1] + "/main.py"),
+            "has_directory": os.path.exists(sys.argv[1] + "/main.py"),
             "files": [beside_it, open(SparkFiles.get("data.txt")).read()]}
 
 def lacks_own(x):
@@ -62,7 +62,7 @@ for function in (lacks_own, lacks_package):
 spark.stop()
 """
 
-# The folder of the driver is a mount of its own: no other process of this machine sees what lies in it.
+# The directory of the driver is a mount of its own: no other process of this machine sees what lies in it.
 ALONE = """
 set -e
 mount -t tmpfs none "$1"
@@ -90,28 +90,28 @@ def zipped_package(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with one small package in it, packed as the page on shipping says."""
-    folder = tmp_path_factory.mktemp("packed")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
-    [packages] = (folder / "env" / "lib").glob("python3.*/site-packages")
+    directory = tmp_path_factory.mktemp("packed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "env"], check=True)
+    [packages] = (directory / "env" / "lib").glob("python3.*/site-packages")
     (packages / "tiny.py").write_text("SEVEN = 7\n")
-    packed = folder / "env.tar.gz"
-    subprocess.run([sys.executable, "-m", "venv_pack", "-q", "-p", folder / "env", "-o", packed], check=True)
+    packed = directory / "env.tar.gz"
+    subprocess.run([sys.executable, "-m", "venv_pack", "-q", "-p", directory / "env", "-o", packed], check=True)
     return packed
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    folder = tmp_path / "sources"
-    folder.mkdir()
-    (folder / "main.py").write_text(MAIN)
-    (folder / "mine.py").write_text("DOUBLE = 2\n")
-    (folder / "beside.py").write_text("FOUR = 4\n")
-    (folder / "data.txt").write_text("data")
-    (folder / "added.py").write_text("ONE = 1\n")
-    zipped(folder / "pack.zip", {"pack/__init__.py": "", "pack/inner.py": "TWO = 2\n", "late.py": "NINE = 9\n"})
-    zipped(folder / "hatched.egg", {"hatched.py": "THREE = 3\n"})
-    zipped_package(folder / "maggy.zip")
-    return folder
+    directory = tmp_path / "sources"
+    directory.mkdir()
+    (directory / "main.py").write_text(MAIN)
+    (directory / "mine.py").write_text("DOUBLE = 2\n")
+    (directory / "beside.py").write_text("FOUR = 4\n")
+    (directory / "data.txt").write_text("data")
+    (directory / "added.py").write_text("ONE = 1\n")
+    zipped(directory / "pack.zip", {"pack/__init__.py": "", "pack/inner.py": "TWO = 2\n", "late.py": "NINE = 9\n"})
+    zipped(directory / "hatched.egg", {"hatched.py": "THREE = 3\n"})
+    zipped_package(directory / "maggy.zip")
+    return directory
 
 
 @pytest.mark.long
@@ -119,11 +119,11 @@ def sources(tmp_path: Path) -> Path:
 @pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
 )
-def test_workers_that_see_none_of_the_driver_s_folders_have_what_was_shipped_and_say_what_they_lack(
+def test_workers_that_see_none_of_the_driver_s_directories_have_what_was_shipped_and_say_what_they_lack(
     free_cluster: StandaloneCluster, environment: Path, sources: Path, tmp_path: Path
 ) -> None:
-    folder, runs = tmp_path / "driver", tmp_path / "runs"
-    folder.mkdir()
+    directory, runs = tmp_path / "driver", tmp_path / "runs"
+    directory.mkdir()
     conf = {
         **free_cluster.conf,
         "spark.archives": f"{environment}#env",
@@ -136,9 +136,9 @@ def test_workers_that_see_none_of_the_driver_s_folders_have_what_was_shipped_and
     home = Path(pyspark.__file__).parent
     shipped = "mine.py,pack.zip,hatched.egg,maggy.zip"
     submit = [str(home / "bin" / "spark-submit"), "--master", free_cluster.master_url, *settings]
-    command = [*submit, "--py-files", shipped, "--files", "data.txt", "main.py", str(folder), str(runs)]
+    command = [*submit, "--py-files", shipped, "--files", "data.txt", "main.py", str(directory), str(runs)]
     ran = subprocess.run(
-        ["unshare", "-m", "sh", "-c", ALONE, "alone", str(folder), str(sources), *command],
+        ["unshare", "-m", "sh", "-c", ALONE, "alone", str(directory), str(sources), *command],
         env={**os.environ, "SPARK_HOME": str(home), "PYTHONPATH": str(Path(maggy_like.__file__).parents[1])},
         capture_output=True,
         text=True,
@@ -151,7 +151,7 @@ def test_workers_that_see_none_of_the_driver_s_folders_have_what_was_shipped_and
         check_trial(trial)
     own, package = [line for line in ran.stdout.splitlines() if line.startswith("ERROR ")]
     assert "No module named 'beside'" in own
-    assert f"on the driver's machine it is {folder}/beside.py, which the worker lacks; send it with" in own
+    assert f"on the driver's machine it is {directory}/beside.py, which the worker lacks; send it with" in own
     assert "No module named 'nowhere_to_be_found'" in package
     assert "/env/bin/python on " in package
     assert "/env/lib/python3" in package
@@ -163,5 +163,5 @@ def check_trial(trial: dict[str, Any]) -> None:
     assert trial["executable"].endswith("/env/bin/python")
     assert os.path.isabs(trial["executable"])
     assert "/maggy.zip/maggy_like/" in trial["maggy"]
-    assert trial["has_folder"] is False
+    assert trial["has_directory"] is False
     assert trial["files"] == ["data", "data"]

@@ -30,9 +30,9 @@ if __name__ == "__main__":
     spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
     answers = []
     for fault in ("", "kill the executor"):
-        folder, events = f"{sys.argv[3]}/{len(answers)}", []
-        config = {"folder": sys.argv[3], "fault": fault, "rank": 1}
-        answers.append(maggy_like.run(fns.train_together, config, workers=2, budget=10, directory=folder,
+        directory, events = f"{sys.argv[3]}/{len(answers)}", []
+        config = {"directory": sys.argv[3], "fault": fault, "rank": 1}
+        answers.append(maggy_like.run(fns.train_together, config, workers=2, budget=10, directory=directory,
                                       progress="plain", callbacks=[events.append]))
     print("equal", answers[0] == answers[1], len(answers[0]))
     print("attempts", *[event.failure.kind if event.failure else event.state for event in events
@@ -58,7 +58,7 @@ def test_a_function_runs_on_all_tasks_of_a_stage(spark_local: SparkSession, tmp_
 def test_the_training_runs_in_the_stage_of_the_search(spark_local: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "seen").mkdir()
     before = len(jobs(spark_local))
-    result = lagom(fns.climb_together, {"folder": str(tmp_path / "seen"), "x": Float(0, 1)}, optimizer="random",
+    result = lagom(fns.climb_together, {"directory": str(tmp_path / "seen"), "x": Float(0, 1)}, optimizer="random",
                    n_trials=3, max_budget=4, train_best=True, directory=tmp_path / "runs", progress=False)  # fmt: skip
     assert result.counts == {TrialState.COMPLETED: 3}
     assert result.training is not None
@@ -86,7 +86,7 @@ from maggy_like.driver.state_machine import phases
 from optimizers.core.events import AttemptStarted, Measured
 
 if __name__ == "__main__":
-    folder, worker = sys.argv[3], int(sys.argv[4])
+    directory, worker = sys.argv[3], int(sys.argv[4])
     spark = spark_session(sys.argv[1], conf=eval(sys.argv[2]))
     patience = supervisor.SHRINK_PATIENCE, phases.PATIENCE
     sizes, killed = [], []
@@ -100,8 +100,8 @@ if __name__ == "__main__":
             killed.append(True)
             os.killpg(worker, signal.SIGKILL)  # its executor is in its group
 
-    config = {"folder": folder, "fault": "wait", "rank": 1}
-    options = {"workers": 2, "budget": 10, "directory": folder, "progress": "plain"}
+    config = {"directory": directory, "fault": "wait", "rank": 1}
+    options = {"workers": 2, "budget": 10, "directory": directory, "progress": "plain"}
     try:
         disturbed = maggy_like.run(fns.train_together, config, failures=FailurePolicy(min_workers=1),
                                    callbacks=[watch], **options)

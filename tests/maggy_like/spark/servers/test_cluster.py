@@ -68,7 +68,7 @@ def test_only_workers_are_killed(index: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A Master that ends at once: its last words are in the error, and the cluster's folder is gone."""
+    """A Master that ends at once: its last words are in the error, and the cluster's directory is gone."""
     program = tmp_path / "bin" / "spark-class"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho $SPARK_DAEMON_JAVA_OPTS\necho 'no such class:' $1\nexit 3\n")
@@ -80,7 +80,9 @@ def test_a_process_that_fails_is_told_and_leaves_nothing(monkeypatch: pytest.Mon
     with pytest.raises(EngineError, match=r"Spark Master ended while it started(.|\n)*no such class: org") as told:
         StandaloneCluster(1)
     assert list((tmp_path / "tmp").iterdir()) == []
-    assert f"-Djava.io.tmpdir={tmp_path}/tmp/maggy_like-cluster-" in str(told.value)  # Java's files go with the folder
+    assert f"-Djava.io.tmpdir={tmp_path}/tmp/maggy_like-cluster-" in str(
+        told.value
+    )  # Java's files go with the directory
 
 
 def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
@@ -141,7 +143,7 @@ exec sleep 1000
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder for temporary files, where Spark's programs are scripts that say that they are ready, and stay."""
+    """A directory for temporary files, where Spark's programs are scripts that say that they are ready, and stay."""
     program = tmp_path / "bin" / "spark-class"
     program.parent.mkdir()
     program.write_text(PROGRAM)

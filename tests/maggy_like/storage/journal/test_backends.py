@@ -44,8 +44,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         return f"s3://runs/{uuid.uuid4().hex}/run"
     if request.param == "memory":
         return f"memory://{uuid.uuid4().hex}/run"
-    folder = tmp_path / "deep" / "run"
-    return str(folder) if request.param == "path" else f"{request.param}://{folder}"
+    directory = tmp_path / "deep" / "run"
+    return str(directory) if request.param == "path" else f"{request.param}://{directory}"
 
 
 def written(url: str, *batches: list[Event]) -> None:

@@ -38,18 +38,18 @@ class Shelf:
 
     def __init__(self) -> None:
         self.fs = fsspec.filesystem("memory")
-        self.folder = f"/{uuid.uuid4().hex}"
-        self.fs.makedirs(self.folder)
+        self.directory = f"/{uuid.uuid4().hex}"
+        self.fs.makedirs(self.directory)
 
     @property
     def path(self) -> str:
         """The newest driver's lease."""
         self.fs.invalidate_cache()
-        leases = self.fs.glob(f"{self.folder}/lease*.json")
-        return max(leases, key=lambda path: (len(path), path), default=f"{self.folder}/lease.json")
+        leases = self.fs.glob(f"{self.directory}/lease*.json")
+        return max(leases, key=lambda path: (len(path), path), default=f"{self.directory}/lease.json")
 
     def lease(self) -> Lease:
-        return Lease(self.fs, f"{self.folder}/lease.json", "memory://run")
+        return Lease(self.fs, f"{self.directory}/lease.json", "memory://run")
 
     def says(self) -> dict[str, Any]:
         return dict(msgspec.json.decode(self.fs.cat_file(self.path)))
@@ -164,7 +164,7 @@ def contested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, value)
     shelf = Shelf()
     shelf.fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    shelf.folder = f"runs/{uuid.uuid4().hex}"
+    shelf.directory = f"runs/{uuid.uuid4().hex}"
     return shelf
 
 
@@ -264,7 +264,7 @@ def test_one_that_was_taken_over_says_so_when_its_successor_is_gone_too(
     first.take()
     patch_time(monkeypatch, "maggy_like.storage.journal.object_store", time=lambda: now + 2 * LAPSE)
     second.take()
-    shelf.fs.pipe_file(f"{shelf.folder}/journal-000001-{second.epoch}.0.jsonl", b"what it has written")
+    shelf.fs.pipe_file(f"{shelf.directory}/journal-000001-{second.epoch}.0.jsonl", b"what it has written")
     second.give_back()
     with pytest.raises(JournalError, match=r"was taken over: another driver has continued and left it.*load_run"):
         first.renew()
@@ -330,8 +330,8 @@ print(LocalBackend(sys.argv[1]).is_held())
 """
 
 
-def look(folder: Path, *prefix: str) -> str:
-    command = [*prefix, sys.executable, "-c", LOOK, str(folder)]
+def look(directory: Path, *prefix: str) -> str:
+    command = [*prefix, sys.executable, "-c", LOOK, str(directory)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -416,7 +416,7 @@ def test_without_locks_a_reader_goes_by_the_driver_s_signs_of_life(
     assert not LocalBackend(tmp_path).is_held()
 
 
-def test_a_folder_without_a_lock_is_held_by_nobody(tmp_path: Path) -> None:
+def test_a_directory_without_a_lock_is_held_by_nobody(tmp_path: Path) -> None:
     assert not LocalBackend(tmp_path).is_held()
     assert not list(tmp_path.iterdir())
 

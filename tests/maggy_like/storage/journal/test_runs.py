@@ -52,8 +52,8 @@ def search(tmp_path: Path) -> Any:
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return f"memory://{uuid.uuid4().hex}/elsewhere"
-    folder = tmp_path / "elsewhere"
-    return folder.as_uri() if request.param == "file" else str(folder)
+    directory = tmp_path / "elsewhere"
+    return directory.as_uri() if request.param == "file" else str(directory)
 
 
 def test_a_run_of_several_segments_is_resumed_without_a_loss(
@@ -90,7 +90,7 @@ def test_a_run_at_any_path_or_url_is_overwritten_and_other_files_stay(search: An
     assert fs.cat_file(f"{path}/report.html") == b"mine"
     assert not [file for file in of_the_run if fs.exists(file)]
     left = {name.removeprefix(f"{path}/checkpoints/").partition("/")[0] for name in fs.find(f"{path}/checkpoints")}
-    assert len(left - {".run"}) == 2  # a folder for each trial
+    assert len(left - {".run"}) == 2  # a directory for each trial
     more = search(directory=elsewhere, resume=True, seed=7)
     assert more.counts == {TrialState.COMPLETED: 4}
 
@@ -126,7 +126,7 @@ def test_a_run_whose_driver_in_the_cluster_has_not_ended_is_not_overwritten(sear
 
 
 @pytest.mark.parametrize("text", ['{"epoch": 1}\n', "hello\n", "\x00"])
-def test_a_folder_that_is_no_run_is_not_overwritten(search: Any, tmp_path: Path, text: str) -> None:
+def test_a_directory_that_is_no_run_is_not_overwritten(search: Any, tmp_path: Path, text: str) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     files = {"journal.jsonl": text, "journal.lock": "theirs", "checkpoints/model.pt": "theirs"}
     for name, content in files.items():
@@ -137,7 +137,7 @@ def test_a_folder_that_is_no_run_is_not_overwritten(search: Any, tmp_path: Path,
     assert found == files
 
 
-def test_states_outside_of_the_run_s_folder_are_not_overwritten(search: Any, tmp_path: Path) -> None:
+def test_states_outside_of_the_run_s_directory_are_not_overwritten(search: Any, tmp_path: Path) -> None:
     first = search(store=tmp_path / "states")
     with pytest.raises(ConfigError, match=r"overwrite=True deletes none outside of the run's directory; pass another"):
         search(store=tmp_path / "states", overwrite=True)
@@ -337,12 +337,12 @@ def test_the_files_of_a_run_are_the_user_s_alone(search: Any, tmp_path: Path) ->
     result = search(train, engine="local", workers=1, n_trials=1)
     found = {path.relative_to(result.directory): path.stat().st_mode & 0o777 for path in result.directory.rglob("*")}
     found[Path()] = result.directory.stat().st_mode & 0o777
-    folders = {path for path in found if (result.directory / path).is_dir()}
-    assert {str(path) for path in folders} == {".", "logs", "workers", "checkpoints", "checkpoints/00000"}
+    directories = {path for path in found if (result.directory / path).is_dir()}
+    assert {str(path) for path in directories} == {".", "logs", "workers", "checkpoints", "checkpoints/00000"}
     assert {path.name for path in found} >= {"journal.jsonl", "journal.lock", "00000.log", "0.log", ".run"}
     assert any(path.suffix == ".pkl" for path in found)
-    assert {oct(found[path]) for path in folders} == {"0o700"}
-    assert {oct(mode) for path, mode in found.items() if path not in folders} == {"0o600"}
+    assert {oct(found[path]) for path in directories} == {"0o700"}
+    assert {oct(mode) for path, mode in found.items() if path not in directories} == {"0o600"}
 
 
 # -- a journal that the version before wrote: ``before`` is read and resumed, and is never written anew
@@ -390,11 +390,11 @@ from maggy_like.driver import loop as driver
 from maggy_like.driver.write_ahead import WriteAhead
 from maggy_like.storage.journal.journal import LocalBackend
 
-folder, resumes = Path(sys.argv[1]), len(sys.argv) > 2
+directory, resumes = Path(sys.argv[1]), len(sys.argv) > 2
 driver.WriteAhead = partial(WriteAhead, patience={patience})
 
 def train(x, reporter):
-    (folder / f"ran-{{x}}").touch()
+    (directory / f"ran-{{x}}").touch()
     for step in range((reporter.restore() or 0) + 1, reporter.budget + 1):
         reporter.checkpoint(step)
         reporter.report(score=x * step, step=step)
@@ -409,13 +409,13 @@ def append_while_there_is_room(backend, data):  # room for this process; the wor
     append(backend, data)
     if b'"type":"created"' in data and not resumes and not tries:
         tries = 1  # between two appends: nothing is written meanwhile
-        limit = (folder / "run" / "journal.jsonl").stat().st_size + {room}
+        limit = (directory / "run" / "journal.jsonl").stat().st_size + {room}
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
 LocalBackend.append = append_while_there_is_room
 
 result = lagom(train, {{"x": Float(0, 1)}}, optimizer="random", n_trials=8, workers=2, engine="local", max_budget=3,
-               name="run", directory=folder, progress="plain" if {serves_at} else False, resume=resumes)
+               name="run", directory=directory, progress="plain" if {serves_at} else False, resume=resumes)
 print("END", result.ending, *(t.state for t in result.trials), *(len(t.curve) for t in result.trials),
       *(t.attempt for t in result.trials))
 """

@@ -59,12 +59,12 @@ def test_what_left_its_session_dies_with_the_fork_server(
         child.close()
 
 
-def task_that_starts_a_daemon(folder: Path) -> WorkerTask:
+def task_that_starts_a_daemon(directory: Path) -> WorkerTask:
     """Whose function starts a process in a session of its own as it is loaded."""
 
     def start() -> object:
         daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        (folder / "pid").write_text(str(daemon.pid))
+        (directory / "pid").write_text(str(daemon.pid))
         return abs
 
     class Starter:
@@ -117,7 +117,7 @@ def test_what_the_worker_has_is_enough_where_nothing_of_the_driver_exists() -> N
     assert worker_path([*SPARK, *WORKERS], ["/home/me", *DRIVERS], PYTHON, nowhere) == (*SPARK, *WORKERS)
 
 
-def test_the_driver_s_folders_stand_as_they_do_there_but_after_what_was_shipped() -> None:
+def test_the_driver_s_directories_stand_as_they_do_there_but_after_what_was_shipped() -> None:
     path = worker_path([*SPARK, *WORKERS], ["/home/me", *DRIVERS, "/home/last"], PYTHON, everywhere)
     assert path == (*SPARK, "/home/me", *WORKERS, DRIVERS[-1], "/home/last")
 
@@ -127,7 +127,7 @@ def test_a_standard_library_is_the_interpreter_s_own() -> None:
     assert set(path) == {*WORKERS, DRIVERS[-1], "/usr/lib/python3/dist-packages"}
 
 
-def test_another_python_s_folders_are_of_no_use() -> None:
+def test_another_python_s_directories_are_of_no_use() -> None:
     assert worker_path(WORKERS, ["/home/me", *DRIVERS], "3.8", everywhere) == tuple(WORKERS)
 
 
@@ -137,13 +137,13 @@ def test_one_machine_and_interpreter_keep_the_driver_s_order() -> None:
     assert worker_path(["/home/me", *WORKERS], drivers, PYTHON, everywhere) == ("/home/me", "/added", *WORKERS, "/last")
 
 
-def test_a_work_folder_inside_of_an_installation_is_no_installation() -> None:
-    """Where Spark is from pip, that is where its workers' folders are."""
+def test_a_work_directory_inside_of_an_installation_is_no_installation() -> None:
+    """Where Spark is from pip, that is where its workers' directories are."""
     work = "/w/lib/python3.11/site-packages/pyspark/work/app/0"
     assert worker_path([work, *WORKERS], ["/home/me"], PYTHON, everywhere) == (work, "/home/me", *WORKERS)
 
 
-def test_spark_s_relative_entries_hold_where_a_trial_changes_its_folder() -> None:
+def test_spark_s_relative_entries_hold_where_a_trial_changes_its_directory() -> None:
     assert worker_path(["", ".", "deps.zip"], [], PYTHON, nowhere) == ("", os.getcwd(), os.path.abspath("deps.zip"))
 
 
@@ -156,7 +156,7 @@ def test_processes_of_this_machine_have_the_driver_s_path_as_it_is(task: WorkerT
     assert with_own_path(task) is task
 
 
-def test_elsewhere_the_driver_s_relative_entries_are_of_its_folder(task: WorkerTask, tmp_path: str) -> None:
+def test_elsewhere_the_driver_s_relative_entries_are_of_its_directory(task: WorkerTask, tmp_path: str) -> None:
     os.mkdir(os.path.join(tmp_path, "lib"))
     driver = DriverProcess("there", "/d/bin/python", PYTHON, str(tmp_path))
     path = with_own_path(msgspec.structs.replace(task, driver=driver)).sys_path

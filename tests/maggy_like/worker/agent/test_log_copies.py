@@ -76,16 +76,16 @@ def test_each_file_is_in_the_store_once_its_attempt_has_ended_and_here_no_more(u
     for name, text in (("00000.log", b"one\n"), ("00001.log", b""), ("00000.2.log", b"two\n")):
         shipped.begin(name)
         if text:
-            Path(shipped.folder, name).write_bytes(text)
+            Path(shipped.directory, name).write_bytes(text)
         shipped.end(name)
     shipped.begin("00002.log")  # it runs when the worker leaves, and its file was closed
-    Path(shipped.folder, "00002.log").write_bytes(b"cut off")
+    Path(shipped.directory, "00002.log").write_bytes(b"cut off")
     shipped.end("00002.log")
     end(shipped)
     assert [content(url, f"{name}.log") for name in ("00000", "00000.2", "00001", "00002")] == [
         b"one\n", b"two\n", None, b"cut off",
     ]  # fmt: skip
-    assert not Path(shipped.folder).exists()
+    assert not Path(shipped.directory).exists()
     assert not shipped.trouble
 
 
@@ -93,7 +93,7 @@ def test_the_log_of_a_long_trial_is_copied_as_it_grows(url: str, monkeypatch: py
     monkeypatch.setattr(log_copies, "INTERVAL", 0.01)
     monkeypatch.setattr(log_copies, "SHARE", 0)
     store, shipped = Store(monkeypatch), LogShipper(url)
-    path = Path(shipped.folder, "00000.log")
+    path = Path(shipped.directory, "00000.log")
     shipped.begin("00000.log")
     for lines in (b"one\n", b"one\ntwo\n"):
         path.write_bytes(lines)
@@ -112,7 +112,7 @@ def test_what_a_store_refuses_is_kept_and_tried_again(url: str, monkeypatch: pyt
     shipped = LogShipper(url)
     for name in ("00000.log", "00001.log"):
         shipped.begin(name)
-        Path(shipped.folder, name).write_bytes(name.encode())
+        Path(shipped.directory, name).write_bytes(name.encode())
         shipped.end(name)
     store.until(lambda: len(store.tries) >= 3)
     assert set(store.tries) == {"00000.log"}
@@ -120,21 +120,21 @@ def test_what_a_store_refuses_is_kept_and_tried_again(url: str, monkeypatch: pyt
         "cannot be written (the key was withdrawn); the copy is tried again; files that are not copied stay"
         in shipped.trouble
     )
-    assert shipped.folder in shipped.trouble
+    assert shipped.directory in shipped.trouble
     store.refuses = False
     end(shipped)
     assert [content(url, name) for name in ("00000.log", "00001.log")] == [b"00000.log", b"00001.log"]
-    assert not Path(shipped.folder).exists()
+    assert not Path(shipped.directory).exists()
 
 
 def test_what_never_arrives_stays_on_the_worker(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(monkeypatch)
     store.refuses = True
     shipped = LogShipper(url)
-    Path(shipped.folder, "00000.log").write_bytes(b"kept")
+    Path(shipped.directory, "00000.log").write_bytes(b"kept")
     shipped.end("00000.log")
     end(shipped)
-    assert Path(shipped.folder, "00000.log").read_bytes() == b"kept"
+    assert Path(shipped.directory, "00000.log").read_bytes() == b"kept"
 
 
 def test_a_store_that_does_not_answer_in_time_is_told_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,18 +142,18 @@ def test_a_store_that_does_not_answer_in_time_is_told_of(url: str, monkeypatch: 
     monkeypatch.setattr(log_copies, "put", lambda *_: answers.wait(PATIENCE))
     monkeypatch.setattr(log_copies, "CLOSE_PATIENCE", 0.1)
     shipped = LogShipper(url)
-    Path(shipped.folder, "00000.log").write_bytes(b"kept")
+    Path(shipped.directory, "00000.log").write_bytes(b"kept")
     shipped.end("00000.log")
     shipped.finish()
     assert shipped.is_busy
     shipped.give_up()
-    assert f"does not answer in time; files that are not copied stay in {shipped.folder}" in shipped.trouble
+    assert f"does not answer in time; files that are not copied stay in {shipped.directory}" in shipped.trouble
     shipped.close()
-    assert Path(shipped.folder, "00000.log").exists()
+    assert Path(shipped.directory, "00000.log").exists()
     answers.set()
     shipped._thread.join(PATIENCE)
     shipped.close()
-    assert not Path(shipped.folder).exists()
+    assert not Path(shipped.directory).exists()
 
 
 def task(logs: str, copies: str = "") -> WorkerTask:
@@ -164,21 +164,21 @@ def test_logs_are_written_where_the_reader_looks_for_them_if_the_worker_sees_it(
     logs = tmp_path / "run" / "logs"
     for written in (str(logs), f"file://{logs}"):
         place = LogLocation(task(written))
-        assert (place.folder, place.begin(3, 2, 0), place.is_busy) == (str(logs), "00003.log", False)
+        assert (place.directory, place.begin(3, 2, 0), place.is_busy) == (str(logs), "00003.log", False)
     mark_store(f"file://{logs}", "run")
-    assert LogLocation(task(str(logs), url)).folder == str(logs)
-    mark_store(f"file://{logs}", "another")  # a folder of that name on another machine
+    assert LogLocation(task(str(logs), url)).directory == str(logs)
+    mark_store(f"file://{logs}", "another")  # a directory of that name on another machine
     for written, copies in ((str(logs), url), (url, "")):
         place = LogLocation(task(written, copies))
-        assert place.folder != str(logs)
+        assert place.directory != str(logs)
         assert [place.begin(3, 1, 0), place.begin(3, 2, 0), place.begin(3, 2, 1)] == [
             "00003.log", "00003.2.log", "00003-1.2.log",
         ]  # fmt: skip
-        Path(place.folder, "00003.2.log").write_bytes(b"hello")
+        Path(place.directory, "00003.2.log").write_bytes(b"hello")
         place.end("00003.2.log")
         place.finish()
         assert place._shipper is not None
         place._shipper._thread.join(PATIENCE)
         place.close()
         assert content(url, "00003.2.log") == b"hello"
-        assert not Path(place.folder).exists()
+        assert not Path(place.directory).exists()

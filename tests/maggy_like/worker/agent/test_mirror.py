@@ -16,16 +16,16 @@ from maggy_like.worker.agent.mirror import Mirror, make_parents, make_plan
 
 @pytest.fixture
 def caller(tmp_path: Path) -> Path:
-    folder = tmp_path / "home" / "project"
-    (folder / "data" / "deep").mkdir(parents=True)
-    (folder / "data" / "deep" / "x.csv").write_text("1")
-    (folder / "best.pt").write_text("old")
-    (folder / ".git").mkdir()
-    (folder / "maggy_runs" / "earlier").mkdir(parents=True)
-    (folder / "maggy_runs" / "this").mkdir()
-    (folder.parent / "shared").mkdir()
-    (folder.parent / "shared" / "y.csv").write_text("2")
-    return folder
+    directory = tmp_path / "home" / "project"
+    (directory / "data" / "deep").mkdir(parents=True)
+    (directory / "data" / "deep" / "x.csv").write_text("1")
+    (directory / "best.pt").write_text("old")
+    (directory / ".git").mkdir()
+    (directory / "maggy_runs" / "earlier").mkdir(parents=True)
+    (directory / "maggy_runs" / "this").mkdir()
+    (directory.parent / "shared").mkdir()
+    (directory.parent / "shared" / "y.csv").write_text("2")
+    return directory
 
 
 def mirror_of(caller: Path, tmp_path: Path) -> Mirror:

@@ -160,7 +160,7 @@ def test_what_another_attempt_has_written_behind_a_bar_is_not_taken_back(tmp_pat
 
 def test_a_disk_that_has_room_again_costs_what_did_not_fit(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    logs.touch()  # no folder can be made there
+    logs.touch()  # no directory can be made there
     file = LogFile(str(logs), "log", cap=10 * MAX_END)
     file.write(b"first\n")
     file.write(b"second\n" * MAX_END)

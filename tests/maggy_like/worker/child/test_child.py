@@ -572,7 +572,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(
     (tmp_path / "joblib_memmapping_folder_12_x" / "data").touch()
     listed = [f"sem.loky-12-{n}" for n in range(5)] + os.listdir(tmp_path)  # others are just removing theirs too
     with monkeypatch.context() as patched:
-        patched.setattr(os, "listdir", lambda folder: listed)
+        patched.setattr(os, "listdir", lambda directory: listed)
         exits.remove_leftovers(12)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sem.loky-123-a", "sem.mp-12", "torch_12"]
 

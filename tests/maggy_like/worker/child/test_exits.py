@@ -71,10 +71,10 @@ def pool(path: str) -> None:
 
 def failing_handler(path: str) -> None:
     atexit.register(write, path)
-    atexit.register(write, os.path.join(path, "missing", "folder"))
+    atexit.register(write, os.path.join(path, "missing", "directory"))
 
 
-def temporary_folder(path: str) -> None:
+def temporary_directory(path: str) -> None:
     KEPT.append(tempfile.TemporaryDirectory())
     Path(path).write_text(KEPT[-1].name, encoding="utf-8")
 
@@ -107,15 +107,15 @@ WAYS: dict[str, Callable[[str], None]] = {
         thread,
         pool,
         failing_handler,
-        temporary_folder,
+        temporary_directory,
         held_back,
     )
 }
 
 
-def train(folder: str, way: str, reporter: Reporter) -> None:
+def train(directory: str, way: str, reporter: Reporter) -> None:
     reporter.report(v=1.0, step=1)
-    WAYS[way](os.path.join(folder, way))
+    WAYS[way](os.path.join(directory, way))
 
 
 def compressed(path: str) -> None:
@@ -130,7 +130,7 @@ def test_what_a_trial_registers_and_opens_is_done_at_its_end(
 ) -> None:
     result = lagom(
         train,
-        {"folder": str(tmp_path), "way": list(WAYS)},
+        {"directory": str(tmp_path), "way": list(WAYS)},
         optimizer="grid",
         metric="v",
         direction="max",
@@ -142,13 +142,13 @@ def test_what_a_trial_registers_and_opens_is_done_at_its_end(
     )
     assert result.counts == {"completed": len(WAYS)}
     texts = {way: (tmp_path / way).read_text() for way in WAYS}
-    assert not Path(texts.pop("temporary_folder")).exists()
+    assert not Path(texts.pop("temporary_directory")).exists()
     assert [way for way, text in texts.items() if text.strip() != "x"] == []
 
 
-def hold(folder: str, x: int) -> float:
-    named_file(os.path.join(folder, f"name {x}"))
-    zip_file(os.path.join(folder, f"zip {x}"))
+def hold(directory: str, x: int) -> float:
+    named_file(os.path.join(directory, f"name {x}"))
+    zip_file(os.path.join(directory, f"zip {x}"))
     return x
 
 
@@ -159,7 +159,7 @@ def test_what_is_complete_only_once_closed_is_closed_when_the_process_ends(
 ) -> None:
     lagom(
         hold,
-        {"folder": str(tmp_path), "x": [1, 2]},
+        {"directory": str(tmp_path), "x": [1, 2]},
         optimizer="grid",
         direction="max",
         workers=1,
@@ -173,13 +173,13 @@ def test_what_is_complete_only_once_closed_is_closed_when_the_process_ends(
             assert archive.read("x") == b"x"
 
 
-def of_library(folder: str, x: int) -> float:
+def of_library(directory: str, x: int) -> float:
     """Register as a library does, once for the process, and return how many trials have ended before."""
     if "registered" not in KEPT:
         KEPT.append("registered")
-        written = Path(folder, "at_exit")
+        written = Path(directory, "at_exit")
         exec("import atexit; atexit.register(touch)", {"__name__": "json", "touch": written.touch})
-    assert not Path(folder, "at_exit").exists()
+    assert not Path(directory, "at_exit").exists()
     return x
 
 
@@ -187,7 +187,7 @@ def of_library(folder: str, x: int) -> float:
 def test_what_a_library_registers_is_done_at_the_end_of_a_search_whose_trials_share_processes(tmp_path: Path) -> None:
     result = lagom(
         of_library,
-        {"folder": str(tmp_path), "x": [1, 2, 3]},
+        {"directory": str(tmp_path), "x": [1, 2, 3]},
         optimizer="grid",
         direction="max",
         workers=1,
@@ -203,14 +203,14 @@ POOLS: list[ThreadPoolExecutor] = []
 WRITTEN: list[str] = []
 
 
-def keep_pool(folder: str, x: int) -> float:
+def keep_pool(directory: str, x: int) -> float:
     """Use a pool that later trials use too, and return before its work is done."""
     if not POOLS:
         POOLS.append(ThreadPoolExecutor(1))
-    assert sorted(os.listdir(folder)) == WRITTEN
+    assert sorted(os.listdir(directory)) == WRITTEN
     WRITTEN.append(str(x))
     released = threading.Event()
-    POOLS[0].submit(lambda: (released.wait(), write(os.path.join(folder, str(x)))))
+    POOLS[0].submit(lambda: (released.wait(), write(os.path.join(directory, str(x)))))
     timer = threading.Timer(0.05, released.set)
     timer.daemon = True
     timer.start()
@@ -222,7 +222,7 @@ def test_the_work_of_a_pool_that_serves_later_trials_is_waited_for_and_its_threa
     (tmp_path / "written").mkdir()
     result = lagom(
         keep_pool,
-        {"folder": str(tmp_path / "written"), "x": [1, 2, 3]},
+        {"directory": str(tmp_path / "written"), "x": [1, 2, 3]},
         optimizer="grid",
         direction="max",
         workers=1,
@@ -261,8 +261,8 @@ def test_work_that_has_no_end_is_waited_for_once(tmp_path: Path) -> None:
     ]
 
 
-def compress(folder: str, x: int) -> float:
-    compressed(os.path.join(folder, "archive.gz"))
+def compress(directory: str, x: int) -> float:
+    compressed(os.path.join(directory, "archive.gz"))
     threading.Thread(target=threading.Event().wait, name="endless").start()
     return x
 
@@ -271,7 +271,7 @@ def compress(folder: str, x: int) -> float:
 def test_a_thread_without_an_end_is_left_after_the_grace_and_files_are_complete(tmp_path: Path) -> None:
     result = lagom(
         compress,
-        {"folder": str(tmp_path), "x": [1]},
+        {"directory": str(tmp_path), "x": [1]},
         optimizer="grid",
         direction="max",
         workers=1,

@@ -46,7 +46,7 @@ class Rank:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         rank: int = 0,
         world_size: int = 1,
         checkpoint: str | None = None,
@@ -55,7 +55,7 @@ class Rank:
         rank_info = RankInfo(rank, world_size, rank, world_size, 0, 1) if world_size > 1 else None
         self.frames: list[bytes] = []
         self.sender = Sender(Assign(3, 2, {}, 9, rank_info=rank_info), self.frames.append)
-        self.saves = Saves(CheckpointStore(folder.as_uri(), 3), checkpoint, self.sender, 3, 2, older)
+        self.saves = Saves(CheckpointStore(directory.as_uri(), 3), checkpoint, self.sender, 3, 2, older)
 
     @property
     def told(self) -> list[Checkpointed]:
@@ -66,8 +66,8 @@ class Rank:
         self.saves.reported(step)
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*.pkl"))
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*.pkl"))
 
 
 def test_a_state_is_told_of_once_its_step_was_reported(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ def background(monkeypatch: pytest.MonkeyPatch) -> Background:
     return Background(monkeypatch)
 
 
-def folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*.dcp"))
+def directories(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*.dcp"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -333,7 +333,7 @@ def test_a_failed_save_in_the_background_is_raised_and_never_told_of(
     it.saves.save("third")
     it.saves.reported(4)
     assert [told.name.rpartition("/")[2] for told in it.told[1:]] == ([] if rank else ["2-3.dcp"])
-    assert folders(tmp_path) == (["2-1.dcp", "2-2.dcp", "2-3.dcp"] if rank else ["2-1.dcp", "2-3.dcp"])
+    assert directories(tmp_path) == (["2-1.dcp", "2-2.dcp", "2-3.dcp"] if rank else ["2-1.dcp", "2-3.dcp"])
 
 
 def test_where_a_save_in_the_background_fails_the_state_before_it_counts(
@@ -347,7 +347,7 @@ def test_where_a_save_in_the_background_fails_the_state_before_it_counts(
         rank.saves.settle()
     rank.saves.reported(2)
     assert [(told.step, told.name.rpartition("/")[2]) for told in rank.told] == [(1, "2-1.dcp")]
-    assert folders(tmp_path) == ["2-1.dcp"]
+    assert directories(tmp_path) == ["2-1.dcp"]
 
 
 def test_the_state_before_goes_only_when_the_one_in_the_background_is_written(
@@ -357,11 +357,11 @@ def test_the_state_before_goes_only_when_the_one_in_the_background_is_written(
     rank.saves.save("middle of step 1")
     rank.saves.save("goes on")
     rank.saves.reported(1)
-    assert (rank.told, folders(tmp_path)) == ([], ["2-1.dcp", "2-2.dcp"])
+    assert (rank.told, directories(tmp_path)) == ([], ["2-1.dcp", "2-2.dcp"])
     rank.saves.settle()
     rank.saves.reported(2)
     assert [(told.step, told.name.rpartition("/")[2]) for told in rank.told] == [(1, "2-2.dcp")]
-    assert folders(tmp_path) == ["2-2.dcp"]
+    assert directories(tmp_path) == ["2-2.dcp"]
 
 
 def test_an_interrupted_wait_is_no_failure(tmp_path: Path, background: Background) -> None:
@@ -372,7 +372,7 @@ def test_an_interrupted_wait_is_no_failure(tmp_path: Path, background: Backgroun
         rank.saves.restore("into")
     background.interrupted = False
     assert rank.saves.restore("into") == "goes on"
-    assert folders(tmp_path) == ["2-1.dcp"]
+    assert directories(tmp_path) == ["2-1.dcp"]
 
 
 ACTS = st.lists(st.sampled_from(["save", "report", "discard"]), max_size=25)
@@ -381,8 +381,8 @@ ACTS = st.lists(st.sampled_from(["save", "report", "discard"]), max_size=25)
 @settings(max_examples=examples(100))
 @given(acts=ACTS)
 def test_what_was_told_of_is_there_until_it_may_go(tmp_path_factory: pytest.TempPathFactory, acts: list[str]) -> None:
-    folder: Any = tmp_path_factory.mktemp("store")
-    rank = Rank(folder)
+    directory: Any = tmp_path_factory.mktemp("store")
+    rank = Rank(directory)
     step, may_go = 0, set()
     for act in [*acts, "save", "report"]:
         match act:
@@ -395,7 +395,7 @@ def test_what_was_told_of_is_there_until_it_may_go(tmp_path_factory: pytest.Temp
                 may_go.add(rank.told[-2].name)
                 rank.sender.kept.put((rank.told[-2].name,))
         for told in rank.told:
-            path = folder / told.name
+            path = directory / told.name
             assert path.exists() or told.name in may_go
             if path.exists():
                 assert rank.saves._store.load(told.name) <= told.step
@@ -428,11 +428,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Trial:
     """A trial with a store of its own, which refuses while a file stands in its place."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "states"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "states"
         self.frames: list[bytes] = []
         self.sender = Sender(Assign(3, 2, {}, 9), self.frames.append)
-        self.store = CheckpointStore(self.folder.as_uri(), 3, retry=StoreRetry(self.folder.as_uri(), self.sender))
+        self.store = CheckpointStore(self.directory.as_uri(), 3, retry=StoreRetry(self.directory.as_uri(), self.sender))
         self.saves = Saves(self.store, None, self.sender, 3, 2)
 
     @property
@@ -440,14 +440,14 @@ class Trial:
         return [decode_to_driver(frame) for frame in self.frames]
 
     def refuse(self) -> None:
-        if self.folder.exists():
-            self.folder.rename(self.folder.with_name("away"))
-        self.folder.touch()
+        if self.directory.exists():
+            self.directory.rename(self.directory.with_name("away"))
+        self.directory.touch()
 
     def serve(self) -> None:
-        self.folder.unlink()
-        if (away := self.folder.with_name("away")).exists():
-            away.rename(self.folder)
+        self.directory.unlink()
+        if (away := self.directory.with_name("away")).exists():
+            away.rename(self.directory)
 
 
 def test_a_save_waits_until_the_store_serves(tmp_path: Path, clock: Clock) -> None:
@@ -461,7 +461,7 @@ def test_a_save_waits_until_the_store_serves(tmp_path: Path, clock: Clock) -> No
     assert {bool(wait.reason) for wait in waits[:-1]} == {True}
     assert waits[-1] == Waiting(3, 2)
     assert "cannot be written (" in waits[0].reason
-    assert sorted(path.name for path in trial.folder.rglob("*") if path.is_file()) == ["2-1.pkl"]
+    assert sorted(path.name for path in trial.directory.rglob("*") if path.is_file()) == ["2-1.pkl"]
 
 
 def test_what_was_saved_is_restored_once_the_store_serves(tmp_path: Path, clock: Clock) -> None:
@@ -478,7 +478,7 @@ def test_what_a_function_returned_is_kept_once_the_store_serves(tmp_path: Path, 
     trial.refuse()
     clock.then[10.0] = trial.serve
     trial.saves.keep(object)
-    assert (trial.folder / "returned.pkl").exists()
+    assert (trial.directory / "returned.pkl").exists()
 
 
 def test_a_store_that_stumbles_is_no_news(tmp_path: Path, clock: Clock) -> None:
@@ -592,7 +592,7 @@ def test_a_store_that_refuses_to_remove_is_asked_once_each_time(
         trial.store.tidy()
     assert len(refused) == 1
     trial.store.tidy()
-    assert not [path for path in trial.folder.rglob("*") if path.is_file()]
+    assert not [path for path in trial.directory.rglob("*") if path.is_file()]
 
 
 def test_a_state_that_is_not_there_is_no_refusal(tmp_path: Path, clock: Clock) -> None:

@@ -92,7 +92,7 @@ class Place:
             return self.own, "" if self.mirror is None else self.mirror.path
 
 
-class TrialFolders:
+class TrialDirectories:
     """Makes, keeps and removes the directories of the trials of one worker."""
 
     def __init__(self, task: WorkerTask) -> None:
@@ -262,8 +262,8 @@ class TrialFolders:
                     place.mirror = None
         return is_free, is_last
 
-    def _unique(self, folder: str) -> str:
-        return os.path.join(folder, f"{PREFIX}{os.getpid()}-{next(_NUMBERS)}")
+    def _unique(self, directory: str) -> str:
+        return os.path.join(directory, f"{PREFIX}{os.getpid()}-{next(_NUMBERS)}")
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class TrialFolders:
                 os.makedirs(os.path.join(root, "own"), 0o700, exist_ok=True)
                 if self._has_mirrors:
                     self._parents = make_parents(root, self._original)
-                    self._plan = self._plan or make_plan(self._original, run_folder(self._task))
+                    self._plan = self._plan or make_plan(self._original, run_directory(self._task))
                 self._use(root)
                 return self._has_mirrors
             except OSError as error:  # a file system without links, for example
@@ -391,10 +391,10 @@ class TrialFolders:
 
     def _leave_behind(self, place: Place) -> str:
         """Move ``reporter.directory`` to where nobody removes it, and return its path."""
-        folder = f"{self._root}{LEFT}"
-        left = os.path.join(folder, f"{place.assign.trial:05d}.{place.assign.attempt}")
+        directory = f"{self._root}{LEFT}"
+        left = os.path.join(directory, f"{place.assign.trial:05d}.{place.assign.attempt}")
         try:
-            os.makedirs(folder, 0o700, exist_ok=True)
+            os.makedirs(directory, 0o700, exist_ok=True)
             os.rename(place.own, left)
         except OSError:  # it does not exist, or the disk is full
             return place.own
@@ -469,10 +469,10 @@ def _enter(registry: str, info: RankInfo) -> None:
             return
 
 
-def _rmdir(folder: str) -> bool:
+def _rmdir(directory: str) -> bool:
     """Remove a directory if it is empty; return whether it was."""
     try:
-        os.rmdir(folder)
+        os.rmdir(directory)
     except OSError:
         return False
     return True
@@ -482,7 +482,7 @@ def _are_equal(paths: Callable[[], tuple[str, str]], before: tuple[str, str]) ->
     return paths() == before
 
 
-def run_folder(task: WorkerTask) -> str:
+def run_directory(task: WorkerTask) -> str:
     """Return the path of the run's directory; empty if it is at a URL."""
     logs = try_local_path(task.logs)
     return "" if logs is None else os.path.dirname(os.path.realpath(logs))
@@ -491,5 +491,5 @@ def run_folder(task: WorkerTask) -> str:
 def roots(task: WorkerTask) -> list[str]:
     """Return where the directories of trials may be: in the run's, if that is on this machine, or temporary."""
     temporary = os.path.join(tempfile.gettempdir(), f"maggy-{task.run_id}")
-    run = run_folder(task)
+    run = run_directory(task)
     return [os.path.join(run, WORK), temporary] if task.driver is None and run else [temporary]

@@ -17,22 +17,22 @@ from maggy_like.protocol.messages import Assign, RankInfo
 from maggy_like.protocol.task import WorkerTask
 from maggy_like.storage.file_systems import mark_store, put
 from maggy_like.storage.trial_files import FileList, read_list
-from maggy_like.worker.agent.trial_folders import TrialFolders
+from maggy_like.worker.agent.trial_directories import TrialDirectories
 
 LOST = """
 import sys
 from maggy_like.protocol.messages import Assign
 from maggy_like.protocol.task import WorkerTask
-from maggy_like.worker.agent.trial_folders import TrialFolders
+from maggy_like.worker.agent.trial_directories import TrialDirectories
 
 task = WorkerTask("", b"", "", b"", (), (), (), store=f"file://{sys.argv[1]}/checkpoints", logs=f"{sys.argv[1]}/logs")
-folders = TrialFolders(task)
-folders.begin(Assign(0, 1, {}, 1))
+directories = TrialDirectories(task)
+directories.begin(Assign(0, 1, {}, 1))
 print("begun", flush=True)
 sys.stdin.readline()
-print(folders.end(0, "a process"), flush=True)
-folders.finish()
-folders.close()
+print(directories.end(0, "a process"), flush=True)
+directories.finish()
+directories.close()
 """
 
 
@@ -64,10 +64,10 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
         assert lost.stdout is not None
         assert lost.stdout.readline() == "begun\n"
         task = task_of(run)
-        successor = TrialFolders(task)
+        successor = TrialDirectories(task)
         assigned = successor.begin(Assign(0, 2, {}, 1))
-        folders = map(os.fsdecode, (assigned.directory, assigned.working_directory))
-        written = [Path(folder, "best.pt") for folder in folders]
+        directories = map(os.fsdecode, (assigned.directory, assigned.working_directory))
+        written = [Path(directory, "best.pt") for directory in directories]
         for path in written:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("of the second attempt")
@@ -78,12 +78,12 @@ def test_a_worker_that_was_given_up_leaves_the_directories_to_its_successor(
     successor.close()
 
 
-def kept_at_the_end(folders: TrialFolders, task: WorkerTask) -> FileList:
+def kept_at_the_end(directories: TrialDirectories, task: WorkerTask) -> FileList:
     """Return the list of the files of trial 0, which has ended."""
-    assert folders.end(0, "a process")
-    folders.finish()
+    assert directories.end(0, "a process")
+    directories.finish()
     join_threads()
-    folders.close()
+    directories.close()
     kept = read_list(task.files, 0)
     assert kept is not None
     return kept
@@ -96,17 +96,17 @@ def test_the_files_of_a_trial_that_began_on_a_full_disk_are_kept(
     monkeypatch.chdir(tmp_path / "home")
     task = task_of(tmp_path / "run")
     mark_store(task.store, task.run_id)
-    folders = TrialFolders(task)
+    directories = TrialDirectories(task)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
-        assigned = folders.begin(Assign(0, 1, {}, 1))
+        assigned = directories.begin(Assign(0, 1, {}, 1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     own = Path(os.fsdecode(assigned.directory))
     own.mkdir()
     (own / "best.pt").write_text("1")
-    kept = kept_at_the_end(folders, task)
+    kept = kept_at_the_end(directories, task)
     assert [*kept.files] == ["best.pt"]
 
 
@@ -121,19 +121,19 @@ def test_the_files_of_all_ranks_on_a_machine_are_kept(
     for rank, executor in enumerate(executors):
         (tmp_path / executor).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / executor)
-        folders = TrialFolders(task)
-        ranks.append((folders, folders.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)))))
+        directories = TrialDirectories(task)
+        ranks.append((directories, directories.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)))))
     for rank, (_, assigned) in enumerate(ranks):
         assert assigned.directory == ranks[0][1].directory
         Path(os.fsdecode(assigned.working_directory), f"relative{rank}").write_text("1")
         Path(os.fsdecode(assigned.directory)).mkdir(exist_ok=True)
         Path(os.fsdecode(assigned.directory), f"own{rank}").write_text("1")
-    for folders, _ in (ranks[1 - last], ranks[last]):
-        assert folders.end(0, "a process")
-        folders.finish()
+    for directories, _ in (ranks[1 - last], ranks[last]):
+        assert directories.end(0, "a process")
+        directories.finish()
     join_threads()
-    for folders, _ in ranks:
-        folders.close()
+    for directories, _ in ranks:
+        directories.close()
     assert not list(run.glob("work/*"))
     kept = read_list(task.files, 0)
     assert kept is not None
@@ -148,17 +148,17 @@ def test_files_that_a_store_refuses_to_the_end_remain_where_the_note_says(
     task = task_of(run)
     mark_store(task.store, task.run_id)
     (run / "files").write_text("a file where a directory was")
-    folders = TrialFolders(task)
-    own = Path(os.fsdecode(folders.begin(Assign(3, 1, {}, 1)).directory))
+    directories = TrialDirectories(task)
+    own = Path(os.fsdecode(directories.begin(Assign(3, 1, {}, 1)).directory))
     own.mkdir()
     (own / "model").write_text("weights")
-    monkeypatch.setattr(folders._gives_up, "wait", lambda _: folders._gives_up.set())
-    assert folders.end(3, "a process")
-    folders.finish()
+    monkeypatch.setattr(directories._gives_up, "wait", lambda _: directories._gives_up.set())
+    assert directories.end(3, "a process")
+    directories.finish()
     join_threads()
-    waiting, note = folders.take_notes()
+    waiting, note = directories.take_notes()
     assert waiting.message.startswith("its files wait to be kept: the store")
-    folders.close()
+    directories.close()
     shutil.rmtree(run / "work", ignore_errors=True)  # as the driver does
     assert note.message.startswith("its files are not kept: the store")
     left = run / "work-left" / "00003.1"
@@ -174,14 +174,14 @@ def test_files_are_given_up_at_once_if_no_later_try_can_keep_them(
     task = task_of(run)
     mark_store(task.store, task.run_id)
     put(f"{task.files}/00003.json", b'{"attempt": 1, "files": {"../a": [1, 1]}}')
-    folders = TrialFolders(task)
-    own = Path(os.fsdecode(folders.begin(Assign(3, 1, {}, 1)).directory))
+    directories = TrialDirectories(task)
+    own = Path(os.fsdecode(directories.begin(Assign(3, 1, {}, 1)).directory))
     own.mkdir()
-    assert folders.end(3, "a process")
-    folders.finish()
+    assert directories.end(3, "a process")
+    directories.finish()
     join_threads()
-    assert "its files are not kept" in folders.take_notes()[0].message
-    folders.close()
+    assert "its files are not kept" in directories.take_notes()[0].message
+    directories.close()
 
 
 def test_ranks_share_a_working_directory_that_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,15 +190,15 @@ def test_ranks_share_a_working_directory_that_is_empty(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "home")
     run = tmp_path / "run"
     task = task_of(run)
-    ranks = [TrialFolders(task), TrialFolders(task)]
+    ranks = [TrialDirectories(task), TrialDirectories(task)]
     used = []
-    for rank, folders in enumerate(ranks):
-        assigned = folders.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)))
+    for rank, directories in enumerate(ranks):
+        assigned = directories.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(rank, 2, rank, 2, 0, 1)))
         used.append(os.stat(assigned.working_directory))
     assert os.path.samestat(*used)
-    for folders in ranks:
-        folders.finish()
-        folders.close()
+    for directories in ranks:
+        directories.finish()
+        directories.close()
 
 
 def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     task = task_of(run)
-    folders, others = TrialFolders(task), [0, 1]
+    directories, others = TrialDirectories(task), [0, 1]
     make = os.mkdir
 
     def make_but_lose(path: str, *args: Any, **options: Any) -> None:
@@ -216,12 +216,12 @@ def test_a_rank_may_begin_while_the_others_end(tmp_path: Path, monkeypatch: pyte
             others.pop()
 
     monkeypatch.setattr(os, "mkdir", make_but_lose)
-    assigned = folders.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(2, 3, 2, 3, 0, 1)))
+    assigned = directories.begin(Assign(0, 1, {}, 1, rank_info=RankInfo(2, 3, 2, 3, 0, 1)))
     assert not others
     assert Path(os.fsdecode(assigned.working_directory)).is_dir()
-    assert not folders.end(0, "a process")
-    folders.finish()
-    folders.close()
+    assert not directories.end(0, "a process")
+    directories.finish()
+    directories.close()
 
 
 def test_absolute_links_to_files_of_the_same_directory_are_kept(
@@ -232,17 +232,17 @@ def test_absolute_links_to_files_of_the_same_directory_are_kept(
     run = tmp_path / "run"
     task = task_of(run)
     mark_store(task.store, task.run_id)
-    folders = TrialFolders(task)
-    assigned = folders.begin(Assign(0, 1, {}, 1))
-    for name, folder in enumerate(map(os.fsdecode, (assigned.directory, assigned.working_directory))):
-        Path(folder).mkdir(exist_ok=True)
-        Path(folder, f"model{name}").write_text("weights")
-        Path(folder, f"best{name}").symlink_to(f"{folder}/model{name}")
-        Path(folder, f"last{name}").symlink_to(f"{folder}/best{name}")
-        Path(folder, f"same{name}").symlink_to(f"best{name}")
-        Path(folder, f"loop{name}").symlink_to(f"{folder}/loop{name}")
-        Path(folder, f"out{name}").symlink_to(tmp_path / "home")
-    kept = kept_at_the_end(folders, task)
+    directories = TrialDirectories(task)
+    assigned = directories.begin(Assign(0, 1, {}, 1))
+    for name, directory in enumerate(map(os.fsdecode, (assigned.directory, assigned.working_directory))):
+        Path(directory).mkdir(exist_ok=True)
+        Path(directory, f"model{name}").write_text("weights")
+        Path(directory, f"best{name}").symlink_to(f"{directory}/model{name}")
+        Path(directory, f"last{name}").symlink_to(f"{directory}/best{name}")
+        Path(directory, f"same{name}").symlink_to(f"best{name}")
+        Path(directory, f"loop{name}").symlink_to(f"{directory}/loop{name}")
+        Path(directory, f"out{name}").symlink_to(tmp_path / "home")
+    kept = kept_at_the_end(directories, task)
     assert sorted(kept.files) == sorted(
         f"{name}{place}" for name in ("model", "best", "last", "same") for place in (0, 1)
     )
@@ -257,9 +257,9 @@ def test_a_trial_may_remove_its_working_directory(end: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path / "home")
     task = task_of(tmp_path / "run")
     mark_store(task.store, task.run_id)
-    folders = TrialFolders(task)
+    directories = TrialDirectories(task)
     for trial in range(4):
-        assigned = folders.begin(Assign(trial, 1, {}, 1))
+        assigned = directories.begin(Assign(trial, 1, {}, 1))
         working, own = (Path(os.fsdecode(path)) for path in (assigned.working_directory, assigned.directory))
         assert (working / "data").read_text() == "of the caller"
         own.mkdir()
@@ -268,11 +268,11 @@ def test_a_trial_may_remove_its_working_directory(end: str, tmp_path: Path, monk
             shutil.rmtree(working)
         else:
             working.rename(working.with_name(f"{working.name}-done"))
-        assert folders.end(trial, trial)
-        folders.exited(trial)
-    folders.finish()
+        assert directories.end(trial, trial)
+        directories.exited(trial)
+    directories.finish()
     join_threads()
-    assert folders.take_notes() == []
-    folders.close()
+    assert directories.take_notes() == []
+    directories.close()
     kept = [read_list(task.files, trial) for trial in range(4)]
     assert [list(listed.files) for listed in kept if listed is not None] == [["model"]] * 4

@@ -1,4 +1,4 @@
-"""A temporary folder in memory, where Linux has a large one, since the tests make and remove many thousands of files.
+"""A temporary directory in memory, where Linux has a large one: the tests make and remove many thousands of files.
 
 On a disk, ext4 looks at each inode that was freed in the last minutes before it makes a file.
 """
@@ -21,9 +21,9 @@ PREFIX = "maggy-tests-"
 
 
 def begin() -> Path | None:
-    """Make a folder there, the temporary one of this process and its children from now on.
+    """Make a directory there, the temporary one of this process and its children from now on.
 
-    Return None if there is no room, or the caller has set ``TMPDIR``. Folders that killed runs have left are removed.
+    Return None if there is no room, or the caller has set ``TMPDIR``. What killed runs have left is removed.
     """
     if "TMPDIR" in os.environ or not os.path.ismount(MEMORY):
         return None
@@ -34,15 +34,15 @@ def begin() -> Path | None:
         with contextlib.suppress(OSError):  # it is in use, or another user's
             os.close(_locked(left))
             shutil.rmtree(left, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY)
-    _locked(Path(folder))
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    return Path(folder)
+    directory = tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY)
+    _locked(Path(directory))
+    os.environ["TMPDIR"] = tempfile.tempdir = directory
+    return Path(directory)
 
 
-def _locked(folder: Path) -> int:
-    """Lock a folder until the descriptor is closed, or this process ends; raise OSError if another process has."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _locked(directory: Path) -> int:
+    """Lock a directory until the descriptor is closed, or this process ends; raise OSError if another process has."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
