@@ -435,9 +435,7 @@ class ConnectServer(Daemons):
         return self._daemons[0].pid
 
     def _start(self, properties: Path) -> Daemon:
-        logging = (
-            self._directory / "log4j2.properties"
-        )  # in a directory of settings, it would keep Java from its archives
+        logging = self._directory / "log4j2.properties"  # among settings it would keep Java from its archives
         logging.write_text(_LOGGING)
         environment = spark_environment(self._directory)
         options = f"{environment.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={logging.as_uri()}"
