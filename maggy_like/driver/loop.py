@@ -175,6 +175,12 @@ class Driver:
         self._posted.append(event)
         self._server.wake()
 
+    def stop(self) -> None:
+        """Stop the run, without waiting for a call that has not returned for long. For any thread."""
+        self.post(StopRequested(Ending.STOPPED))
+        if self.stands_still:
+            self.release(at_once=True)
+
     def expect_no_more(self) -> None:
         """Wait for no more workers, since none will connect."""
         self._workers = 0

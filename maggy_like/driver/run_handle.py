@@ -17,6 +17,7 @@ from maggy_like.argument_checks import seconds, whole
 from maggy_like.display.base import LogLine, Snapshot
 from maggy_like.display.dashboard_link import Dashboard
 from maggy_like.display.text import duration, number, place, tally, words
+from maggy_like.driver.loop import STANDSTILL
 from maggy_like.driver.run_spec import StopSwitch
 from maggy_like.engines.base import Engine
 from maggy_like.errors import MaggyError, UserError
@@ -280,7 +281,8 @@ class RunHandle(Generic[T]):
         """Stop the run as Ctrl-C does: running trials are cut off, and the run returns the result so far.
 
         Any thread may call it at any time. A run that has not begun stops as soon as it begins. After the end of the
-        run, nothing happens.
+        run, nothing happens. If the run has said that a write or the scheduler does not return, the run ends without
+        it, and :meth:`result` raises a StoreError.
         """
         self._stop.stop()
 
@@ -342,3 +344,5 @@ class RunHandle(Generic[T]):
             if self._is_over.wait(EXIT_LOOK):
                 return
         self.stop()
+        while not self._is_over.wait(STANDSTILL):
+            self.stop()  # leaves a driver that stands still

@@ -84,16 +84,12 @@ def execute(spec: RunSpec, site: Site | None = None) -> Outcome:
 def _own_site(spec: RunSpec, size: int, server: Server) -> Site:
     """Return the site of a driver in this process, whose engine launches the workers."""
     run_id = secrets.token_hex(8)
-
-    def begun(driver: Driver) -> None:
-        spec.stop.attach(lambda: driver.post(StopRequested(Ending.STOPPED)))
-
     return Site(
         run_id,
         server=lambda: server,
         task=lambda server: worker_task(spec, size, run_id, server.address, server.public_key, ipv6=server.is_ipv6),
         admit=lambda server, worker: server.admit(worker),
-        begun=begun,
+        begun=lambda driver: spec.stop.attach(driver.stop),
     )
 
 

@@ -548,7 +548,7 @@ class Monitor:
             self._look(supervisor)
             first.look()
         ended = time.monotonic()
-        while not (self._driver.done.is_set() or self.hurried):
+        while not (self._driver.done.is_set() or self._driver.is_abandoned or self.hurried):
             if time.monotonic() > ended + self._patience + (FILES_PATIENCE if self._driver.keeps_files else 0.0):
                 break
             self._look(supervisor)
@@ -565,7 +565,7 @@ class Monitor:
         if now - self._still_since > STANDSTILL_CHECK and not self._has_warned:
             self._has_warned = True
             hears_ctrl_c = threading.current_thread() is threading.main_thread()
-            leave = "press Ctrl-C twice to leave" if hears_ctrl_c else "to leave, end this process"
+            leave = "press Ctrl-C twice to leave" if hears_ctrl_c else "call stop() of its handle to leave"
             text = f"{self._driver.standstill()}; {leave}"
             self._driver.lines.append(LogLine(None, text, is_warning=True))
 

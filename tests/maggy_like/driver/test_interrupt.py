@@ -25,6 +25,7 @@ from maggy_like import lagom
 from maggy_like.driver import loop, supervisor
 from maggy_like.driver.supervisor import interrupts_to
 from maggy_like.engines.inline import waits_end
+from maggy_like.errors import StoreError
 from maggy_like.storage.journal import Journal
 
 pytestmark = pytest.mark.e2e
@@ -187,7 +188,7 @@ def test_a_second_ctrl_c_leaves_a_call_that_does_not_return(tmp_path: Path, plac
         process.kill()
 
 
-def test_a_run_that_hears_no_ctrl_c_does_not_ask_for_it(
+def test_a_handle_leaves_a_call_that_does_not_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(loop, "STANDSTILL", 0.2)
@@ -197,11 +198,23 @@ def test_a_run_that_hears_no_ctrl_c_does_not_ask_for_it(
     run = lagom(lambda x: x, {"x": [1]}, optimizer="grid", direction="max", engine="local", workers=1,
                 directory=tmp_path, progress="plain", block=False)  # fmt: skip
     try:
-        wait_for(lambda: said.append(capfd.readouterr().out) or "end this process" in "".join(said))
+        wait_for(lambda: said.append(capfd.readouterr().out) or "to leave" in "".join(said))
+        run.stop()
+        with pytest.raises(StoreError, match="has not returned for"):
+            run.result()
     finally:
         returns.set()
-    assert run.result().best_value == 1
-    assert re.search(r"a write to \S* has not returned for \d+ s; to leave, end this process", "".join(said))
+    assert re.search(r"a write to \S* has not returned for \d+ s; call stop\(\) of its handle to leave", "".join(said))
+
+
+def test_the_exit_leaves_a_call_that_does_not_return(tmp_path: Path) -> None:
+    still = STILL.replace("try:\n    lagom(", "run_handle.STANDSTILL = 0.5\ntry:\n    lagom(")
+    still = still.replace('progress="plain")', "block=False)").replace("import loop", "import loop, run_handle")
+    (tmp_path / "script.py").write_text(still)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path), "journal"], capture_output=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_killed_driver_takes_its_workers_along_and_resume_loses_nothing(tmp_path: Path) -> None:
