@@ -22,7 +22,7 @@ from maggy_like.protocol.values import ReportError
 from optimizers.core.trial import TrialState
 from optimizers.schedulers.stopping import Threshold
 
-pytestmark = [pytest.mark.example, pytest.mark.filterwarnings("default")]  # the libraries warn of each other
+pytestmark = [pytest.mark.example, pytest.mark.filterwarnings("ignore")]  # the libraries warn of each other
 
 LIBRARIES = [
     (with_lightning, "val_loss"),

@@ -27,7 +27,7 @@ from maggy_like.trackers import MLflow, TensorBoard
 from optimizers.core.events import AttemptEnded, Event
 from optimizers.core.trial import TrialState
 
-pytestmark = pytest.mark.filterwarnings("default")  # those of MLflow and of what it imports
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of MLflow and of what it imports
 
 
 @dataclass
