@@ -225,13 +225,16 @@ class Driver:
         self._threads[1].join(self._proposer.patience)
 
     def then(self, close: Callable[[], None]) -> None:
-        """Call a function in the background once the thread of a driver that was left has ended."""
+        """Call a function after the end, or in the background once the call has returned in which this was left."""
 
         def wait_and_close() -> None:
             self._threads[0].join()
             close()
 
-        threading.Thread(target=wait_and_close, name="maggy-closing", daemon=True).start()
+        if self.was_left:
+            threading.Thread(target=wait_and_close, name="maggy-closing", daemon=True).start()
+        else:
+            close()
 
     def elapsed(self) -> float:
         """Return the seconds since the call that began the run."""

@@ -140,13 +140,12 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
     exits: list[BaseException] = []  # raised by a callback to leave the program
     ended: float | None = None
 
-    def was_left() -> bool:
-        return driver is not None and driver.was_left
-
     def close() -> None:
-        journal.close()
-        output.move()
-        remove_work(settings.paths)
+        try:
+            output.move()
+            remove_work(settings.paths)
+        finally:
+            journal.close()  # last, since the next driver of the run has its files in the same places
 
     try:
         server = site.server()
@@ -216,7 +215,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         ended_at = time.time() - late
         seconds = time.monotonic() - late - spec.began
         ending = _ending(machine, failure)
-        if not (isinstance(failure, JournalError) or was_left()):
+        if not (isinstance(failure, JournalError) or (driver is not None and driver.was_left)):
             totals = RunTotals.of(
                 study,
                 journal.earlier_seconds + seconds,
@@ -227,10 +226,10 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         if ending.is_planned:
             prune_files(study, settings.files)
     finally:
-        if driver is not None and was_left():
-            driver.then(close)  # these calls may not return either
-        else:
+        if driver is None:
             close()
+        else:
+            driver.then(close)
         if modules := remembered():
             engine.begin_imports(modules)
     if exits:
