@@ -79,7 +79,7 @@ STALL = 1.0
 system stood still."""
 
 STANDSTILL = 10.0
-"""Seconds in one call after which a line says that the driver stands still, and a second Ctrl-C leaves it."""
+"""Seconds in one call after which a line says so, and a second Ctrl-C, or ``stop()`` of a handle, leaves the driver."""
 
 MAX_LINES = 10_000
 MAX_LINE_BYTES = 8 << 20
@@ -224,8 +224,8 @@ class Driver:
         self._proposer.interrupt()
         self._threads[1].join(self._proposer.patience)
 
-    def then(self, close: Callable[[], None]) -> None:
-        """Call a function after the end, or in the background once the call has returned in which this was left."""
+    def when_ended(self, close: Callable[[], None]) -> None:
+        """Call ``close`` now, or for a driver that was left, in the background once its thread has ended."""
 
         def wait_and_close() -> None:
             self._threads[0].join()

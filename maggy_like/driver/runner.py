@@ -229,7 +229,7 @@ def _execute(spec: RunSpec, size: int, site: Site, interrupts: contextlib.ExitSt
         if driver is None:
             close()
         else:
-            driver.then(close)
+            driver.when_ended(close)
         if modules := remembered():
             engine.begin_imports(modules)
     if exits:

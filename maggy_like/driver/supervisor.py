@@ -565,8 +565,8 @@ class Monitor:
         if now - self._still_since > STANDSTILL_CHECK and not self._has_warned:
             self._has_warned = True
             hears_ctrl_c = threading.current_thread() is threading.main_thread()
-            leave = "press Ctrl-C twice to leave" if hears_ctrl_c else "call stop() of its handle to leave"
-            text = f"{self._driver.standstill()}; {leave}"
+            leave = "press Ctrl-C twice" if hears_ctrl_c else "call stop() of its handle (see block=False)"
+            text = f"{self._driver.standstill()}; {leave} to leave"
             self._driver.lines.append(LogLine(None, text, is_warning=True))
 
     def _look(self, supervisor: Supervisor) -> None:

@@ -23,7 +23,7 @@ PREFIX = "maggy-tests-"
 def begin() -> Path | None:
     """Make a directory there, the temporary one of this process and its children from now on.
 
-    Return None if there is no room, or the caller has set ``TMPDIR``. What killed runs have left is removed.
+    Return None if there is no room, or the caller has set ``TMPDIR``. The directories of killed runs are removed.
     """
     if "TMPDIR" in os.environ or not os.path.ismount(MEMORY):
         return None

@@ -434,14 +434,8 @@ class Kubernetes:
             command = [f"{SPARK}/bin/spark-submit", *options, "--deploy-mode", "client", *command[1:]]
         if self._has_names:
             enter = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
-            command = [
-                *enter,
-                "sh",
-                "-c",
-                f'mount --bind {self._directory}/hosts /etc/hosts && exec "$@"',
-                "sh",
-                *command,
-            ]
+            mount = f'mount --bind {self._directory}/hosts /etc/hosts && exec "$@"'
+            command = [*enter, "sh", "-c", mount, "sh", *command]
         with (directory / "log").open("wb") as log:
             return subprocess.Popen(
                 command, cwd=directory, env=environment, stdin=-3, stdout=log, stderr=log, start_new_session=True
