@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
@@ -49,14 +53,16 @@ def begin(archive: Path) -> Callable[[], None]:
     """Begin to make the archive: a process runs one job of Spark, and its JVM writes what it has loaded.
 
     Returns:
-        Ends that process, if it is still there.
+        Ends that process and its JVM, if they are still there, and removes their files.
     """
     unfinished = archive.with_suffix(f".{os.getpid()}")
+    temporary = tempfile.mkdtemp()
     maker = subprocess.Popen(
         [sys.executable, __file__, str(unfinished), str(archive)],
         env={
             **os.environ,
-            "JDK_JAVA_OPTIONS": f"{OPTIONS} -XX:ArchiveClassesAtExit={unfinished} {QUIET}",
+            "JDK_JAVA_OPTIONS": f"{OPTIONS} -Djava.io.tmpdir={temporary} -XX:ArchiveClassesAtExit={unfinished} {QUIET}",
+            "TMPDIR": temporary,
             "PYSPARK_PYTHON": sys.executable,
         },
         stdin=subprocess.DEVNULL,
@@ -66,8 +72,12 @@ def begin(archive: Path) -> Callable[[], None]:
     )
 
     def end() -> None:
-        maker.kill()
+        processes = psutil.Process(maker.pid).children(recursive=True)
+        os.killpg(maker.pid, signal.SIGKILL)  # it is there until this process has waited for it
+        psutil.wait_procs(processes, timeout=60)  # else a JVM that ends makes files again
         maker.wait()
+        unfinished.unlink(missing_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
     return end
 
